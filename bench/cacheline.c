@@ -40,13 +40,13 @@ static _Atomic uint32_t *line;
 static volatile sig_atomic_t cacheline_should_stop;
 
 /* release/acquire: the number is the message, and a real one would stand before it. */
-static void cacheline_wait_for(uint32_t number)
+static void cacheline_spin_until_number(uint32_t number)
 {
 	while (atomic_load_explicit(line, memory_order_acquire) != number)
 		;
 }
 
-static bool wait_briefly_for(uint32_t number)
+static bool cacheline_spin_for_number_or_timeout(uint32_t number)
 {
 	for (uint32_t i = 0; i < TIMEOUT; i++)
 		if (atomic_load_explicit(line, memory_order_acquire) == number)
@@ -54,21 +54,21 @@ static bool wait_briefly_for(uint32_t number)
 	return false;
 }
 
-static void cacheline_answer(void)
+static void cacheline_answer_all_rounds(void)
 {
 	for (uint32_t i = 0; i < ROUNDS; i++) {
-		cacheline_wait_for(2 * i + 1);
+		cacheline_spin_until_number(2 * i + 1);
 		atomic_store_explicit(line, 2 * i + 2, memory_order_release);
 	}
 }
 
-static void cacheline_ask(struct bench_hist *hist)
+static void cacheline_measure_round_trips(struct bench_hist *hist)
 {
 	uint64_t before = bench_now_ns(), now;
 
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		atomic_store_explicit(line, 2 * i + 1, memory_order_release);
-		cacheline_wait_for(2 * i + 2);
+		cacheline_spin_until_number(2 * i + 2);
 		if (i % BATCH != BATCH - 1)
 			continue;
 		now = bench_now_ns();
@@ -103,10 +103,10 @@ static void sleep_until(uint64_t ns)
 /* Both ends sleep until the same moment. The first exchange tells that the other one is up; the rest is timed. A look
  * that one of them gives up is given up by the other as well, for want of an answer; the next begins with new numbers.
  */
-static void cacheline_answer_side_of_look(uint32_t first)
+static void cacheline_answer_measure_briefly(uint32_t first)
 {
 	for (uint32_t i = 0; i <= LOOK_ROUNDS; i++) {
-		if (!wait_briefly_for(first + 2 * i + 1))
+		if (!cacheline_spin_for_number_or_timeout(first + 2 * i + 1))
 			return;
 		atomic_store_explicit(line, first + 2 * i + 2, memory_order_release);
 	}
@@ -118,7 +118,7 @@ static bool cacheline_measure_briefly(uint32_t first, uint64_t *ns)
 
 	for (uint32_t i = 0; i <= LOOK_ROUNDS; i++) {
 		atomic_store_explicit(line, first + 2 * i + 1, memory_order_release);
-		if (!wait_briefly_for(first + 2 * i + 2))
+		if (!cacheline_spin_for_number_or_timeout(first + 2 * i + 2))
 			return false;
 		if (i == 0)
 			before = bench_now_ns();
@@ -135,7 +135,7 @@ static void cacheline_measure_now_and_then(bool asks, uint64_t begin_ns, struct 
 	for (uint32_t i = 1; !cacheline_should_stop; i++) {
 		sleep_until(begin_ns + i * LOOK_EVERY_NS);
 		if (!asks)
-			cacheline_answer_side_of_look(i * LOOK_NUMBERS);
+			cacheline_answer_measure_briefly(i * LOOK_NUMBERS);
 		else if (cacheline_measure_briefly(i * LOOK_NUMBERS, &ns))
 			bench_hist_add(hist, ns);
 	}
@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 		if (watches)
 			cacheline_measure_now_and_then(false, begin_ns, NULL);
 		else
-			cacheline_answer();
+			cacheline_answer_all_rounds();
 		_exit(0);
 	}
 	bench_pin(0);
@@ -189,7 +189,7 @@ int main(int argc, char **argv)
 		kill(child, SIGKILL);
 		cacheline_print_measured(&hist);
 	} else {
-		cacheline_ask(&hist);
+		cacheline_measure_round_trips(&hist);
 		bench_print("packets", 2.0 * ROUNDS);
 		bench_hist_print(&hist);
 	}

@@ -60,7 +60,7 @@ static int forks_bound_socket(int type)
 }
 
 /* How many of them the library carries. */
-static void forks_open_sockets(void)
+static void open_sockets_and_print_offloaded_count(void)
 {
 	int (*state)(int fd, const char **text) =
 	        (int (*)(int, const char **))dlsym(RTLD_DEFAULT, "vma_get_socket_state");
@@ -99,13 +99,13 @@ static void fork_one_child_and_wait(bool exec)
 		bench_die("child");
 }
 
-static int run_children(bool exec)
+static int bench_measure_children_time_and_faults(bool exec)
 {
 	uint64_t begun = 0, faults = 0;
 
 	allocate_and_touch_memory();
 	if (opts.sockets)
-		forks_open_sockets();
+		open_sockets_and_print_offloaded_count();
 	for (unsigned i = 0; i < opts.rounds + FIRST; i++) {
 		if (i == FIRST) {
 			faults = page_faults();
@@ -118,19 +118,19 @@ static int run_children(bool exec)
 	return 0;
 }
 
-static int run_fork(void)
+static int bench_measure_fork(void)
 {
-	return run_children(false);
+	return bench_measure_children_time_and_faults(false);
 }
 
-static int run_exec(void)
+static int bench_measure_fork_and_exec(void)
 {
-	return run_children(true);
+	return bench_measure_children_time_and_faults(true);
 }
 
 /* ---- a process for each connection ---- */
 
-static void answer(int fd)
+static void child_echo_one_message_and_exit(int fd)
 {
 	char message[64];
 	ssize_t len = recv(fd, message, sizeof(message), 0);
@@ -138,7 +138,7 @@ static void answer(int fd)
 	_exit(len > 0 && send(fd, message, (size_t)len, 0) == len ? 0 : 1);
 }
 
-static int run_serve(void)
+static int bench_serve_with_fork_per_connection(void)
 {
 	int listener, fd;
 
@@ -156,7 +156,7 @@ static int run_serve(void)
 			bench_die("fork");
 			break;
 		case 0:
-			answer(fd);
+			child_echo_one_message_and_exit(fd);
 		}
 		close(fd);
 	}
@@ -174,7 +174,7 @@ static void connect_and_exchange_once(void)
 	close(fd);
 }
 
-static int run_load(void)
+static int bench_connect_repeatedly_and_print_time(void)
 {
 	uint64_t begun, until, n = 0;
 
@@ -191,7 +191,10 @@ static int run_load(void)
 static const struct mode {
 	const char *name;
 	int (*run)(void);
-} modes[] = {{"fork", run_fork}, {"exec", run_exec}, {"serve", run_serve}, {"load", run_load}};
+} modes[] = {{"fork", bench_measure_fork},
+             {"exec", bench_measure_fork_and_exec},
+             {"serve", bench_serve_with_fork_per_connection},
+             {"load", bench_connect_repeatedly_and_print_time}};
 
 int main(int argc, char **argv)
 {

@@ -31,7 +31,7 @@ static struct vma_flow flow;
 static enum vma_thread_mode thread_mode = VMA_THREAD_MUTEX;
 static uint64_t delivered;
 
-static void ring_must(int rc, const char *what)
+static void ring_exit_on_error(int rc, const char *what)
 {
 	if (rc < 0) {
 		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
@@ -103,7 +103,7 @@ void phase_poll_empty(void)
 }
 
 /* The same calls, under names that nothing is toggled at. */
-static void ring_send_uncounted(unsigned n)
+static void ring_send_udp_uninstrumented(unsigned n)
 {
 	struct vma_nic_seg segs[BURST];
 
@@ -112,7 +112,7 @@ static void ring_send_uncounted(unsigned n)
 	vma_ring_send(ring[0], segs, n, 0);
 }
 
-static void ring_receive_uncounted(void)
+static void ring_receive_all_uninstrumented(void)
 {
 	while (vma_ring_progress(ring[1]) > 0)
 		;
@@ -132,24 +132,24 @@ static void ring_run(unsigned packets)
 		phase_poll_empty();
 }
 
-static void open_rings(void)
+static void open_ring_pair_on_wire(void)
 {
 	struct vma_bufarena_attr memory = {.capacity = 16384};
 	struct vma_wire_pair_attr wire = {0};
 	struct vma_ring_attr attr = {
 	        .rx_wre = 512, .tx_wre = 512, .thread_mode = thread_mode, .rx_sw_csum = true, .name = "instr"};
 
-	ring_must(vma_bufarena_create(&memory, &arena), "arena");
+	ring_exit_on_error(vma_bufarena_create(&memory, &arena), "arena");
 	wire.arena[0] = wire.arena[1] = arena;
-	ring_must(vma_wire_pair(&wire, nic), "wire");
+	ring_exit_on_error(vma_wire_pair(&wire, nic), "wire");
 	for (int i = 0; i < 2; i++) {
 		attr.nic = nic[i];
-		ring_must(vma_ring_create(&attr, &ring[i]), "ring");
+		ring_exit_on_error(vma_ring_create(&attr, &ring[i]), "ring");
 	}
 }
 
 /* As a server has it: a listening 3-tuple, a connected 5-tuple beside it, and the packets are for the former. */
-static void attach_flows(void)
+static void attach_listening_and_connected_udp_flows(void)
 {
 	static struct vma_flow connected;
 	const struct vma_pkt_udp_attr to = {.src_ip = {10, 0, 0, 1},
@@ -164,8 +164,8 @@ static void attach_flows(void)
 	connected = flow;
 	connected.key.peer_port_be = htons(1001);
 	memcpy(connected.key.peer, to.src_ip, 4);
-	ring_must(vma_ring_attach(ring[1], &flow), "attach");
-	ring_must(vma_ring_attach(ring[1], &connected), "attach");
+	ring_exit_on_error(vma_ring_attach(ring[1], &flow), "attach");
+	ring_exit_on_error(vma_ring_attach(ring[1], &connected), "attach");
 }
 
 int main(int argc, char **argv)
@@ -175,11 +175,11 @@ int main(int argc, char **argv)
 	if (argc > 3)
 		thread_mode = VMA_THREAD_SINGLE;
 
-	open_rings();
-	attach_flows();
+	open_ring_pair_on_wire();
+	attach_listening_and_connected_udp_flows();
 	for (unsigned i = 0; i < WARM_UP; i += BURST) {
-		ring_send_uncounted(BURST);
-		ring_receive_uncounted();
+		ring_send_udp_uninstrumented(BURST);
+		ring_receive_all_uninstrumented();
 	}
 	delivered = 0;
 	ring_run(packets);

@@ -153,31 +153,31 @@ static bool bench_take_option(struct bench_opts *opts, int letter, const char *n
 		parse_mac(value, opts->peer_mac);
 		break;
 	case 'l':
-		opts->local_be = bench_address(name, value).s_addr;
+		opts->local_be = bench_parse_ipv4_option_or_exit(name, value).s_addr;
 		break;
 	case 'p':
-		opts->peer_be = bench_address(name, value).s_addr;
+		opts->peer_be = bench_parse_ipv4_option_or_exit(name, value).s_addr;
 		break;
 	case 'P':
-		opts->port_be = htons((uint16_t)bench_number(name, value, 1, UINT16_MAX));
+		opts->port_be = htons((uint16_t)bench_parse_number_or_exit(name, value, 1, UINT16_MAX));
 		break;
 	case 'b':
-		opts->frame_bytes = bench_number(name, value, BENCH_HEADERS_BYTES + 8, UINT16_MAX);
+		opts->frame_bytes = bench_parse_number_or_exit(name, value, BENCH_HEADERS_BYTES + 8, UINT16_MAX);
 		break;
 	case 'B':
-		opts->burst = bench_number(name, value, 1, 64);
+		opts->burst = bench_parse_number_or_exit(name, value, 1, 64);
 		break;
 	case 'r':
-		opts->rounds = bench_number(name, value, 0, INT32_MAX);
+		opts->rounds = bench_parse_number_or_exit(name, value, 0, INT32_MAX);
 		break;
 	case 't':
-		opts->msec = bench_number(name, value, 0, 3600000);
+		opts->msec = bench_parse_number_or_exit(name, value, 0, 3600000);
 		break;
 	case 's':
 		opts->spin = true;
 		break;
 	case 'c':
-		opts->cpu = (int)bench_number(name, value, 0, INT32_MAX);
+		opts->cpu = (int)bench_parse_number_or_exit(name, value, 0, INT32_MAX);
 		break;
 	default:
 		return false;

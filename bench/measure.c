@@ -77,7 +77,7 @@ double bench_cpu_sec(void)
 	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-uint32_t bench_number(const char *option, const char *text, uint32_t least, uint32_t most)
+uint32_t bench_parse_number_or_exit(const char *option, const char *text, uint32_t least, uint32_t most)
 {
 	char *end;
 	long long n;
@@ -91,7 +91,7 @@ uint32_t bench_number(const char *option, const char *text, uint32_t least, uint
 	exit(2);
 }
 
-struct in_addr bench_address(const char *option, const char *text)
+struct in_addr bench_parse_ipv4_option_or_exit(const char *option, const char *text)
 {
 	struct in_addr addr;
 

@@ -68,8 +68,8 @@ void bench_print(const char *key, double value);
 double bench_cpu_sec(void);
 
 /* The value of an option; one that cannot be taken ends the process with status 2 and a line that names it. */
-uint32_t bench_number(const char *option, const char *text, uint32_t least, uint32_t most);
-struct in_addr bench_address(const char *option, const char *text);
+uint32_t bench_parse_number_or_exit(const char *option, const char *text, uint32_t least, uint32_t most);
+struct in_addr bench_parse_ipv4_option_or_exit(const char *option, const char *text);
 
 /* Keeps this process on one core; ends it with a message when that core is not there. */
 void bench_pin(int cpu);

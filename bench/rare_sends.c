@@ -57,7 +57,7 @@ static bool work_and_send_dummies_until(int fd, const void *bytes, uint64_t unti
 	return true;
 }
 
-static bool trip(int fd, unsigned char *bytes, unsigned i)
+static bool udp_measure_send_and_round_trip(int fd, unsigned char *bytes, unsigned i)
 {
 	const uint64_t begin = now_ns();
 	uint64_t sent;
@@ -74,7 +74,7 @@ static bool trip(int fd, unsigned char *bytes, unsigned i)
 	return n == BYTES;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_uint64_for_qsort(const void *a, const void *b)
 {
 	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
@@ -83,7 +83,7 @@ static int compare(const void *a, const void *b)
 
 static uint64_t median(uint64_t *values, unsigned n)
 {
-	qsort(values, n, sizeof(*values), compare);
+	qsort(values, n, sizeof(*values), compare_uint64_for_qsort);
 	return values[n / 2];
 }
 
@@ -130,12 +130,14 @@ int main(int argc, char **argv)
 	}
 	dummies = strcmp(argv[4], "dummy") == 0;
 	fd = socket(AF_INET, SOCK_DGRAM, 0);
-	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || !trip(fd, bytes, 0)) {
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 ||
+	    !udp_measure_send_and_round_trip(fd, bytes, 0)) {
 		perror(argv[1]);
 		return 1;
 	}
 	for (unsigned i = 0; i < count; i++) {
-		if (!work_and_send_dummies_until(fd, bytes, now_ns() + INTERVAL_NS, dummies) || !trip(fd, bytes, i)) {
+		if (!work_and_send_dummies_until(fd, bytes, now_ns() + INTERVAL_NS, dummies) ||
+		    !udp_measure_send_and_round_trip(fd, bytes, i)) {
 			perror(dummies ? "a dummy, or its message" : "a message");
 			return 1;
 		}

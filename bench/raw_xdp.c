@@ -89,7 +89,7 @@ static void fill_ring_give_frames(const __u64 *addrs, unsigned n)
 	count = 0;
 }
 
-static void raw_xdp_open_port(const struct bench_opts *opts)
+static void raw_xdp_open_umem_and_socket(const struct bench_opts *opts)
 {
 	const struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
 	const struct xsk_umem_config umem_config = {
@@ -126,7 +126,7 @@ static void raw_xdp_open_port(const struct bench_opts *opts)
 }
 
 /* Copy mode sends from within the call, at most a few dozen packets in one: go on until the ring is empty. */
-static void kick(void)
+static void xsk_kick_until_tx_ring_empty(void)
 {
 	while (sendto(xsk_socket__fd(sock), NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 &&
 	       (errno == EAGAIN || errno == EBUSY || errno == ENOBUFS) &&
@@ -161,7 +161,7 @@ static unsigned raw_xdp_send_packets(uint64_t seq, unsigned n)
 	while (tx_free_count < n && tx_in_flight > 0) {
 		raw_xdp_reap();
 		if (tx_free_count < n)
-			kick();
+			xsk_kick_until_tx_ring_empty();
 	}
 	if (tx_free_count < n || xsk_ring_prod__reserve(&tx, n, &slot) != n)
 		return 0;
@@ -173,7 +173,7 @@ static unsigned raw_xdp_send_packets(uint64_t seq, unsigned n)
 	}
 	xsk_ring_prod__submit(&tx, n);
 	tx_in_flight += n;
-	kick();
+	xsk_kick_until_tx_ring_empty();
 	raw_xdp_reap();
 	return n;
 }
@@ -246,20 +246,20 @@ static unsigned raw_xdp_echo_packets(void)
 	xsk_ring_cons__release(&rx, n);
 	xsk_ring_prod__submit(&tx, ours);
 	tx_in_flight += ours;
-	kick();
+	xsk_kick_until_tx_ring_empty();
 	raw_xdp_reap();
 	return ours;
 }
 
-static void raw_xdp_close_port(void)
+static void raw_xdp_close_socket(void)
 {
 	xsk_socket__delete(sock);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct bench_port_ops ops = {raw_xdp_open_port, raw_xdp_send_packets, raw_xdp_receive_packets,
-	                                          raw_xdp_echo_packets, raw_xdp_close_port};
+	static const struct bench_port_ops ops = {raw_xdp_open_umem_and_socket, raw_xdp_send_packets,
+	                                          raw_xdp_receive_packets, raw_xdp_echo_packets, raw_xdp_close_socket};
 
 	return bench_main(argc, argv, &ops);
 }

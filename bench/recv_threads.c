@@ -256,22 +256,22 @@ static void take_options(int argc, char **argv)
 
 		switch (option) {
 		case 'l':
-			opts.local = bench_address(name, optarg);
+			opts.local = bench_parse_ipv4_option_or_exit(name, optarg);
 			break;
 		case 'p':
-			opts.peer = bench_address(name, optarg);
+			opts.peer = bench_parse_ipv4_option_or_exit(name, optarg);
 			break;
 		case 'P':
-			opts.port = (uint16_t)bench_number(name, optarg, 1, UINT16_MAX);
+			opts.port = (uint16_t)bench_parse_number_or_exit(name, optarg, 1, UINT16_MAX);
 			break;
 		case 't':
-			opts.threads = bench_number(name, optarg, 1, THREADS_MAX);
+			opts.threads = bench_parse_number_or_exit(name, optarg, 1, THREADS_MAX);
 			break;
 		case 'm':
-			opts.msec = bench_number(name, optarg, 0, 3600000);
+			opts.msec = bench_parse_number_or_exit(name, optarg, 0, 3600000);
 			break;
 		case 'b':
-			opts.bytes = bench_number(name, optarg, 0, 65507);
+			opts.bytes = bench_parse_number_or_exit(name, optarg, 0, 65507);
 			break;
 		case 'h':
 			opts.how = optarg;

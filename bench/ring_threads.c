@@ -46,7 +46,7 @@ static struct vma_bufarena *arena;
 static struct vma_bufpool *spill;
 static pthread_barrier_t begin;
 
-static void ring_threads_must(int rc, const char *what)
+static void die_if_ring_call_failed(int rc, const char *what)
 {
 	errno = -rc;
 	if (rc < 0)
@@ -82,17 +82,17 @@ static void link_open_nics(struct link *self)
 	const char *ifname[2] = {self->near, self->far};
 
 	if (self->near == NULL) {
-		ring_threads_must(vma_wire_pair(&wire, self->nic), "wire");
+		die_if_ring_call_failed(vma_wire_pair(&wire, self->nic), "wire");
 		return;
 	}
 	for (int end = 0; end < 2; end++) {
 		struct vma_nic_attr attr = {.owner = VMA_NIC_OWNER_SELF, .arena = arena};
 		char spec[32];
 
-		vma_ring_conf_nic(&conf, &attr);
+		vma_ring_conf_to_nic_attr(&conf, &attr);
 		attr.owner = VMA_NIC_OWNER_SELF;
 		snprintf(spec, sizeof(spec), "xdp:%.16s", ifname[end]);
-		ring_threads_must(vma_nic_open(spec, &attr, &self->nic[end]), spec);
+		die_if_ring_call_failed(vma_nic_open(spec, &attr, &self->nic[end]), spec);
 	}
 }
 
@@ -110,19 +110,19 @@ static void link_open(struct link *self)
 		interface_mac(self->near, to.src_mac);
 		interface_mac(self->far, to.dst_mac);
 	}
-	vma_ring_conf(&conf, &attr);
+	vma_ring_conf_to_ring_attr(&conf, &attr);
 	attr.spill_pool = spill;
 	attr.rx_wre = attr.tx_wre = 512;
 	for (int end = 0; end < 2; end++) {
 		attr.nic = self->nic[end];
-		ring_threads_must(vma_ring_create(&attr, &self->ring[end]), "ring");
+		die_if_ring_call_failed(vma_ring_create(&attr, &self->ring[end]), "ring");
 	}
 	self->flow = (struct vma_flow){.sink = ring_threads_count_packet};
 	self->flow.key.family = AF_INET;
 	self->flow.key.proto = IPPROTO_UDP;
 	self->flow.key.local_port_be = to.dst_port_be;
 	memcpy(self->flow.key.local, to.dst_ip, sizeof(to.dst_ip));
-	ring_threads_must(vma_ring_attach(self->ring[1], &self->flow), "attach");
+	die_if_ring_call_failed(vma_ring_attach(self->ring[1], &self->flow), "attach");
 	vma_pkt_udp_init(&self->headers, &to);
 }
 
@@ -183,7 +183,7 @@ static void *link_run(void *arg)
 
 static void link_close(struct link *self)
 {
-	vma_ring_detach(self->ring[1], &self->flow);
+	vma_ring_detach_flow(self->ring[1], &self->flow);
 	for (int end = 0; end < 2; end++)
 		vma_ring_destroy(self->ring[end]);
 	for (int end = 0; end < 2; end++)
@@ -203,7 +203,7 @@ static void add_link_of_option(char *text)
 	links[links_n++].far = comma + 1;
 }
 
-static void take_options(int argc, char **argv)
+static void ring_threads_parse_options(int argc, char **argv)
 {
 	static const struct option options[] = {{"threads", required_argument, NULL, 't'},
 	                                        {"msec", required_argument, NULL, 'm'},
@@ -212,9 +212,9 @@ static void take_options(int argc, char **argv)
 
 	for (int letter; (letter = getopt_long(argc, argv, "", options, NULL)) != -1;) {
 		if (letter == 't')
-			threads = bench_number("threads", optarg, 1, THREADS_MAX);
+			threads = bench_parse_number_or_exit("threads", optarg, 1, THREADS_MAX);
 		else if (letter == 'm')
-			msec = bench_number("msec", optarg, 1, 60000);
+			msec = bench_parse_number_or_exit("msec", optarg, 1, 60000);
 		else if (letter == 'l')
 			add_link_of_option(optarg);
 		else
@@ -232,13 +232,13 @@ int main(int argc, char **argv)
 	struct vma_bufpool_attr pool = {.name = "spill"};
 	double pps = 0;
 
-	take_options(argc, argv);
-	vma_conf_start(&conf, environ);
-	vma_ring_conf_memory(&conf, &memory, &pool);
+	ring_threads_parse_options(argc, argv);
+	vma_conf_load_and_init_log(&conf, environ);
+	vma_ring_conf_to_memory_attrs(&conf, &memory, &pool);
 	memory.capacity = 16384 * threads; /* all of it is touched while the threads warm up */
-	ring_threads_must(vma_bufarena_create(&memory, &arena), "vma_bufarena_create");
+	die_if_ring_call_failed(vma_bufarena_create(&memory, &arena), "vma_bufarena_create");
 	pool.arena = arena;
-	ring_threads_must(vma_bufpool_create(&pool, &spill), "vma_bufpool_create");
+	die_if_ring_call_failed(vma_bufpool_create(&pool, &spill), "vma_bufpool_create");
 	pthread_barrier_init(&begin, NULL, threads);
 	for (unsigned i = 0; i < threads; i++) {
 		links[i].index = i;

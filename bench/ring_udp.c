@@ -78,10 +78,10 @@ static void ring_udp_open_nic(const struct bench_opts *opts)
 	struct vma_nic_attr nic_attr = {.owner = VMA_NIC_OWNER_SELF, .vmad_path = vmad};
 	struct vma_ring_attr ring_attr = {0};
 
-	vma_conf_start(&conf, environ); /* what is measured are the defaults, or what VMA_* says */
-	vma_ring_conf_memory(&conf, &arena_attr, &spill_attr);
-	vma_ring_conf_nic(&conf, &nic_attr);
-	vma_ring_conf(&conf, &ring_attr);
+	vma_conf_load_and_init_log(&conf, environ); /* what is measured are the defaults, or what VMA_* says */
+	vma_ring_conf_to_memory_attrs(&conf, &arena_attr, &spill_attr);
+	vma_ring_conf_to_nic_attr(&conf, &nic_attr);
+	vma_ring_conf_to_ring_attr(&conf, &ring_attr);
 	ring_udp_must(vma_bufarena_create(&arena_attr, &arena), "vma_bufarena_create");
 	spill_attr.arena = nic_attr.arena = arena;
 	ring_udp_must(vma_bufpool_create(&spill_attr, &spill), "vma_bufpool_create");
@@ -147,10 +147,10 @@ static void ring_udp_close_port(void)
 {
 	const struct vma_stats_ring *stats = vma_ring_stats(ring);
 
-	bench_print("ring_rx_packets", (double)vma_stats_read(&stats->rx.rx_packets));
-	bench_print("ring_tx_packets", (double)vma_stats_read(&stats->tx.tx_packets));
-	bench_print("ring_tx_kicks", (double)vma_stats_read(&stats->tx.tx_kicks));
-	vma_ring_detach(ring, &flow);
+	bench_print("ring_rx_packets", (double)vma_stats_read_counter(&stats->rx.rx_packets));
+	bench_print("ring_tx_packets", (double)vma_stats_read_counter(&stats->tx.tx_packets));
+	bench_print("ring_tx_kicks", (double)vma_stats_read_counter(&stats->tx.tx_kicks));
+	vma_ring_detach_flow(ring, &flow);
 	vma_ring_destroy(ring);
 	vma_nic_close(nic);
 	vma_bufpool_retire(spill, NULL, NULL);

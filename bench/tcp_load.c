@@ -118,7 +118,7 @@ static void tcp_load_handle_received(struct connection *c, const char *at, size_
 		c->owed += n * (uint64_t)c->size;
 }
 
-static void tcp_load_readable(struct connection *c)
+static void tcp_load_on_readable(struct connection *c)
 {
 	for (;;) {
 		ssize_t n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -188,7 +188,7 @@ static void tcp_load_serve(void)
 			if (c == NULL)
 				tcp_load_accept_all(listener, set);
 			else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-				tcp_load_readable(c);
+				tcp_load_on_readable(c);
 			else
 				send_owed_bytes(c);
 		}
@@ -198,7 +198,7 @@ static void tcp_load_serve(void)
 
 /* ---- clients ---- */
 
-static int tcp_load_connected(void)
+static int tcp_load_connect(void)
 {
 	struct sockaddr_in peer = tcp_load_address_of(opts.peer);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -259,7 +259,7 @@ static void tcp_load_print_bulk_result(int fd, uint64_t sent, uint64_t start)
 
 static void tcp_load_bulk(unsigned pause_msec)
 {
-	int fd = tcp_load_connected();
+	int fd = tcp_load_connect();
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, sent = 0;
 
 	tcp_load_send_all(fd, "B", 1);
@@ -274,7 +274,7 @@ static void tcp_load_bulk(unsigned pause_msec)
 
 static void pauses(void)
 {
-	int fd = tcp_load_connected();
+	int fd = tcp_load_connect();
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, got = 0;
 
 	tcp_load_send_all(fd, "G", 1);
@@ -290,7 +290,7 @@ static void pauses(void)
 static void transfers(void)
 {
 	static struct bench_hist hist;
-	int fd = tcp_load_connected(), one = 1;
+	int fd = tcp_load_connect(), one = 1;
 	uint64_t end = bench_now_ns() + opts.msec * 1000000ULL;
 	char ask[5] = {CONNECTION_REQUEST_RESPONSE, (char)opts.bytes, (char)(opts.bytes >> 8), (char)(opts.bytes >> 16),
 	               (char)(opts.bytes >> 24)};
@@ -316,7 +316,7 @@ static void *tcp_load_connect_thread(void *arg)
 	const uint64_t *end = arg;
 
 	while (bench_now_ns() < *end) {
-		close(tcp_load_connected());
+		close(tcp_load_connect());
 		connections++;
 	}
 	return NULL;
@@ -335,13 +335,13 @@ static void tcp_load_connects_by_threads(void)
 	bench_print("per_sec", (double)connections * 1e9 / (double)(bench_now_ns() - start));
 }
 
-static void connects(int server_closes)
+static void bench_connect_and_close_latency(int server_closes)
 {
 	static struct bench_hist hist, both;
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, begin, made;
 
 	while ((begin = bench_now_ns()) < end) {
-		int fd = tcp_load_connected();
+		int fd = tcp_load_connect();
 
 		made = bench_now_ns();
 		bench_hist_add(&hist, made - begin);
@@ -380,7 +380,7 @@ static void tcp_load_idle(void)
 	double cpu;
 
 	for (unsigned i = 0; i < opts.count; i++)
-		tcp_load_send_all(tcp_load_connected(), "I", 1);
+		tcp_load_send_all(tcp_load_connect(), "I", 1);
 	nanosleep(&last_acks, NULL); /* they are delayed, and as many as there are connections */
 	cpu = bench_cpu_sec();
 	nanosleep(&rest, NULL);
@@ -402,19 +402,19 @@ static void tcp_load_read_options(int argc, char **argv)
 		const char *name = options[index].name;
 
 		if (option == 'p')
-			opts.peer = bench_address(name, optarg);
+			opts.peer = bench_parse_ipv4_option_or_exit(name, optarg);
 		else if (option == 'l')
-			opts.local = bench_address(name, optarg);
+			opts.local = bench_parse_ipv4_option_or_exit(name, optarg);
 		else if (option == 'P')
-			opts.port = (uint16_t)bench_number(name, optarg, 1, UINT16_MAX);
+			opts.port = (uint16_t)bench_parse_number_or_exit(name, optarg, 1, UINT16_MAX);
 		else if (option == 'm')
-			opts.msec = bench_number(name, optarg, 0, 3600000);
+			opts.msec = bench_parse_number_or_exit(name, optarg, 0, 3600000);
 		else if (option == 'b')
-			opts.bytes = bench_number(name, optarg, 0, INT32_MAX);
+			opts.bytes = bench_parse_number_or_exit(name, optarg, 0, INT32_MAX);
 		else if (option == 'c')
-			opts.count = bench_number(name, optarg, 0, INT32_MAX);
+			opts.count = bench_parse_number_or_exit(name, optarg, 0, INT32_MAX);
 		else if (option == 't')
-			opts.threads = bench_number(name, optarg, 1, 64);
+			opts.threads = bench_parse_number_or_exit(name, optarg, 1, 64);
 		else
 			exit(2); /* getopt has named it */
 	}
@@ -441,9 +441,9 @@ int main(int argc, char **argv)
 	else if (strcmp(role, "connect") == 0 && opts.threads > 1)
 		tcp_load_connects_by_threads();
 	else if (strcmp(role, "connect") == 0)
-		connects(0);
+		bench_connect_and_close_latency(0);
 	else if (strcmp(role, "closed") == 0)
-		connects(1);
+		bench_connect_and_close_latency(1);
 	else if (strcmp(role, "idle") == 0)
 		tcp_load_idle();
 	else {

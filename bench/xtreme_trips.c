@@ -82,7 +82,7 @@ static size_t receive_by_xtreme(uint64_t *first)
 }
 
 /* Bytes that have come, echoed if this end does so; *first: how the last message begins. 0: nothing. */
-static size_t receive(uint64_t *first)
+static size_t receive_and_maybe_echo(uint64_t *first)
 {
 	char bytes[2048];
 	ssize_t len;
@@ -102,7 +102,7 @@ static size_t receive(uint64_t *first)
 }
 
 /* TCP brings its bytes whole, if not in one piece; a datagram that is lost is sent anew, under another number. */
-static void trip(uint64_t *number, uint64_t *lost)
+static void do_round_trip(uint64_t *number, uint64_t *lost)
 {
 	const uint64_t begin = bench_now_ns();
 	uint64_t message[BYTES / 8 + 1] = {0}, sent = begin, first = 0, now;
@@ -111,7 +111,7 @@ static void trip(uint64_t *number, uint64_t *lost)
 	message[0] = ++*number;
 	send_message(fd, message, BYTES);
 	for (unsigned spins = 1; !stop; spins++) {
-		got += receive(&first);
+		got += receive_and_maybe_echo(&first);
 		if (is_udp ? first == *number : got == BYTES)
 			return;
 		if (spins % LOOK_AT_CLOCK != 0)
@@ -130,17 +130,17 @@ static void trip(uint64_t *number, uint64_t *lost)
 	}
 }
 
-static void ping(unsigned rounds)
+static void measure_round_trips(unsigned rounds)
 {
 	static struct bench_hist hist;
 	uint64_t number = 0, lost = 0, before, now;
 
 	for (unsigned i = 0; i < WARM_UP; i++)
-		trip(&number, &lost);
+		do_round_trip(&number, &lost);
 	lost = 0;
 	before = bench_now_ns();
 	for (unsigned i = 0; i < rounds && !stop; i++) {
-		trip(&number, &lost);
+		do_round_trip(&number, &lost);
 		now = bench_now_ns();
 		bench_hist_add(&hist, (now - before) / 2);
 		before = now;
@@ -161,7 +161,7 @@ static int open_socket(const struct sockaddr_in *local)
 	return opened;
 }
 
-static void connect_socket(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+static void open_connected_socket(const struct sockaddr_in *local, const struct sockaddr_in *peer)
 {
 	polled_fd = fd = open_socket(local);
 	if (connect(fd, (const struct sockaddr *)peer, sizeof(*peer)) != 0)
@@ -200,9 +200,9 @@ int main(int argc, char **argv)
 	echoes = strcmp(argv[1], "pong") == 0;
 	is_udp = strcmp(argv[2], "udp") == 0;
 	receives_by_socketxtreme = strcmp(argv[3], "xtreme") == 0;
-	local.sin_addr = bench_address("LOCAL", argv[4]);
-	peer.sin_addr = bench_address("PEER", argv[5]);
-	local.sin_port = peer.sin_port = htons((uint16_t)bench_number("PORT", argv[6], 1, UINT16_MAX));
+	local.sin_addr = bench_parse_ipv4_option_or_exit("LOCAL", argv[4]);
+	peer.sin_addr = bench_parse_ipv4_option_or_exit("PEER", argv[5]);
+	local.sin_port = peer.sin_port = htons((uint16_t)bench_parse_number_or_exit("PORT", argv[6], 1, UINT16_MAX));
 	api = receives_by_socketxtreme ? vma_get_api() : NULL;
 	if (receives_by_socketxtreme &&
 	    (api == NULL || !(api->vma_extra_supported_mask & VMA_EXTRA_API_SOCKETXTREME_POLL))) {
@@ -212,15 +212,15 @@ int main(int argc, char **argv)
 	if (!is_udp && echoes) {
 		listen_and_accept(&local);
 	} else {
-		connect_socket(&local, &peer);
+		open_connected_socket(&local, &peer);
 		printf("ready\n");
 		fflush(stdout);
 	}
 	if (!echoes) {
-		ping(argc > 7 ? bench_number("ROUNDS", argv[7], 1, INT32_MAX) : 100000);
+		measure_round_trips(argc > 7 ? bench_parse_number_or_exit("ROUNDS", argv[7], 1, INT32_MAX) : 100000);
 		return 0;
 	}
 	while (!stop)
-		receive(&first);
+		receive_and_maybe_echo(&first);
 	return 0;
 }

@@ -16,7 +16,7 @@ static void stack_on_signal(int sig)
 	stack_stop = 1;
 }
 
-uint64_t stack_number(const char *option, const char *value, uint64_t max)
+uint64_t stack_parse_number_or_exit(const char *option, const char *value, uint64_t max)
 {
 	char *end;
 	unsigned long long number;
@@ -37,7 +37,7 @@ static bool stack_set_owner_option(struct stack *stack, const char *value)
 	return true;
 }
 
-bool stack_option(struct stack *stack, int letter, const char *value)
+bool stack_handle_cli_option(struct stack *stack, int letter, const char *value)
 {
 	switch (letter) {
 	case 1001:
@@ -46,7 +46,7 @@ bool stack_option(struct stack *stack, int letter, const char *value)
 		fprintf(stderr, "--local %s: not an IPv4 address\n", value);
 		return false;
 	case 1002:
-		stack->port_be = htons((uint16_t)stack_number("--port", value, 65535));
+		stack->port_be = htons((uint16_t)stack_parse_number_or_exit("--port", value, 65535));
 		return true;
 	case 1003:
 		return stack_set_owner_option(stack, value);
@@ -57,7 +57,7 @@ bool stack_option(struct stack *stack, int letter, const char *value)
 		stack->wait = true;
 		return true;
 	case 1006:
-		stack->window_bytes = stack_number("--window", value, 1024) << 20;
+		stack->window_bytes = stack_parse_number_or_exit("--window", value, 1024) << 20;
 		return true;
 	default:
 		return false;
@@ -71,13 +71,13 @@ static int stack_print_failure(const char *step, int rc)
 }
 
 /* Descriptors and address space for every frame, and ordinary memory for packets that are held for long. */
-static int open_memory(struct stack *stack)
+static int stack_create_arena_and_spill_pool(struct stack *stack)
 {
 	struct vma_bufarena_attr arena = {.stats = stack->stats};
 	struct vma_bufpool_attr spill = {.name = "spill", .stats = stack->stats};
 	int rc;
 
-	vma_ring_conf_memory(&stack->conf, &arena, &spill);
+	vma_ring_conf_to_memory_attrs(&stack->conf, &arena, &spill);
 	rc = vma_bufarena_create(&arena, &stack->arena);
 	if (rc != 0)
 		return stack_print_failure("vma_bufarena_create", rc);
@@ -97,9 +97,9 @@ static int stack_open_nic(struct stack *stack)
 	char spec[64];
 	int rc = 0;
 
-	vma_ring_conf_nic(&stack->conf, &attr);
+	vma_ring_conf_to_nic_attr(&stack->conf, &attr);
 	if (strchr(device, ':') == NULL) { /* just an interface: VMA_NIC says how to reach it */
-		rc = vma_ring_conf_device(&stack->conf, device, spec, sizeof(spec));
+		rc = vma_ring_conf_to_device_spec(&stack->conf, device, spec, sizeof(spec));
 		device = spec;
 	}
 	if (rc == 0)
@@ -112,7 +112,7 @@ static int open_ring(struct stack *stack)
 	struct vma_ring_attr attr = {.nic = stack->nic, .spill_pool = stack->spill, .stats = stack->stats};
 	int rc;
 
-	vma_ring_conf(&stack->conf, &attr);
+	vma_ring_conf_to_ring_attr(&stack->conf, &attr);
 	rc = vma_ring_create(&attr, &stack->ring);
 	return rc == 0 ? 0 : stack_print_failure("vma_ring_create", rc);
 }
@@ -124,9 +124,9 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
-	vma_conf_start(&stack->conf, environ); /* the VMA_* variables, as the library reads them */
+	vma_conf_load_and_init_log(&stack->conf, environ); /* the VMA_* variables, as the library reads them */
 	vma_stats_create(stack->conf.stats_shmem_dir, &stack->stats);
-	rc = open_memory(stack);
+	rc = stack_create_arena_and_spill_pool(stack);
 	if (rc == 0)
 		rc = stack_open_nic(stack);
 	if (rc == 0)
@@ -146,7 +146,7 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 void stack_close(struct stack *stack)
 {
 	if (stack->flow.ring != NULL)
-		vma_ring_detach(stack->ring, &stack->flow);
+		vma_ring_detach_flow(stack->ring, &stack->flow);
 	vma_ring_destroy(stack->ring);
 	if (stack->nic != NULL)
 		vma_nic_close(stack->nic);
@@ -157,7 +157,8 @@ void stack_close(struct stack *stack)
 	vma_stats_destroy(stack->stats);
 }
 
-char *stack_payload(struct stack *stack, const struct vma_pkt_udp *headers, struct vma_buf **buf, uint32_t *room)
+char *stack_alloc_tx_buf_get_payload(struct stack *stack, const struct vma_pkt_udp *headers, struct vma_buf **buf,
+                                     uint32_t *room)
 {
 	*buf = vma_ring_tx_buf(stack->ring);
 	if (*buf == NULL)
@@ -183,17 +184,17 @@ void stack_wait_for_packets(struct stack *stack, uint64_t timeout_ns)
 		vma_ring_wait(stack->ring, timeout_ns);
 }
 
-void stack_summary(const struct stack *stack)
+void stack_print_ring_stats(const struct stack *stack)
 {
 	const struct vma_stats_ring *stats = vma_ring_stats(stack->ring);
 
 	printf("ring: %llu packets received, %llu delivered, %llu sent in %llu kicks\n",
-	       (unsigned long long)vma_stats_read(&stats->rx.rx_packets),
-	       (unsigned long long)vma_stats_read(&stats->rx.rx_delivered),
-	       (unsigned long long)vma_stats_read(&stats->tx.tx_packets),
-	       (unsigned long long)vma_stats_read(&stats->tx.tx_kicks));
+	       (unsigned long long)vma_stats_read_counter(&stats->rx.rx_packets),
+	       (unsigned long long)vma_stats_read_counter(&stats->rx.rx_delivered),
+	       (unsigned long long)vma_stats_read_counter(&stats->tx.tx_packets),
+	       (unsigned long long)vma_stats_read_counter(&stats->tx.tx_kicks));
 	printf("ring: dropped %llu with a bad checksum, %llu without a flow, %llu for want of room to send\n",
-	       (unsigned long long)vma_stats_read(&stats->rx.rx_drop_l4_checksum),
-	       (unsigned long long)vma_stats_read(&stats->rx.rx_drop_no_flow),
-	       (unsigned long long)vma_stats_read(&stats->tx.tx_drop_queue));
+	       (unsigned long long)vma_stats_read_counter(&stats->rx.rx_drop_l4_checksum),
+	       (unsigned long long)vma_stats_read_counter(&stats->rx.rx_drop_no_flow),
+	       (unsigned long long)vma_stats_read_counter(&stats->tx.tx_drop_queue));
 }

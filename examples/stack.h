@@ -60,9 +60,9 @@ extern volatile sig_atomic_t stack_stop;
 	"  --window MEGABYTES  packet memory to register per device queue (16)\n"
 
 /* Takes one option; false if it is not of STACK_OPTIONS, or its value is bad (a message has been printed). */
-bool stack_option(struct stack *stack, int letter, const char *value);
+bool stack_handle_cli_option(struct stack *stack, int letter, const char *value);
 /* A number from 0 to max; anything else ends the process with a message. */
-uint64_t stack_number(const char *option, const char *value, uint64_t max);
+uint64_t stack_parse_number_or_exit(const char *option, const char *value, uint64_t max);
 
 /* Everything up to the attached flow; without a sink, up to the ring. Returns 0 or a negative errno; a message names
  * the step that failed. */
@@ -70,7 +70,8 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner);
 void stack_close(struct stack *stack);
 
 /* A datagram's buffer: the payload goes to the returned place, at most *room bytes. NULL: none free at the moment. */
-char *stack_payload(struct stack *stack, const struct vma_pkt_udp *headers, struct vma_buf **buf, uint32_t *room);
+char *stack_alloc_tx_buf_get_payload(struct stack *stack, const struct vma_pkt_udp *headers, struct vma_buf **buf,
+                                     uint32_t *room);
 /* Writes the headers in front of the payload and sends. False: the queue is full, and the buffer was put back. */
 bool stack_send(struct stack *stack, struct vma_pkt_udp *headers, struct vma_buf *buf, uint32_t payload_bytes);
 
@@ -78,6 +79,6 @@ bool stack_send(struct stack *stack, struct vma_pkt_udp *headers, struct vma_buf
 void stack_wait_for_packets(struct stack *stack, uint64_t timeout_ns);
 
 /* What the ring received, sent and dropped, by its own counters. */
-void stack_summary(const struct stack *stack);
+void stack_print_ring_stats(const struct stack *stack);
 
 #endif

@@ -93,7 +93,7 @@ static void tcp_echo_back(struct conn *conn)
 {
 	struct iovec from, to;
 
-	while (vma_tcp_rx_front(conn->tcp, 0, &from, 1) == 1 &&
+	while (vma_tcp_peek_rx_spans(conn->tcp, 0, &from, 1) == 1 &&
 	       vma_tcp_tx_reserve(conn->tcp, from.iov_len, &to, 1) == 1) {
 		size_t bytes = from.iov_len < to.iov_len ? from.iov_len : to.iov_len;
 
@@ -109,7 +109,7 @@ static void tcp_echo_back(struct conn *conn)
 	}
 }
 
-static void steer_connection_when_due(struct conn *conn)
+static void request_own_nic_rule_when_due(struct conn *conn)
 {
 	if (conn->steered || tcp_echo_now_ns() < conn->steer_ns)
 		return;
@@ -128,7 +128,7 @@ static void serve_all_connections(void)
 		if (!conn->over)
 			tcp_echo_back(conn);
 		if (!conn->over)
-			steer_connection_when_due(conn);
+			request_own_nic_rule_when_due(conn);
 		if (!conn->over) {
 			place = &conn->next;
 			continue;
@@ -148,7 +148,7 @@ static int tcp_echo_print_failure(const char *step, int rc)
 	return rc;
 }
 
-static int open_tcp(void)
+static int create_tcp_stack_on_ring(void)
 {
 	struct vma_tcp_attr attr = {.ring = stack.ring, .arena = stack.arena, .name = stack.device};
 	int rc;
@@ -267,13 +267,13 @@ static bool tcp_echo_take_option(int letter, const char *value)
 		return sscanf(value, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4],
 		              &mac[5]) == 6;
 	case 'P':
-		peer_port_be = htons((uint16_t)stack_number("--peer-port", value, 65535));
+		peer_port_be = htons((uint16_t)stack_parse_number_or_exit("--peer-port", value, 65535));
 		return true;
 	case 's':
-		steer_after_ns = stack_number("--steer-after", value, 3600000) * MS_NS;
+		steer_after_ns = stack_parse_number_or_exit("--steer-after", value, 3600000) * MS_NS;
 		return true;
 	default:
-		return stack_option(&stack, letter, value);
+		return stack_handle_cli_option(&stack, letter, value);
 	}
 }
 
@@ -299,7 +299,7 @@ int main(int argc, char **argv)
 
 	rc = stack_open(&stack, NULL, NULL);
 	if (rc == 0)
-		rc = open_tcp();
+		rc = create_tcp_stack_on_ring();
 	if (rc == 0)
 		rc = peer[0] != 0 ? begin_connecting() : begin_listening();
 	fflush(stdout);

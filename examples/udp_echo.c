@@ -29,8 +29,8 @@ static bool udp_echo_packet(struct vma_flow *flow, struct vma_buf *packet, const
 	char *payload;
 
 	(void)flow;
-	vma_pkt_udp_reply(&headers, frame, info);
-	payload = stack_payload(&stack, &headers, &reply, &room);
+	vma_pkt_udp_init_reply_headers(&headers, frame, info);
+	payload = stack_alloc_tx_buf_get_payload(&stack, &headers, &reply, &room);
 	if (payload == NULL)
 		goto drop;
 	if (packet->payload_len > room || packet->next != NULL) {
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 
 	stack.port_be = htons(7000);
 	while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1)
-		if (letter == 'h' || !stack_option(&stack, letter, optarg))
+		if (letter == 'h' || !stack_handle_cli_option(&stack, letter, optarg))
 			return udp_echo_usage(letter == 'h' ? 0 : 2);
 	if (optind + 1 != argc || stack.local[0] == 0)
 		return udp_echo_usage(2);
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 			stack_wait_for_packets(&stack, SLEEP_NS);
 
 	printf("echoed %llu, refused %llu\n", (unsigned long long)echoed, (unsigned long long)refused);
-	stack_summary(&stack);
+	stack_print_ring_stats(&stack);
 	stack_close(&stack);
 	return 0;
 }

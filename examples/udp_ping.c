@@ -42,7 +42,7 @@ static bool udp_ping_send_next(void)
 {
 	struct vma_buf *buf;
 	uint32_t room;
-	char *payload = stack_payload(&stack, &headers, &buf, &room);
+	char *payload = stack_alloc_tx_buf_get_payload(&stack, &headers, &buf, &room);
 
 	if (payload == NULL)
 		return false;
@@ -54,7 +54,7 @@ static bool udp_ping_send_next(void)
 }
 
 /* Receives until `wanted` answers are here or the time has come. */
-static void receive_until(uint64_t wanted, uint64_t deadline_ns)
+static void receive_until_answers_or_deadline(uint64_t wanted, uint64_t deadline_ns)
 {
 	while (probes.answered < wanted && !stack_stop) {
 		uint64_t now;
@@ -76,13 +76,13 @@ static bool udp_ping_run(void)
 		uint64_t before = probes.answered;
 
 		if (!udp_ping_send_next()) /* full: receive, which also makes room */
-			receive_until(UINT64_MAX, probes_now_ns() + 1000);
+			receive_until_answers_or_deadline(UINT64_MAX, probes_now_ns() + 1000);
 		else if (rate != 0)
-			receive_until(UINT64_MAX, begin + probes.sent * 1000000000ULL / rate);
+			receive_until_answers_or_deadline(UINT64_MAX, begin + probes.sent * 1000000000ULL / rate);
 		else
-			receive_until(before + 1, probes_now_ns() + LOST_NS);
+			receive_until_answers_or_deadline(before + 1, probes_now_ns() + LOST_NS);
 	}
-	receive_until(probes.sent, probes_now_ns() + LOST_NS);
+	receive_until_answers_or_deadline(probes.sent, probes_now_ns() + LOST_NS);
 	return probes_report(&probes, (double)(probes_now_ns() - begin) / 1e9);
 }
 
@@ -111,26 +111,26 @@ static bool udp_ping_take_option(int letter, const char *value)
 		return sscanf(value, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", &mac[0], &mac[1], &mac[2], &mac[3], &mac[4],
 		              &mac[5]) == 6;
 	case 'P':
-		to.dst_port_be = htons((uint16_t)stack_number("--peer-port", value, 65535));
+		to.dst_port_be = htons((uint16_t)stack_parse_number_or_exit("--peer-port", value, 65535));
 		return true;
 	case 'c':
-		count = stack_number("--count", value, COUNT_MAX);
+		count = stack_parse_number_or_exit("--count", value, COUNT_MAX);
 		return true;
 	case 'b':
-		bytes = stack_number("--bytes", value, UINT16_MAX);
+		bytes = stack_parse_number_or_exit("--bytes", value, UINT16_MAX);
 		return true;
 	case 'r':
-		rate = stack_number("--rate", value, 100000000);
+		rate = stack_parse_number_or_exit("--rate", value, 100000000);
 		return true;
 	case 'd':
 		dump_path = value;
 		return true;
 	default:
-		return stack_option(&stack, letter, value);
+		return stack_handle_cli_option(&stack, letter, value);
 	}
 }
 
-static bool open_all(void)
+static bool open_stack_and_prepare_probes(void)
 {
 	if (stack_open(&stack, ping_take_answer, NULL) != 0)
 		return false;
@@ -169,9 +169,9 @@ int main(int argc, char **argv)
 		return udp_ping_usage(2);
 	stack.device = argv[optind];
 
-	if (open_all()) {
+	if (open_stack_and_prepare_probes()) {
 		ok = udp_ping_run();
-		stack_summary(&stack);
+		stack_print_ring_stats(&stack);
 		if (dump_path != NULL && probes_dump(&probes, dump_path) != 0)
 			ok = false;
 	}

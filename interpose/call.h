@@ -2,14 +2,14 @@
  * call - what every exported function is made of.
  *
  *   application ── recv() ──┬─ the table has nothing under this number ──> vma_os.recv, a jump
- *                           └─ ours: call_begin ── ops->recvmsg ── call_end ──> errno
+ *                           └─ ours: call_begin_and_flush_held_sends ── ops->recvmsg ── call_end ──> errno
  *                                       └─ no op, os_only, ended meanwhile: call_leave ──> vma_os.recv
  *
  * The functions bear their names in the assembler only. As C identifiers they would meet the C library's own
  * declarations, with attributes (nonnull, fortify) that let the compiler drop checks of the application's pointers.
  *
- * Threads: any. A struct call lives in its caller's stack frame. From call_begin to call_end or call_leave the thread
- * is inside.
+ * Threads: any. A struct call lives in its caller's stack frame. From call_begin_and_flush_held_sends to call_end or
+ * call_leave the thread is inside.
  */
 #ifndef VMA_INTERPOSE_CALL_H
 #define VMA_INTERPOSE_CALL_H
@@ -56,9 +56,9 @@ struct call {
  * Inside, or false and outside: the descriptor is the kernel's (again), or the library's own. The data path's: frames
  * that this thread holds back stay.
  */
-static inline bool call_begin_data(struct call *call, int fd)
+static inline bool call_begin_without_flushing_sends(struct call *call, int fd)
 {
-	process_check_copied();
+	process_check_for_raw_clone_child();
 	call->saved_errno = errno;
 	call->self = vma_enter();
 	call->file = vma_fd_lookup(fd);
@@ -69,9 +69,9 @@ static inline bool call_begin_data(struct call *call, int fd)
 }
 
 /* Any other call makes frames leave that this thread held back for a batch. */
-static inline bool call_begin(struct call *call, int fd)
+static inline bool call_begin_and_flush_held_sends(struct call *call, int fd)
 {
-	if (!call_begin_data(call, fd))
+	if (!call_begin_without_flushing_sends(call, fd))
 		return false;
 	vma_inet_flush_sends(call->self);
 	return true;
@@ -100,10 +100,12 @@ bool call_refetch_file_after_touch(struct call *call, int fd) __attribute__((col
 
 /* Inside with a file that has this op, or false and outside. */
 #define CALL_BEGIN_OP(call, fd, op)                                                                                    \
-	(call_begin((call), (fd)) && call_file_supports_op((call), (fd), (call)->file->ops->op != NULL))
+	(call_begin_and_flush_held_sends((call), (fd)) &&                                                              \
+	 call_leave_unless_file_supports_op((call), (fd), (call)->file->ops->op != NULL))
 #define CALL_BEGIN_DATA_OP(call, fd, op)                                                                               \
-	(call_begin_data((call), (fd)) && call_file_supports_op((call), (fd), (call)->file->ops->op != NULL))
-static inline bool call_file_supports_op(struct call *call, int fd, bool has)
+	(call_begin_without_flushing_sends((call), (fd)) &&                                                            \
+	 call_leave_unless_file_supports_op((call), (fd), (call)->file->ops->op != NULL))
+static inline bool call_leave_unless_file_supports_op(struct call *call, int fd, bool has)
 {
 	if (__builtin_expect(has && !call->file->os_only, 1))
 		return true;
@@ -119,16 +121,16 @@ static inline bool call_file_supports_op(struct call *call, int fd, bool has)
  * A number that the kernel has just given out: what the table has under it was closed unseen, by a system call of the
  * application's own or inside the C library.
  */
-void forget_old_file_of_new_fd(int fd) __attribute__((cold));
+void remove_stale_file_of_new_fd(int fd) __attribute__((cold));
 static inline int return_new_fd_forget_old_file(int fd)
 {
 	if (__builtin_expect(fd >= 0 && vma_fd_lookup(fd) != NULL, 0))
-		forget_old_file_of_new_fd(fd);
+		remove_stale_file_of_new_fd(fd);
 	return fd;
 }
 
 /* Outside. A descriptor of ours is passed on: see descriptor.c. */
-void hand_over_fd(int fd) __attribute__((cold));
+void hand_over_fd_to_kernel(int fd) __attribute__((cold));
 
 /*
  * The library's own descriptors are nobody else's to close. Who is inside is the library itself: libnl and libbpf

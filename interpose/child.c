@@ -100,7 +100,7 @@ EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * acti
 	int rc = libc_functions_get()->posix_spawn_file_actions_adddup2(actions, fd, to);
 
 	if (rc == 0 && !FD_IS_NOT_OURS(fd))
-		hand_over_fd(fd);
+		hand_over_fd_to_kernel(fd);
 	return rc;
 }
 
@@ -120,7 +120,7 @@ static int run_clone_child_function(void *arg)
 	struct clone_call clone_call = *(struct clone_call *)arg;
 	int rc;
 
-	process_child();
+	process_after_fork_in_child();
 	rc = clone_call.run(clone_call.arg);
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
 		_exit(rc);
@@ -133,13 +133,13 @@ EXPORT(int, clone,
 	struct clone_call clone_call = {.run = run, .arg = arg};
 	int rc, saved;
 
-	if (run == NULL || stack == NULL || (flags & CLONE_VM) != 0 || !process_started())
+	if (run == NULL || stack == NULL || (flags & CLONE_VM) != 0 || !library_is_started_in_process())
 		return libc_functions_get()->clone(run, stack, flags, arg, parent_tid, tls, child_tid);
-	process_prepare();
+	process_before_fork();
 	rc = libc_functions_get()->clone(run_clone_child_function, stack, flags, &clone_call, parent_tid, tls,
 	                                 child_tid);
 	saved = errno;
-	process_parent();
+	process_after_fork_in_parent();
 	errno = saved;
 	return rc;
 }

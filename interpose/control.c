@@ -55,7 +55,7 @@ CONTROL_CALL(int, ioctl, (int fd, unsigned long request, void *arg), fd, (fd, re
 /* By which it is decided who has the socket: if it is the kernel's, the log says why. */
 static int log_offload_decision(int fd, int rc, bool serves)
 {
-	if (vma_log_on(VMA_LOG_INFO) && (rc == 0 || errno == EINPROGRESS))
+	if (vma_log_level_is_enabled(VMA_LOG_INFO) && (rc == 0 || errno == EINPROGRESS))
 		vma_sock_log_reason(fd, serves);
 	return rc;
 }
@@ -82,7 +82,7 @@ EXPORT(int, listen, (int fd, int backlog))
 		return vma_os.listen(fd, backlog);
 	rc = log_offload_decision(fd, listen_offloaded_fd(fd, backlog), true);
 	if (rc == 0)
-		vma_stream_now_kernel_listens(fd);
+		vma_stream_note_kernel_listens(fd);
 	return rc;
 }
 

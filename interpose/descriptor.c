@@ -23,7 +23,7 @@
  * Inside or not; the file's ops may want to be. Sends of connections that are queued leave after the close, whose FIN
  * joins the last of them.
  */
-static void remove_fd(int fd)
+static void flush_sends_and_remove_fd_file(int fd)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
@@ -36,11 +36,11 @@ static void remove_fd(int fd)
 	errno = saved;
 }
 
-void forget_old_file_of_new_fd(int fd)
+void remove_stale_file_of_new_fd(int fd)
 {
 	if (process_is_vfork_child())
 		return;
-	remove_fd(fd);
+	flush_sends_and_remove_fd_file(fd);
 	vma_stream_linger_after_close();
 }
 
@@ -70,7 +70,7 @@ static __attribute__((noinline)) int close_offloaded_fd(int fd)
 	}
 	if (process_is_vfork_child())
 		return vma_os.close(fd);
-	remove_fd(fd);
+	flush_sends_and_remove_fd_file(fd);
 	rc = vma_os.close(fd);
 	vma_stream_linger_after_close(); /* the number is free meanwhile, as the kernel's */
 	return rc;
@@ -86,7 +86,7 @@ ALIAS(int, __close, close, (int fd))
 
 /*
  * Empties the slots of a range that the kernel is about to close, and closes around the library's own: also in a vfork
- * child, which reaches its parent's internal thread by them (hand_over_fd), and loses them by exec.
+ * child, which reaches its parent's internal thread by them (hand_over_fd_to_kernel), and loses them by exec.
  */
 static int close_range_around_library_fds(unsigned first, unsigned last, int flags)
 {
@@ -99,7 +99,7 @@ static int close_range_around_library_fds(unsigned first, unsigned last, int fla
 			continue;
 		if (!fd_is_librarys_own((int)fd)) {
 			if (!borrowed)
-				remove_fd((int)fd);
+				flush_sends_and_remove_fd_file((int)fd);
 			continue;
 		}
 		if (from < fd && vma_os.close_range(from, fd - 1, flags) != 0)
@@ -118,7 +118,7 @@ static int close_range_sparing_library_fds(unsigned first, unsigned last, int fl
 }
 
 /* Whether the kernel's own call does exactly what is wanted; also where it fails. */
-static bool close_range_is_plain(unsigned first, unsigned last, int flags)
+static bool close_range_needs_only_kernel_call(unsigned first, unsigned last, int flags)
 {
 	const int highest = vma_fd_highest();
 
@@ -127,7 +127,7 @@ static bool close_range_is_plain(unsigned first, unsigned last, int flags)
 
 EXPORT(int, close_range, (unsigned first, unsigned last, int flags))
 {
-	if (close_range_is_plain(first, last, flags))
+	if (close_range_needs_only_kernel_call(first, last, flags))
 		return vma_os.close_range(first, last, flags);
 	/* Known to the kernel? Before anything is forgotten. An empty range at the top closes nothing. */
 	if (vma_os.close_range(~0U, ~0U, 0) != 0)
@@ -162,13 +162,13 @@ EXPORT(void, closefrom, (int low))
  * to do (vma_engine_hand_over), and the table is not to change. A connection that the parent has inherited itself is
  * asked for by the child: that needs shared memory and an eventfd only.
  */
-void hand_over_fd(int fd)
+void hand_over_fd_to_kernel(int fd)
 {
 	const bool borrowed = process_is_vfork_child();
 	struct vma_file *file;
 	struct call call;
 
-	if (!call_begin_data(&call, fd))
+	if (!call_begin_without_flushing_sends(&call, fd))
 		return;
 	file = call.file;
 	if (file->ops->hand_over == NULL) {
@@ -189,9 +189,9 @@ void hand_over_fd(int fd)
 }
 
 /* Of a descriptor that is not ours: of an epoll set that may become so, say. */
-static int register_copied_fd(int from, int to)
+static int record_epoll_copy_of_dup_fd(int from, int to)
 {
-	vma_iomux_epoll_record_copy(from, to);
+	vma_iomux_record_epoll_fd_dup(from, to);
 	return return_new_fd_forget_old_file(to);
 }
 
@@ -209,11 +209,11 @@ static int register_dup_of_fd(int from, int to, bool cloexec)
 		return to;
 	if (process_is_vfork_child()) {
 		if (!cloexec)
-			hand_over_fd(from);
+			hand_over_fd_to_kernel(from);
 		return to;
 	}
-	if (!call_begin(&call, from)) {
-		register_copied_fd(from, to);
+	if (!call_begin_and_flush_held_sends(&call, from)) {
+		record_epoll_copy_of_dup_fd(from, to);
 		return to;
 	}
 	rc = vma_fd_install(to, call.file);
@@ -226,7 +226,7 @@ static int register_dup_of_fd(int from, int to, bool cloexec)
 	}
 	if (rc == 0) {
 		if (to <= STDERR_FILENO)
-			hand_over_fd(to);
+			hand_over_fd_to_kernel(to);
 		else if (!cloexec && from_parent)
 			inherited_mark_copied(to);
 		return to;
@@ -239,7 +239,7 @@ static int register_dup_of_fd(int from, int to, bool cloexec)
 EXPORT(int, dup, (int fd))
 {
 	if (FD_IS_NOT_OURS(fd))
-		return register_copied_fd(fd, vma_os.dup(fd));
+		return record_epoll_copy_of_dup_fd(fd, vma_os.dup(fd));
 	return register_dup_of_fd(fd, vma_os.dup(fd), false);
 }
 
@@ -252,12 +252,12 @@ static bool refuse_library_own_fd(int fd)
 }
 
 /* A connection that a forked process uses, too, is handed over while it still has a descriptor. */
-static void hand_over_shared_before_dup2(int from, int to)
+static void hand_over_shared_conn_to_kernel_before_dup2(int from, int to)
 {
 	const int saved = errno;
 
 	if (!FD_IS_NOT_OURS(to) && !process_is_vfork_child() && vma_os.fcntl(from, F_GETFD, NULL) >= 0)
-		vma_stream_before_dup2(to);
+		vma_stream_give_conn_to_kernel_before_dup2(to);
 	errno = saved;
 }
 
@@ -265,12 +265,12 @@ static void hand_over_shared_before_dup2(int from, int to)
 EXPORT(int, dup2, (int from, int to))
 {
 	if (FD_IS_NOT_OURS(from) && FD_IS_NOT_OURS(to))
-		return register_copied_fd(from, vma_os.dup2(from, to));
+		return record_epoll_copy_of_dup_fd(from, vma_os.dup2(from, to));
 	if (from == to)
 		return vma_os.dup2(from, to);
 	if (refuse_library_own_fd(to))
 		return -1;
-	hand_over_shared_before_dup2(from, to);
+	hand_over_shared_conn_to_kernel_before_dup2(from, to);
 	return register_dup_of_fd(from, vma_os.dup2(from, to), false);
 }
 ALIAS(int, __dup2, dup2, (int from, int to))
@@ -278,35 +278,36 @@ ALIAS(int, __dup2, dup2, (int from, int to))
 EXPORT(int, dup3, (int from, int to, int flags))
 {
 	if (FD_IS_NOT_OURS(from) && FD_IS_NOT_OURS(to))
-		return register_copied_fd(from, vma_os.dup3(from, to, flags));
+		return record_epoll_copy_of_dup_fd(from, vma_os.dup3(from, to, flags));
 	if (from == to)
 		return vma_os.dup3(from, to, flags);
 	if (refuse_library_own_fd(to))
 		return -1;
-	hand_over_shared_before_dup2(from, to);
+	hand_over_shared_conn_to_kernel_before_dup2(from, to);
 	return register_dup_of_fd(from, vma_os.dup3(from, to, flags), flags != 0);
 }
 
 static int descriptor_protocol_of(int fd)
 {
-	return vma_sock_get_int(fd, SOL_SOCKET, SO_PROTOCOL, 0);
+	return vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_PROTOCOL, 0);
 }
 
 /*
  * A TCP socket that neither listens nor is connected, for the kernel: as the shadow of an offloaded connection is.
  * Whoever takes another process's socket wants one in use, so only few others are told of.
  */
-static bool may_be_offloaded_there(int fd)
+static bool fd_may_be_shadow_of_offloaded_tcp(int fd)
 {
 	struct sockaddr_storage peer;
 	socklen_t len = sizeof(peer);
 
-	return descriptor_protocol_of(fd) == IPPROTO_TCP && vma_sock_get_int(fd, SOL_SOCKET, SO_ACCEPTCONN, 1) == 0 &&
+	return descriptor_protocol_of(fd) == IPPROTO_TCP &&
+	       vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_ACCEPTCONN, 1) == 0 &&
 	       vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0 && errno == ENOTCONN;
 }
 
 /* Of another process, which hands it over as if it had sent it. */
-static int register_taken_fd(int pidfd, int number, int fd)
+static int register_fd_got_by_pidfd_getfd(int pidfd, int number, int fd)
 {
 	const int saved = errno;
 	int protocol, rc;
@@ -317,7 +318,7 @@ static int register_taken_fd(int pidfd, int number, int fd)
 	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_request_hand_over(pidfd, number, fd) : 0;
 	if (rc == 1)
 		rights_register_received_fd(fd);
-	else if (rc < 0 && may_be_offloaded_there(fd))
+	else if (rc < 0 && fd_may_be_shadow_of_offloaded_tcp(fd))
 		vma_log_once(
 		        VMA_LOG_WARN,
 		        "pidfd_getfd has taken an unconnected TCP socket from a process that does not hand it over "
@@ -338,11 +339,11 @@ EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 	uint64_t cookie;
 
 	if (copy < 0 || FD_IS_NOT_OURS(fd) || fd == copy)
-		return register_taken_fd(pidfd, fd, copy);
+		return register_fd_got_by_pidfd_getfd(pidfd, fd, copy);
 	cookie = vma_sock_cookie(fd);
 	if (cookie == 0 || cookie != vma_sock_cookie(copy)) {
 		errno = saved;
-		return register_taken_fd(pidfd, fd, copy);
+		return register_fd_got_by_pidfd_getfd(pidfd, fd, copy);
 	}
 	errno = saved;
 	return register_dup_of_fd(fd, copy, true);
@@ -357,11 +358,11 @@ static __attribute__((noinline)) int fcntl_offloaded_fd(int fd, int cmd, void *a
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
 		return register_dup_of_fd(fd, vma_os.fcntl(fd, cmd, arg), cmd != F_DUPFD);
 	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_vfork_child())
-		hand_over_fd(fd);
+		hand_over_fd_to_kernel(fd);
 	else if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0)
 		inherited_mark_copied(fd);
 	pthread_testcancel();
-	if (!call_begin(&call, fd))
+	if (!call_begin_and_flush_held_sends(&call, fd))
 		return vma_os.fcntl(fd, cmd, arg);
 	if (call.file->ops->fcntl == NULL || call.file->os_only) {
 		call_leave(&call); /* says nothing of the connection: a parent's stays there */
@@ -370,24 +371,24 @@ static __attribute__((noinline)) int fcntl_offloaded_fd(int fd, int cmd, void *a
 	return (int)call_end(&call, call.file->ops->fcntl(call.file, fd, cmd, arg));
 }
 
-static inline int fcntl_any(int fd, int cmd, void *arg, int (*os)(int fd, int cmd, void *arg))
+static inline int fcntl_offloaded_or_os_fd(int fd, int cmd, void *arg, int (*os)(int fd, int cmd, void *arg))
 {
 	if (!FD_IS_NOT_OURS(fd))
 		return fcntl_offloaded_fd(fd, cmd, arg);
 	if (__builtin_expect(cmd != F_DUPFD && cmd != F_DUPFD_CLOEXEC, 1))
 		return os(fd, cmd, arg);
-	return register_copied_fd(fd, os(fd, cmd, arg));
+	return record_epoll_copy_of_dup_fd(fd, os(fd, cmd, arg));
 }
 
 EXPORT(int, fcntl, (int fd, int cmd, void *arg))
 {
-	return fcntl_any(fd, cmd, arg, vma_os.fcntl);
+	return fcntl_offloaded_or_os_fd(fd, cmd, arg, vma_os.fcntl);
 }
 ALIAS(int, __fcntl, fcntl, (int fd, int cmd, void *arg))
 
 EXPORT(int, fcntl64, (int fd, int cmd, void *arg))
 {
-	return fcntl_any(fd, cmd, arg, vma_os.fcntl64);
+	return fcntl_offloaded_or_os_fd(fd, cmd, arg, vma_os.fcntl64);
 }
 
 /* ---- inside the C library ---- */

@@ -30,7 +30,7 @@ static bool exec_needs_preparation(void)
 {
 	const struct vma_thread *self = vma_thread_cache;
 
-	return (self == NULL || self->inside == 0) && process_started();
+	return (self == NULL || self->inside == 0) && library_is_started_in_process();
 }
 
 static void process_before_exec(void)
@@ -41,7 +41,7 @@ static void process_before_exec(void)
 	if (!exec_needs_preparation() || process_is_vfork_child())
 		return;
 	inherited_before_exec();
-	vma_stream_before_exec();
+	vma_stream_give_conns_to_kernel_before_exec();
 	errno = saved;
 	if (self == NULL || self->tx_ring == NULL)
 		return;

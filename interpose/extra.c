@@ -19,7 +19,7 @@
 /* Inside, whatever stands under the number: NULL where nothing of ours does, or the library's own. */
 static void extra_enter(struct call *call, int fd)
 {
-	process_check_copied();
+	process_check_for_raw_clone_child();
 	call->saved_errno = errno;
 	call->self = vma_enter();
 	call->file = vma_fd_lookup(fd);
@@ -40,7 +40,7 @@ static int extra_register_recv_callback(int s, vma_recv_callback_t callback, voi
 static bool copy_application_memory(void *to, const void *from, size_t size)
 {
 	struct vma_thread *self = vma_enter();
-	const bool copied = vma_copy(to, from, size) == 0;
+	const bool copied = vma_memcpy_or_efault(to, from, size) == 0;
 
 	vma_leave(self);
 	if (!copied)
@@ -88,7 +88,7 @@ static int extra_recvfrom_zcopy(int s, void *buf, size_t len, int *flags, struct
 
 	pthread_testcancel();
 	extra_enter(&call, s);
-	rc = vma_extra_recvfrom(call.file, s, buf, len, flags, from, fromlen);
+	rc = vma_extra_recvfrom_zcopy(call.file, s, buf, len, flags, from, fromlen);
 	if (rc == -EBADF) {
 		call_leave(&call);
 		return recvfrom_kernel(s, buf, len, flags, from, fromlen);
@@ -108,18 +108,18 @@ static int extra_add_conf_rule(const char *config_line)
 {
 	struct call call;
 
-	process_start();
+	process_start_library_once();
 	extra_enter(&call, -1);
-	return (int)call_end(&call, vma_extra_add_rule(config_line));
+	return (int)call_end(&call, vma_extra_add_offload_rule_from_text(config_line));
 }
 
 static int extra_thread_offload(int offload, pthread_t tid)
 {
 	struct call call;
 
-	process_start();
+	process_start_library_once();
 	extra_enter(&call, -1);
-	return (int)call_end(&call, vma_extra_offload_thread(offload, tid));
+	return (int)call_end(&call, vma_extra_set_thread_offload(offload, tid));
 }
 
 static int extra_dump_fd_stats(int fd, int log_level)
@@ -127,7 +127,7 @@ static int extra_dump_fd_stats(int fd, int log_level)
 	struct call call;
 
 	extra_enter(&call, fd);
-	return (int)call_end(&call, vma_extra_dump(call.file, fd, log_level));
+	return (int)call_end(&call, vma_extra_dump_socket_state_to_log(call.file, fd, log_level));
 }
 
 static int extra_get_socket_rings_num(int fd)
@@ -214,7 +214,7 @@ static int extra_socketxtreme_free_vma_buff(struct vma_buff_t *buff)
 
 /* ---- what is missing in the mask ---- */
 
-static int not_supported(void)
+static int fail_with_eopnotsupp(void)
 {
 	errno = EOPNOTSUPP;
 	return -1;
@@ -223,25 +223,25 @@ static int not_supported(void)
 static int extra_get_ring_direct_descriptors(int fd, struct vma_mlx_hw_device_data *data)
 {
 	(void)fd, (void)data;
-	return not_supported();
+	return fail_with_eopnotsupp();
 }
 
 static int extra_register_memory_on_ring(int fd, void *addr, size_t length, uint32_t *key)
 {
 	(void)fd, (void)addr, (void)length, (void)key;
-	return not_supported();
+	return fail_with_eopnotsupp();
 }
 
 static int extra_deregister_memory_on_ring(int fd, void *addr, size_t length)
 {
 	(void)fd, (void)addr, (void)length;
-	return not_supported();
+	return fail_with_eopnotsupp();
 }
 
 static int extra_ioctl(void *cmsg_hdr, size_t cmsg_len)
 {
 	(void)cmsg_hdr, (void)cmsg_len;
-	return not_supported();
+	return fail_with_eopnotsupp();
 }
 
 /* ---- the table ---- */

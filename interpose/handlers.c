@@ -17,7 +17,7 @@
 static _Atomic uint64_t signals_that_interrupt_calls;
 
 /* A vfork child has dispositions of its own, but our record of handlers is its parent's. */
-static int set_action(int sig, const struct sigaction *action, struct sigaction *old)
+static int set_signal_action(int sig, const struct sigaction *action, struct sigaction *old)
 {
 	struct vma_thread *self;
 	int rc;
@@ -33,11 +33,11 @@ static int set_action(int sig, const struct sigaction *action, struct sigaction 
 
 EXPORT(int, sigaction, (int sig, const struct sigaction *action, struct sigaction *old))
 {
-	return set_action(sig, action, old);
+	return set_signal_action(sig, action, old);
 }
 ALIAS(int, __sigaction, sigaction, (int sig, const struct sigaction *action, struct sigaction *old))
 
-static uint64_t handler_bit_of(int sig)
+static uint64_t signal_bit_of(int sig)
 {
 	return sig > 0 && sig < NSIG ? 1ULL << (sig - 1) : 0;
 }
@@ -51,12 +51,12 @@ static sighandler_t set_signal_handler(int sig, sighandler_t handler, int flags,
 		errno = EINVAL;
 		return SIG_ERR;
 	}
-	return set_action(sig, &action, &old) < 0 ? SIG_ERR : old.sa_handler;
+	return set_signal_action(sig, &action, &old) < 0 ? SIG_ERR : old.sa_handler;
 }
 
 EXPORT(sighandler_t, signal, (int sig, sighandler_t handler))
 {
-	const bool interrupts = (atomic_load(&signals_that_interrupt_calls) & handler_bit_of(sig)) != 0;
+	const bool interrupts = (atomic_load(&signals_that_interrupt_calls) & signal_bit_of(sig)) != 0;
 
 	return set_signal_handler(sig, handler, interrupts ? 0 : SA_RESTART, true);
 }
@@ -85,7 +85,7 @@ EXPORT(sighandler_t, sigset, (int sig, sighandler_t handler))
 		return SIG_ERR;
 	}
 	if (handler == SIG_HOLD) {
-		if (sigprocmask(SIG_BLOCK, &set, &was) < 0 || set_action(sig, NULL, &old) < 0)
+		if (sigprocmask(SIG_BLOCK, &set, &was) < 0 || set_signal_action(sig, NULL, &old) < 0)
 			return SIG_ERR;
 		return sigismember(&was, sig) ? SIG_HOLD : old.sa_handler;
 	}
@@ -99,14 +99,14 @@ EXPORT(int, siginterrupt, (int sig, int interrupt))
 {
 	struct sigaction action;
 
-	if (set_action(sig, NULL, &action) < 0)
+	if (set_signal_action(sig, NULL, &action) < 0)
 		return -1;
 	if (interrupt) {
-		atomic_fetch_or(&signals_that_interrupt_calls, handler_bit_of(sig));
+		atomic_fetch_or(&signals_that_interrupt_calls, signal_bit_of(sig));
 		action.sa_flags &= ~SA_RESTART;
 	} else {
-		atomic_fetch_and(&signals_that_interrupt_calls, ~handler_bit_of(sig));
+		atomic_fetch_and(&signals_that_interrupt_calls, ~signal_bit_of(sig));
 		action.sa_flags |= SA_RESTART;
 	}
-	return set_action(sig, &action, NULL);
+	return set_signal_action(sig, &action, NULL);
 }

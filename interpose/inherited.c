@@ -33,7 +33,7 @@ _Atomic bool inherited_copies;
 
 static int inherited_option_of(int fd, int name)
 {
-	return vma_sock_get_int(fd, SOL_SOCKET, name, -1);
+	return vma_os_getsockopt_int_or(fd, SOL_SOCKET, name, -1);
 }
 
 static void register_inherited(int fd)
@@ -47,7 +47,7 @@ static void register_inherited(int fd)
 		vma_inherited_register_waits(fd);
 	if ((family != AF_INET && family != AF_INET6) || !FD_IS_NOT_OURS(fd))
 		return;
-	process_start();
+	process_start_library_once();
 	vma_inherited_listener = vma_stream_inherit_by_exec;
 	vma_inherited_register(fd);
 }

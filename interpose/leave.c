@@ -4,8 +4,8 @@
  * There is no beginning, the library comes with its first socket; and it is never unloaded (-z nodelete), because
  * handlers of signals and of fork, and a thread, refer to it. At the end nothing is taken down, since other threads may
  * still be inside; but what was sent has to leave: frames that wait for a batch are the process's, and go with it, and
- * so do connections, whose peers are waited for a little while (vma_stream_exit). A vfork child that ends or becomes
- * another program leaves its parent's frames alone.
+ * so do connections, whose peers are waited for a little while (vma_stream_close_and_flush_at_exit). A vfork child that
+ * ends or becomes another program leaves its parent's frames alone.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -25,8 +25,8 @@ static void sockets_end_at_exit(void)
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL &&
 	    (self == NULL || self->inside == 0) && !process_is_vfork_child()) {
 		vma_callbacks_end();
-		vma_udp_exit();
-		vma_stream_exit();
+		vma_udp_leave_forked_sockets_flows_at_exit();
+		vma_stream_close_and_flush_at_exit();
 		vma_engine_exit();
 	}
 }

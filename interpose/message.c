@@ -3,7 +3,7 @@
 
 #define PIECES_AT_ONCE 8
 
-ssize_t message_bytes(const struct iovec *iov, int n)
+ssize_t message_iovec_total_bytes(const struct iovec *iov, int n)
 {
 	struct iovec some[PIECES_AT_ONCE];
 	size_t total = 0;
@@ -13,7 +13,7 @@ ssize_t message_bytes(const struct iovec *iov, int n)
 	for (int done = 0; done < n; done += PIECES_AT_ONCE) {
 		int count = n - done < PIECES_AT_ONCE ? n - done : PIECES_AT_ONCE;
 
-		if (vma_copy(some, iov + done, (size_t)count * sizeof(some[0])) != 0)
+		if (vma_memcpy_or_efault(some, iov + done, (size_t)count * sizeof(some[0])) != 0)
 			return -EFAULT;
 		for (int i = 0; i < count; i++) {
 			if ((ssize_t)some[i].iov_len < 0)
@@ -28,7 +28,7 @@ ssize_t message_bytes(const struct iovec *iov, int n)
 
 int message_copy_from_application(struct msghdr *own, const struct msghdr *msg)
 {
-	if (vma_copy(own, msg, sizeof(*own)) != 0)
+	if (vma_memcpy_or_efault(own, msg, sizeof(*own)) != 0)
 		return -EFAULT;
 	if (own->msg_name == NULL)
 		own->msg_namelen = 0;

@@ -70,7 +70,7 @@ static inline void message_of_bytes(struct message *message, const void *data, s
 }
 
 /* Inside. Bytes of all pieces, -EFAULT, or MESSAGE_KERNEL for what the kernel would refuse. */
-ssize_t message_bytes(const struct iovec *iov, int n);
+ssize_t message_iovec_total_bytes(const struct iovec *iov, int n);
 /* Inside. 0, -EFAULT, MESSAGE_KERNEL. */
 int message_copy_from_application(struct msghdr *own, const struct msghdr *msg);
 

@@ -21,7 +21,7 @@
 
 static void start_engine_before_privilege_drop(void)
 {
-	if (process_started() && !process_is_vfork_child())
+	if (library_is_started_in_process() && !process_is_vfork_child())
 		vma_engine_start_early();
 }
 
@@ -45,12 +45,12 @@ EXPORT_PRIVILEGE_DROPPING_CALL(setresuid, (uid_t real, uid_t effective, uid_t sa
 /* Beside the arenas: the internal thread, queues, statistics, what starts later. */
 #define OTHER_BYTES ((rlim_t)256 << 20)
 
-static int set_limit(int resource, const void *limit)
+static int set_resource_limit_by_syscall(int resource, const void *limit)
 {
 	return (int)syscall(SYS_prlimit64, 0, resource, limit, NULL);
 }
 
-static rlim_t widened_limit(rlim_t limit)
+static rlim_t limit_plus_library_address_space(rlim_t limit)
 {
 	const rlim_t own = vma_bufarena_reserved_bytes() + OTHER_BYTES;
 
@@ -58,22 +58,23 @@ static rlim_t widened_limit(rlim_t limit)
 }
 
 /* A hard limit that may not be raised stays as the program gives it; the soft limit goes up to it. */
-static int limit_addresses(const void *given)
+static int set_widened_address_space_limit(const void *given)
 {
 	struct vma_thread *self = vma_enter();
 	struct rlimit limit, wide;
-	const int rc = vma_copy(&limit, given, sizeof(limit));
+	const int rc = vma_memcpy_or_efault(&limit, given, sizeof(limit));
 
 	vma_leave(self);
 	if (rc != 0 || limit.rlim_cur > limit.rlim_max)
-		return set_limit(RLIMIT_AS, given); /* the kernel says what is wrong */
-	wide = (struct rlimit){.rlim_cur = widened_limit(limit.rlim_cur), .rlim_max = widened_limit(limit.rlim_max)};
-	if (set_limit(RLIMIT_AS, &wide) == 0)
+		return set_resource_limit_by_syscall(RLIMIT_AS, given); /* the kernel says what is wrong */
+	wide = (struct rlimit){.rlim_cur = limit_plus_library_address_space(limit.rlim_cur),
+	                       .rlim_max = limit_plus_library_address_space(limit.rlim_max)};
+	if (set_resource_limit_by_syscall(RLIMIT_AS, &wide) == 0)
 		return 0;
 	wide.rlim_max = limit.rlim_max;
 	if (wide.rlim_cur > wide.rlim_max)
 		wide.rlim_cur = wide.rlim_max;
-	return set_limit(RLIMIT_AS, &wide);
+	return set_resource_limit_by_syscall(RLIMIT_AS, &wide);
 }
 
 /*
@@ -85,9 +86,9 @@ static int limit_addresses(const void *given)
 	{                                                                                                              \
 		if (resource == RLIMIT_NPROC)                                                                          \
 			start_engine_before_privilege_drop();                                                          \
-		if (resource == RLIMIT_AS && limit != NULL && process_started())                                       \
-			return limit_addresses(limit);                                                                 \
-		return set_limit(resource, limit);                                                                     \
+		if (resource == RLIMIT_AS && limit != NULL && library_is_started_in_process())                         \
+			return set_widened_address_space_limit(limit);                                                 \
+		return set_resource_limit_by_syscall(resource, limit);                                                 \
 	}
 
 EXPORT_SETRLIMIT_CALL(setrlimit)

@@ -32,7 +32,7 @@ static void mark_process_as_library_owner(void)
 		atomic_store_explicit(mark, 1, memory_order_release);
 }
 
-bool process_started(void)
+bool library_is_started_in_process(void)
 {
 	return atomic_load_explicit(&process_started_pid, memory_order_relaxed) != 0;
 }
@@ -44,7 +44,7 @@ bool process_started(void)
  */
 static pthread_mutex_t fork_prepare_lock = PTHREAD_MUTEX_INITIALIZER;
 
-void process_prepare(void)
+void process_before_fork(void)
 {
 	struct vma_thread *self = vma_thread_self();
 	sigset_t all, before;
@@ -60,26 +60,26 @@ void process_prepare(void)
 	vma_engine_fork_prepare();
 }
 
-static void process_forked(void)
+static void process_resume_callbacks_after_fork(void)
 {
 	if (vma_thread_cache != NULL)
 		vma_callbacks_resume(vma_thread_cache);
 }
 
-void process_parent(void)
+void process_after_fork_in_parent(void)
 {
 	vma_engine_fork_parent();
-	process_forked();
+	process_resume_callbacks_after_fork();
 }
 
-__attribute__((cold)) void process_child(void)
+__attribute__((cold)) void process_after_fork_in_child(void)
 {
 	pthread_mutex_init(&fork_prepare_lock, NULL); /* perhaps held by a thread of the parent */
 	vma_engine_fork_child();
-	vma_stream_fork_child();
+	vma_stream_reset_in_fork_child();
 	vma_udp_fork_child();
-	vma_xtreme_fork_child();
-	process_forked();
+	vma_xtreme_drop_tables_in_fork_child();
+	process_resume_callbacks_after_fork();
 	mark_process_as_library_owner();
 }
 
@@ -87,14 +87,14 @@ __attribute__((cold)) void process_child(void)
  * Registered as late as the first socket of ours, so after the handlers of the allocator: ours run while it still
  * works. vma_alloc makes sure that it has registered them.
  */
-static void start_once(void)
+static void process_register_fork_handlers_once(void)
 {
 	void *page =
 	        mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	libc_functions_get(); /* not looked up in a vfork child */
 	vma_free(vma_alloc(1));
-	pthread_atfork(process_prepare, process_parent, process_child);
+	pthread_atfork(process_before_fork, process_after_fork_in_parent, process_after_fork_in_child);
 	if (page != MAP_FAILED && madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) != 0) {
 		munmap(page, (size_t)sysconf(_SC_PAGESIZE));
 		page = MAP_FAILED;
@@ -106,24 +106,24 @@ static void start_once(void)
 	atomic_store_explicit(&process_mark, page, memory_order_release);
 }
 
-void process_start(void)
+void process_start_library_once(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, start_once);
+	pthread_once(&once, process_register_fork_handlers_once);
 }
 
 /* The only thread of a copy. The parent's other threads may have held the engine's locks: its child half forgets them.
  */
 void process_after_copying_clone(void)
 {
-	process_child();
+	process_after_fork_in_child();
 }
 
 bool process_is_vfork_child(void)
 {
 	pid_t pid = atomic_load_explicit(&process_started_pid, memory_order_relaxed);
 
-	process_check_copied();
+	process_check_for_raw_clone_child();
 	return pid != 0 && atomic_load_explicit(&process_started_pid, memory_order_relaxed) != current_pid();
 }

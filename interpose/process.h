@@ -15,18 +15,18 @@
 #include <stddef.h>
 
 /* Before the first file is made; any thread, any number of times. */
-void process_start(void);
+void process_start_library_once(void);
 
 /* Around what copies the process: fork's three handlers, for copies that do not run them. */
-bool process_started(void);
-void process_prepare(void);
-void process_parent(void);
-void process_child(void);
+bool library_is_started_in_process(void);
+void process_before_fork(void);
+void process_after_fork_in_parent(void);
+void process_after_fork_in_child(void);
 
 /* Points to a byte that is 1 in the process and 0 in an unnoticed copy of it. */
 extern _Atomic(_Atomic char *) process_mark;
 void process_after_copying_clone(void) __attribute__((cold));
-static inline void process_check_copied(void)
+static inline void process_check_for_raw_clone_child(void)
 {
 	_Atomic char *mark = atomic_load_explicit(&process_mark, memory_order_acquire);
 

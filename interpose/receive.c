@@ -34,7 +34,7 @@ static bool call_receive_bytes(int fd, void *data, size_t size, int flags, struc
 	}
 	rc = call.file->ops->recvmsg(call.file, fd, &own.msg, flags);
 	if (rc >= 0 && addr != NULL) {
-		int given = vma_copy_name(&from, own.msg.msg_namelen, addr, len);
+		int given = vma_copy_sockaddr_to_program(&from, own.msg.msg_namelen, addr, len);
 
 		rc = given < 0 ? given : rc;
 	}
@@ -111,7 +111,7 @@ EXPORT(ssize_t, __recvfrom_chk,
 /* ---- pieces ---- */
 
 /* False: the kernel's call says what there is to say, at once. */
-static bool receive_pieces(int fd, const struct iovec *iov, int n, int flags, ssize_t *result)
+static bool receive_into_iovec_if_offloaded(int fd, const struct iovec *iov, int n, int flags, ssize_t *result)
 {
 	struct msghdr msg = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
 	struct call call;
@@ -120,7 +120,7 @@ static bool receive_pieces(int fd, const struct iovec *iov, int n, int flags, ss
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
 		return false;
-	rc = message_bytes(iov, n);
+	rc = message_iovec_total_bytes(iov, n);
 	if (rc == MESSAGE_KERNEL || rc == 0) {
 		call_leave(&call);
 		return false;
@@ -135,7 +135,7 @@ static __attribute__((noinline)) ssize_t readv_offloaded_fd(int fd, const struct
 {
 	ssize_t result;
 
-	return receive_pieces(fd, iov, n, 0, &result) ? result : vma_os.readv(fd, iov, n);
+	return receive_into_iovec_if_offloaded(fd, iov, n, 0, &result) ? result : vma_os.readv(fd, iov, n);
 }
 
 EXPORT(ssize_t, readv, (int fd, const struct iovec *iov, int n))
@@ -163,7 +163,7 @@ static __attribute__((noinline)) ssize_t preadv2_offloaded_fd(int fd, const stru
 	ssize_t result;
 
 	if (offset == -1 && message_rwf_flags_supported(flags) &&
-	    receive_pieces(fd, iov, n, message_flags(flags), &result))
+	    receive_into_iovec_if_offloaded(fd, iov, n, message_flags(flags), &result))
 		return result;
 	return vma_os.preadv64v2(fd, iov, n, offset, flags);
 }
@@ -204,13 +204,13 @@ static ssize_t receive_message(struct vma_file *file, int fd, struct msghdr *msg
 		return rc;
 	*got_flags = own.msg_flags;
 	if (addr != NULL) {
-		int given = vma_copy_name(&from, own.msg_namelen, addr, &msg->msg_namelen);
+		int given = vma_copy_sockaddr_to_program(&from, own.msg_namelen, addr, &msg->msg_namelen);
 
 		if (given < 0)
 			return given;
 	}
-	if (vma_copy(&msg->msg_flags, &own.msg_flags, sizeof(own.msg_flags)) != 0 ||
-	    vma_copy(&msg->msg_controllen, &own.msg_controllen, sizeof(own.msg_controllen)) != 0)
+	if (vma_memcpy_or_efault(&msg->msg_flags, &own.msg_flags, sizeof(own.msg_flags)) != 0 ||
+	    vma_memcpy_or_efault(&msg->msg_controllen, &own.msg_controllen, sizeof(own.msg_controllen)) != 0)
 		return -EFAULT;
 	return rc;
 }
@@ -257,7 +257,7 @@ static int recvmmsg_deadline_of_timeout(const struct timespec *timeout, uint64_t
 {
 	struct timespec own;
 
-	if (vma_copy(&own, timeout, sizeof(own)) != 0)
+	if (vma_memcpy_or_efault(&own, timeout, sizeof(own)) != 0)
 		return -EFAULT;
 	if (own.tv_sec < 0 || own.tv_nsec < 0 || own.tv_nsec > 999999999)
 		return -EINVAL;
@@ -276,7 +276,7 @@ static uint64_t nanoseconds_until(uint64_t end_ns)
 }
 
 /* Inside. What the kernel looks at first, also when there is something to read; other sockets do so in any call. */
-static int socket_pending_error_first(struct vma_file *file, int fd, int flags)
+static int socket_take_pending_error(struct vma_file *file, int fd, int flags)
 {
 	socklen_t len = sizeof(int);
 	int error = 0;
@@ -312,7 +312,7 @@ static int receive_messages(struct vma_file *file, int fd, struct mmsghdr *msgs,
 		if (rc < 0)
 			break;
 		bytes = (unsigned)rc;
-		if (vma_copy(&msgs[done].msg_len, &bytes, sizeof(bytes)) != 0) {
+		if (vma_memcpy_or_efault(&msgs[done].msg_len, &bytes, sizeof(bytes)) != 0) {
 			rc = -EFAULT;
 			break;
 		}
@@ -355,7 +355,7 @@ static __attribute__((noinline)) int recvmmsg_offloaded_fd(int fd, struct mmsghd
 		return recvmmsg_kernel_fd_with_rights(fd, msgs, n, flags, timeout);
 	rc = timeout != NULL ? recvmmsg_deadline_of_timeout(timeout, &end_ns) : 0;
 	if (rc == 0)
-		rc = socket_pending_error_first(call.file, fd, flags);
+		rc = socket_take_pending_error(call.file, fd, flags);
 	if (rc == 0)
 		rc = receive_messages(call.file, fd, msgs, n, flags, end_ns, &left_ns);
 	if (rc == MESSAGE_KERNEL) {
@@ -365,7 +365,7 @@ static __attribute__((noinline)) int recvmmsg_offloaded_fd(int fd, struct mmsghd
 	if (rc > 0 && timeout != NULL) {
 		left.tv_sec = (time_t)(left_ns / 1000000000);
 		left.tv_nsec = (long)(left_ns % 1000000000);
-		if (vma_copy(timeout, &left, sizeof(left)) != 0)
+		if (vma_memcpy_or_efault(timeout, &left, sizeof(left)) != 0)
 			rc = -EFAULT;
 	}
 	return (int)call_end(&call, rc);

@@ -1,7 +1,7 @@
 /*
  * rights - descriptors that leave in a control message (SCM_RIGHTS), or arrive in one.
  *
- *   sendmsg ── carries a socket of ours ── hand_over_fd: it becomes the kernel's ──> the kernel's sendmsg
+ *   sendmsg ── carries a socket of ours ── hand_over_fd_to_kernel: it becomes the kernel's ──> the kernel's sendmsg
  *   recvmsg ── the kernel's ─┬─ a number that the table still has was closed unseen ── its slot empties
  *                            └─ a listener of a process that has the library, too ── served by both
  *
@@ -10,8 +10,8 @@
  * message, only the offload is lost. A listener is told, since it comes back when it knows which process has it. A
  * message to a socket of ours carries no descriptors: only unix sockets take them.
  *
- * The application's message is read with vma_copy, because the kernel's call answers EFAULT for a bad pointer. If
- * something is not well formed, the look ends; the kernel refuses the whole message then.
+ * The application's message is read with vma_memcpy_or_efault, because the kernel's call answers EFAULT for a bad
+ * pointer. If something is not well formed, the look ends; the kernel refuses the whole message then.
  */
 #include <limits.h>
 #include <string.h>
@@ -31,9 +31,9 @@ static int copy_from_application(void *to, const void *from, size_t size)
 	struct vma_thread *self;
 	int rc;
 
-	process_check_copied();
+	process_check_for_raw_clone_child();
 	self = vma_enter();
-	rc = vma_copy(to, from, size);
+	rc = vma_memcpy_or_efault(to, from, size);
 	vma_leave(self);
 	errno = saved;
 	return rc;
@@ -83,10 +83,10 @@ static void for_each_passed_fd(const struct msghdr *msg, void (*visit)(int fd))
 static void hand_over_fd_if_offloaded(int fd)
 {
 	if (!FD_IS_NOT_OURS(fd))
-		hand_over_fd(fd);
+		hand_over_fd_to_kernel(fd);
 }
 
-void rights_before_passing_fds(const struct msghdr *msg)
+void rights_hand_over_fds_passed_in_message(const struct msghdr *msg)
 {
 	struct msghdr own;
 
@@ -96,26 +96,26 @@ void rights_before_passing_fds(const struct msghdr *msg)
 		for_each_passed_fd(&own, hand_over_fd_if_offloaded);
 }
 
-void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n)
+void rights_hand_over_fds_passed_in_messages(const struct mmsghdr *msgs, unsigned n)
 {
 	for (unsigned i = 0; i < n && i < MESSAGE_PIECES_MAX; i++)
-		rights_before_passing_fds(&msgs[i].msg_hdr);
+		rights_hand_over_fds_passed_in_message(&msgs[i].msg_hdr);
 }
 
-static void fd_was_not_passed_on(int fd)
+static void undo_passing_of_fd(int fd)
 {
 	if (!FD_IS_NOT_OURS(fd) && !process_is_vfork_child())
-		vma_stream_undo_pass(fd);
+		vma_stream_undo_scm_rights_send(fd);
 }
 
-void rights_passing_failed(const struct msghdr *msg)
+void rights_undo_passing_of_fds(const struct msghdr *msg)
 {
 	const int saved = errno;
 	struct msghdr own;
 
 	if (copy_from_application(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL &&
 	    own.msg_controllen <= INT_MAX)
-		for_each_passed_fd(&own, fd_was_not_passed_on);
+		for_each_passed_fd(&own, undo_passing_of_fd);
 	errno = saved;
 }
 
@@ -126,15 +126,15 @@ void rights_register_received_fd(int fd)
 	const int saved = errno;
 
 	return_new_fd_forget_old_file(fd);
-	if (fd >= 0 && vma_stream_fd_may_be_passed(fd) && !process_is_vfork_child()) {
-		process_start();
+	if (fd >= 0 && vma_stream_fd_is_unconnected_tcp_socket(fd) && !process_is_vfork_child()) {
+		process_start_library_once();
 		vma_stream_adopt_passed_fd(fd);
 	}
 	errno = saved;
 }
 
 /* In a process whose table is empty nothing has been started. The kernel has just written what is read here. */
-static void check_first_rights(const struct msghdr *msg)
+static void register_fds_of_received_rights(const struct msghdr *msg)
 {
 	struct msghdr own = *msg;
 
@@ -157,5 +157,5 @@ void rights_register_received_fds(const struct msghdr *msg)
 	if (process_has_had_own_fds())
 		for_each_passed_fd(msg, rights_register_received_fd);
 	else
-		check_first_rights(msg);
+		register_fds_of_received_rights(msg);
 }

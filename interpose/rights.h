@@ -13,10 +13,10 @@ static inline bool process_has_had_own_fds(void)
 }
 
 /* Outside, before the kernel sends n messages: sockets of ours that they carry become the kernel's. */
-void rights_before_passing_fds(const struct msghdr *msg);
-void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n);
-/* Outside, after the kernel has refused a message that rights_before_passing_fds has seen. errno stays. */
-void rights_passing_failed(const struct msghdr *msg);
+void rights_hand_over_fds_passed_in_message(const struct msghdr *msg);
+void rights_hand_over_fds_passed_in_messages(const struct mmsghdr *msgs, unsigned n);
+/* Outside, after the kernel has refused a message that rights_hand_over_fds_passed_in_message has seen. errno stays. */
+void rights_undo_passing_of_fds(const struct msghdr *msg);
 /* Outside, after the kernel has filled in a message: its numbers are new. */
 void rights_register_received_fds(const struct msghdr *msg);
 /* The same for one number that is new, however it has come. errno stays. */

@@ -11,7 +11,7 @@
 
 /* Dummy messages of the Extra API: the kernel does not know them. */
 #define IS_DUMMY(flags) __builtin_expect(((flags)&VMA_SND_FLAGS_DUMMY) != 0, 0)
-static int __attribute__((cold, noinline)) refuse_dummy(void)
+static int __attribute__((cold, noinline)) fail_dummy_send_with_einval(void)
 {
 	errno = EINVAL;
 	return -1;
@@ -45,13 +45,13 @@ static __attribute__((noinline)) ssize_t sendto_offloaded_fd(int fd, const void 
 
 	if (call_send_bytes(fd, data, size, flags, addr, len, &result))
 		return result;
-	return IS_DUMMY(flags) ? refuse_dummy() : vma_os.sendto(fd, data, size, flags, addr, len);
+	return IS_DUMMY(flags) ? fail_dummy_send_with_einval() : vma_os.sendto(fd, data, size, flags, addr, len);
 }
 
 EXPORT(ssize_t, send, (int fd, const void *data, size_t size, int flags))
 {
 	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
-		return IS_DUMMY(flags) ? refuse_dummy() : vma_os.send(fd, data, size, flags);
+		return IS_DUMMY(flags) ? fail_dummy_send_with_einval() : vma_os.send(fd, data, size, flags);
 	return sendto_offloaded_fd(fd, data, size, flags, NULL, 0);
 }
 ALIAS(ssize_t, __send, send, (int fd, const void *data, size_t size, int flags))
@@ -59,7 +59,8 @@ ALIAS(ssize_t, __send, send, (int fd, const void *data, size_t size, int flags))
 EXPORT(ssize_t, sendto, (int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len))
 {
 	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
-		return IS_DUMMY(flags) ? refuse_dummy() : vma_os.sendto(fd, data, size, flags, addr, len);
+		return IS_DUMMY(flags) ? fail_dummy_send_with_einval()
+		                       : vma_os.sendto(fd, data, size, flags, addr, len);
 	return sendto_offloaded_fd(fd, data, size, flags, addr, len);
 }
 
@@ -83,7 +84,7 @@ ALIAS(ssize_t, __write, write, (int fd, const void *data, size_t size))
 /* ---- pieces ---- */
 
 /* write of nothing is an empty datagram, writev of nothing is nothing (vfs_writev): the kernel's call says so. */
-static bool send_pieces(int fd, const struct iovec *iov, int n, int flags, ssize_t *result)
+static bool send_from_iovec_if_offloaded(int fd, const struct iovec *iov, int n, int flags, ssize_t *result)
 {
 	struct msghdr msg = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
 	struct call call;
@@ -92,7 +93,7 @@ static bool send_pieces(int fd, const struct iovec *iov, int n, int flags, ssize
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
 		return false;
-	rc = message_bytes(iov, n);
+	rc = message_iovec_total_bytes(iov, n);
 	if (rc == MESSAGE_KERNEL || rc == 0) {
 		call_leave(&call);
 		return false;
@@ -107,7 +108,7 @@ static __attribute__((noinline)) ssize_t writev_offloaded_fd(int fd, const struc
 {
 	ssize_t result;
 
-	return send_pieces(fd, iov, n, 0, &result) ? result : vma_os.writev(fd, iov, n);
+	return send_from_iovec_if_offloaded(fd, iov, n, 0, &result) ? result : vma_os.writev(fd, iov, n);
 }
 
 EXPORT(ssize_t, writev, (int fd, const struct iovec *iov, int n))
@@ -124,7 +125,7 @@ static __attribute__((noinline)) ssize_t pwritev2_offloaded_fd(int fd, const str
 	ssize_t result;
 
 	if (offset == -1 && message_rwf_flags_supported(flags) &&
-	    send_pieces(fd, iov, n, message_flags(flags), &result))
+	    send_from_iovec_if_offloaded(fd, iov, n, message_flags(flags), &result))
 		return result;
 	return vma_os.pwritev64v2(fd, iov, n, offset, flags);
 }
@@ -159,10 +160,10 @@ static __attribute__((noinline)) ssize_t sendmsg_kernel_fd_with_rights(int fd, c
 {
 	ssize_t sent;
 
-	rights_before_passing_fds(msg);
+	rights_hand_over_fds_passed_in_message(msg);
 	sent = vma_os.sendmsg(fd, msg, flags);
 	if (sent < 0)
-		rights_passing_failed(msg);
+		rights_undo_passing_of_fds(msg);
 	return sent;
 }
 
@@ -173,7 +174,7 @@ static __attribute__((noinline)) ssize_t sendmsg_offloaded_fd(int fd, const stru
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
-		return IS_DUMMY(flags) ? refuse_dummy() : sendmsg_kernel_fd_with_rights(fd, msg, flags);
+		return IS_DUMMY(flags) ? fail_dummy_send_with_einval() : sendmsg_kernel_fd_with_rights(fd, msg, flags);
 	rc = send_message(call.file, fd, msg, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -187,7 +188,7 @@ EXPORT(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
 	if (!FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return sendmsg_offloaded_fd(fd, msg, flags);
 	if (IS_DUMMY(flags))
-		return refuse_dummy();
+		return fail_dummy_send_with_einval();
 	if (process_has_had_own_fds())
 		return sendmsg_kernel_fd_with_rights(fd, msg, flags);
 	return vma_os.sendmsg(fd, msg, flags);
@@ -208,7 +209,7 @@ static int send_messages(struct vma_file *file, int fd, struct mmsghdr *msgs, un
 		if (rc < 0)
 			break;
 		bytes = (unsigned)rc;
-		if (vma_copy(&msgs[done].msg_len, &bytes, sizeof(bytes)) != 0) {
+		if (vma_memcpy_or_efault(&msgs[done].msg_len, &bytes, sizeof(bytes)) != 0) {
 			rc = -EFAULT;
 			break;
 		}
@@ -221,10 +222,10 @@ static __attribute__((noinline)) int sendmmsg_kernel_fd_with_rights(int fd, stru
 {
 	int sent;
 
-	rights_hand_over_messages(msgs, n);
+	rights_hand_over_fds_passed_in_messages(msgs, n);
 	sent = vma_os.sendmmsg(fd, msgs, n, flags);
 	for (unsigned i = sent > 0 ? (unsigned)sent : 0; i < n && i < MESSAGE_PIECES_MAX; i++)
-		rights_passing_failed(&msgs[i].msg_hdr);
+		rights_undo_passing_of_fds(&msgs[i].msg_hdr);
 	return sent;
 }
 
@@ -235,7 +236,8 @@ static __attribute__((noinline)) int sendmmsg_offloaded_fd(int fd, struct mmsghd
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
-		return IS_DUMMY(flags) ? refuse_dummy() : sendmmsg_kernel_fd_with_rights(fd, msgs, n, flags);
+		return IS_DUMMY(flags) ? fail_dummy_send_with_einval()
+		                       : sendmmsg_kernel_fd_with_rights(fd, msgs, n, flags);
 	rc = send_messages(call.file, fd, msgs, n, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -249,7 +251,7 @@ EXPORT(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
 	if (!FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return sendmmsg_offloaded_fd(fd, msgs, n, flags);
 	if (IS_DUMMY(flags))
-		return refuse_dummy();
+		return fail_dummy_send_with_einval();
 	if (process_has_had_own_fds())
 		return sendmmsg_kernel_fd_with_rights(fd, msgs, n, flags);
 	return vma_os.sendmmsg(fd, msgs, n, flags);

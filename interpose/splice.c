@@ -54,7 +54,7 @@ static int pipe_wait_for_space(int pipe, bool wait)
 
 #define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT)
 
-static bool is_open_for(int fd_flags, int mode)
+static bool fd_flags_allow_access_mode(int fd_flags, int mode)
 {
 	return fd_flags >= 0 && (fd_flags & O_PATH) == 0 &&
 	       ((fd_flags & O_ACCMODE) == O_RDWR || (fd_flags & O_ACCMODE) == mode);
@@ -83,7 +83,7 @@ static __attribute__((noinline)) ssize_t splice_from_offloaded_fd(int in, off64_
 	ssize_t rc;
 
 	if (size > 0 && off_in == NULL && off_out == NULL && (flags & ~SPLICE_FLAGS) == 0 &&
-	    is_open_for(pipe_flags, O_WRONLY) && pipe_space(out) >= 0)
+	    fd_flags_allow_access_mode(pipe_flags, O_WRONLY) && pipe_space(out) >= 0)
 		room = pipe_wait_for_space(out, (flags & SPLICE_F_NONBLOCK) == 0 && (pipe_flags & O_NONBLOCK) == 0);
 	if (room < 0) {
 		errno = -room;
@@ -112,7 +112,7 @@ static __attribute__((noinline)) ssize_t splice_from_offloaded_fd(int in, off64_
 /* Inside, or false and outside: then frames held back come first whatever follows. */
 static bool call_begin_on_connection(struct call *call, int fd)
 {
-	if (FD_IS_NOT_OURS(fd) || !call_begin_data(call, fd))
+	if (FD_IS_NOT_OURS(fd) || !call_begin_without_flushing_sends(call, fd))
 		return false;
 	if (vma_stream_is_connection(call->file))
 		return true;
@@ -126,7 +126,7 @@ static int check_sendfile_source(int in, size_t size)
 {
 	struct stat st;
 
-	if (!is_open_for(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY))
+	if (!fd_flags_allow_access_mode(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY))
 		return -EBADF;
 	if ((ssize_t)size < 0)
 		return -EINVAL;
@@ -139,7 +139,7 @@ static int check_sendfile_source(int in, size_t size)
 static ssize_t send_file(struct call *call, int in, off64_t *offset, size_t size)
 {
 	off64_t at = 0;
-	ssize_t sent = offset != NULL ? vma_copy(&at, offset, sizeof(at)) : 0;
+	ssize_t sent = offset != NULL ? vma_memcpy_or_efault(&at, offset, sizeof(at)) : 0;
 
 	if (sent == 0)
 		sent = check_sendfile_source(in, size);
@@ -154,7 +154,7 @@ static ssize_t send_file(struct call *call, int in, off64_t *offset, size_t size
 		return sent;
 	at += sent;
 	if (offset != NULL)
-		return vma_copy(offset, &at, sizeof(at)) != 0 ? -EFAULT : sent;
+		return vma_memcpy_or_efault(offset, &at, sizeof(at)) != 0 ? -EFAULT : sent;
 	lseek64(in, at, SEEK_SET);
 	return sent;
 }
@@ -219,11 +219,11 @@ static __attribute__((noinline)) ssize_t splice_pipe_into_offloaded_fd(int in, i
 	return sent;
 }
 
-static bool splices_into_connection(int in, int out)
+static bool is_splice_from_pipe_to_offloaded(int in, int out)
 {
 	struct call call;
 
-	if (!is_pipe(in) || !is_open_for(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY) ||
+	if (!is_pipe(in) || !fd_flags_allow_access_mode(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY) ||
 	    !call_begin_on_connection(&call, out))
 		return false;
 	vma_inet_flush_sends(call.self); /* the pipe may be waited for */
@@ -236,7 +236,7 @@ EXPORT(ssize_t, splice, (int in, off64_t *off_in, int out, off64_t *off_out, siz
 	if (__builtin_expect(!FD_IS_NOT_OURS(in), 0))
 		return splice_from_offloaded_fd(in, off_in, out, off_out, size, flags);
 	if (__builtin_expect(!FD_IS_NOT_OURS(out), 0) && size > 0 && off_in == NULL && off_out == NULL &&
-	    (flags & ~SPLICE_FLAGS) == 0 && splices_into_connection(in, out))
+	    (flags & ~SPLICE_FLAGS) == 0 && is_splice_from_pipe_to_offloaded(in, out))
 		return splice_pipe_into_offloaded_fd(in, out, size, flags);
 	return vma_os.splice(in, off_in, out, off_out, size, flags);
 }

@@ -20,16 +20,16 @@ static void flush_sends_before_stdio(int fd)
 {
 	struct call call;
 
-	if (!FD_IS_NOT_OURS(fd) && call_begin(&call, fd))
+	if (!FD_IS_NOT_OURS(fd) && call_begin_and_flush_held_sends(&call, fd))
 		call_leave(&call);
 }
 
 /* What is written to a socket of TCP that is to be connected later would go to the shadow, too. */
-static void stdio_give_to_os(int fd, bool reads)
+static void stdio_hand_socket_over_to_kernel(int fd, bool reads)
 {
 	struct call call;
 
-	if (!call_begin(&call, fd))
+	if (!call_begin_and_flush_held_sends(&call, fd))
 		return;
 	if (call.file->ops->to_os != NULL && (reads || call.file->kind == VMA_FILE_TCP))
 		call.file->ops->to_os(call.file, fd);
@@ -38,26 +38,26 @@ static void stdio_give_to_os(int fd, bool reads)
 
 /* ---- streams of connections ---- */
 
-static bool fd_is_connection(int fd)
+static bool fd_is_offloaded_tcp_connection(int fd)
 {
 	struct call call;
 	bool is;
 
-	if (FD_IS_NOT_OURS(fd) || !call_begin(&call, fd))
+	if (FD_IS_NOT_OURS(fd) || !call_begin_and_flush_held_sends(&call, fd))
 		return false;
 	is = vma_stream_is_connection(call.file);
 	call_leave(&call);
 	return is;
 }
 
-static int cookie_number_of(void *cookie)
+static int fd_of_stdio_cookie(void *cookie)
 {
 	return (int)(intptr_t)cookie;
 }
 
 static ssize_t read_connection(void *cookie, char *data, size_t size)
 {
-	const int fd = cookie_number_of(cookie);
+	const int fd = fd_of_stdio_cookie(cookie);
 	struct message own;
 	struct call call;
 
@@ -84,7 +84,7 @@ static ssize_t write_connection(void *cookie, const char *data, size_t size)
 	size_t done = 0;
 	ssize_t rc = 0;
 
-	while (done < size && (rc = connection_write_part(cookie_number_of(cookie), data + done, size - done)) > 0)
+	while (done < size && (rc = connection_write_part(fd_of_stdio_cookie(cookie), data + done, size - done)) > 0)
 		done += (size_t)rc;
 	return (ssize_t)done;
 }
@@ -92,7 +92,7 @@ static ssize_t write_connection(void *cookie, const char *data, size_t size)
 /* The slot is empty already when fclose has come by here. */
 static int stdio_close_connection(void *cookie)
 {
-	const int fd = cookie_number_of(cookie);
+	const int fd = fd_of_stdio_cookie(cookie);
 
 	return_new_fd_forget_old_file(fd);
 	return vma_os.close(fd);
@@ -115,17 +115,17 @@ EXPORT(FILE *, fdopen, (int fd, const char *mode))
 {
 	FILE *stream;
 
-	if (__builtin_expect(!FD_IS_NOT_OURS(fd), 0) && fd_is_connection(fd))
+	if (__builtin_expect(!FD_IS_NOT_OURS(fd), 0) && fd_is_offloaded_tcp_connection(fd))
 		return open_connection(fd, mode);
 	stream = libc_functions_get()->fdopen(fd, mode);
 	if (stream != NULL && !FD_IS_NOT_OURS(fd))
-		stdio_give_to_os(fd, strpbrk(mode, "r+") != NULL);
+		stdio_hand_socket_over_to_kernel(fd, strpbrk(mode, "r+") != NULL);
 	return stream;
 }
 ALIAS(FILE *, _IO_fdopen, fdopen, (int fd, const char *mode))
 
 /* The descriptor of a stream that is about to be closed, and which is ours. What it holds back is written first. */
-static void remove_stream_fd(FILE *stream)
+static void flush_and_forget_fd_before_fclose(FILE *stream)
 {
 	int fd = stream != NULL ? fileno_unlocked(stream) : -1;
 
@@ -139,7 +139,7 @@ EXPORT(int, fclose, (FILE * stream))
 {
 	const int saved = errno;
 
-	remove_stream_fd(stream);
+	flush_and_forget_fd_before_fclose(stream);
 	errno = saved;
 	return libc_functions_get()->fclose(stream);
 }
@@ -147,13 +147,13 @@ ALIAS(int, _IO_fclose, fclose, (FILE * stream))
 
 EXPORT(FILE *, freopen, (const char *path, const char *mode, FILE *stream))
 {
-	remove_stream_fd(stream);
+	flush_and_forget_fd_before_fclose(stream);
 	return libc_functions_get()->freopen(path, mode, stream);
 }
 
 EXPORT(FILE *, freopen64, (const char *path, const char *mode, FILE *stream))
 {
-	remove_stream_fd(stream);
+	flush_and_forget_fd_before_fclose(stream);
 	return libc_functions_get()->freopen64(path, mode, stream);
 }
 
@@ -174,7 +174,7 @@ static int print_to_connection(int fd, const char *format, va_list list)
 
 EXPORT(int, vdprintf, (int fd, const char *format, va_list list))
 {
-	if (fd_is_connection(fd))
+	if (fd_is_offloaded_tcp_connection(fd))
 		return print_to_connection(fd, format, list);
 	flush_sends_before_stdio(fd);
 	return libc_functions_get()->vdprintf(fd, format, list);
@@ -182,7 +182,7 @@ EXPORT(int, vdprintf, (int fd, const char *format, va_list list))
 
 EXPORT(int, __vdprintf_chk, (int fd, int flag, const char *format, va_list list))
 {
-	if (fd_is_connection(fd))
+	if (fd_is_offloaded_tcp_connection(fd))
 		return print_to_connection(fd, format, list);
 	flush_sends_before_stdio(fd);
 	return libc_functions_get()->__vdprintf_chk(fd, flag, format, list);

@@ -39,8 +39,8 @@ typedef long (*entry)(long a, long b, long c, long d, long e, long f);
 extern const entry syscall_table[ENTRIES] __attribute__((visibility("hidden")));
 
 /* -errno is the kernel's answer. */
-long syscall_failed(long answer) __attribute__((visibility("hidden"), cold));
-long syscall_failed(long answer)
+long syscall_set_errno_and_fail(long answer) __attribute__((visibility("hidden"), cold));
+long syscall_set_errno_and_fail(long answer)
 {
 	errno = (int)-answer;
 	return -1;
@@ -86,7 +86,7 @@ __asm__(".pushsection .text\n"
         "	jae 2f\n"
         "	ret\n"
         "2:	movq %rax, %rdi\n"
-        "	jmp syscall_failed\n"
+        "	jmp syscall_set_errno_and_fail\n"
         "	.cfi_endproc\n"
         ".size syscall, . - syscall\n"
         ".popsection\n");
@@ -121,7 +121,7 @@ __asm__(".pushsection .text\n"
         "	mov x5, x6\n"
         "	svc 0\n"
         "	cmn x0, 4095\n"
-        "	b.hs syscall_failed\n"
+        "	b.hs syscall_set_errno_and_fail\n"
         "	ret\n"
         "	.cfi_endproc\n"
         ".size syscall, . - syscall\n"
@@ -233,7 +233,7 @@ ENTRY(enter_sendfile)
 static bool copy_user_memory(void *to, const void *from, size_t size)
 {
 	struct vma_thread *self = vma_enter();
-	const int rc = vma_copy(to, from, size);
+	const int rc = vma_memcpy_or_efault(to, from, size);
 
 	vma_leave(self);
 	return rc == 0;
@@ -259,7 +259,7 @@ static int64_t syscall_now_ns(void)
 }
 
 /* As the kernel's poll_select_finish: after any end of the wait, and without a word if it cannot be written. */
-static void write_time_left(long user, const struct timespec *given, int64_t since_ns, int rc)
+static void copy_remaining_timeout_to_user(long user, const struct timespec *given, int64_t since_ns, int rc)
 {
 	const int64_t passed_ns = syscall_now_ns() - since_ns;
 	struct timespec left = *given;
@@ -298,7 +298,7 @@ ENTRY(enter_ppoll)
 		return KERNEL(SYS_ppoll);
 	since_ns = syscall_now_ns();
 	rc = RETURN_RESULT(int, own_ppoll(P(a), (nfds_t)b, c != 0 ? &given : NULL, mask));
-	write_time_left(c, &given, since_ns, rc);
+	copy_remaining_timeout_to_user(c, &given, since_ns, rc);
 	return rc;
 }
 
@@ -320,7 +320,7 @@ ENTRY(enter_pselect6)
 		return KERNEL(SYS_pselect6);
 	since_ns = syscall_now_ns();
 	rc = RETURN_RESULT(int, own_pselect((int)a, P(b), P(c), P(d), e != 0 ? &given : NULL, mask));
-	write_time_left(e, &given, since_ns, rc);
+	copy_remaining_timeout_to_user(e, &given, since_ns, rc);
 	return rc;
 }
 
@@ -396,7 +396,7 @@ ENTRY(enter_socketpair)
 static int syscall_record_new_epoll_set(int epfd)
 {
 	if (epfd >= 0)
-		vma_iomux_epoll_record(epfd);
+		vma_iomux_record_epoll_fd(epfd);
 	return return_new_fd_forget_old_file(epfd);
 }
 
@@ -422,21 +422,21 @@ ENTRY(enter_epoll_create)
 /* Nothing has to leave before the library has started; the C library's functions may not have been looked up yet. */
 ENTRY(enter_execve)
 {
-	if (!process_started())
+	if (!library_is_started_in_process())
 		return KERNEL(SYS_execve);
 	return own_execve(P(a), P(b), P(c));
 }
 
 ENTRY(enter_execveat)
 {
-	if (!process_started())
+	if (!library_is_started_in_process())
 		return KERNEL(SYS_execveat);
 	return own_execveat((int)a, P(b), P(c), P(d), (int)e);
 }
 
 ENTRY(enter_exit_group)
 {
-	if (!process_started())
+	if (!library_is_started_in_process())
 		return KERNEL(SYS_exit_group);
 	return own__exit((int)a);
 }
@@ -449,7 +449,7 @@ ENTRY(enter_exit_group)
  */
 static bool clone_is_like_fork(uint64_t flags, uint64_t stack)
 {
-	return process_started() && (flags & CLONE_VM) == 0 && stack == 0;
+	return library_is_started_in_process() && (flags & CLONE_VM) == 0 && stack == 0;
 }
 
 static long run_fork_handlers_after_clone(long rc)
@@ -457,9 +457,9 @@ static long run_fork_handlers_after_clone(long rc)
 	const int saved = errno;
 
 	if (rc == 0)
-		process_child();
+		process_after_fork_in_child();
 	else
-		process_parent();
+		process_after_fork_in_parent();
 	errno = saved;
 	return rc;
 }
@@ -468,7 +468,7 @@ ENTRY(enter_clone)
 {
 	if (!clone_is_like_fork((uint64_t)a, (uint64_t)b))
 		return KERNEL(SYS_clone);
-	process_prepare();
+	process_before_fork();
 	return run_fork_handlers_after_clone(KERNEL(SYS_clone));
 }
 
@@ -477,10 +477,10 @@ ENTRY(enter_clone3)
 {
 	struct clone_args args = {0};
 
-	if (!process_started() || (size_t)b < CLONE_ARGS_SIZE_VER0 ||
+	if (!library_is_started_in_process() || (size_t)b < CLONE_ARGS_SIZE_VER0 ||
 	    !copy_user_memory(&args, P(a), CLONE_ARGS_SIZE_VER0) || !clone_is_like_fork(args.flags, args.stack))
 		return KERNEL(SYS_clone3);
-	process_prepare();
+	process_before_fork();
 	return run_fork_handlers_after_clone(KERNEL(SYS_clone3));
 }
 #endif
@@ -488,9 +488,9 @@ ENTRY(enter_clone3)
 #ifdef SYS_open
 ENTRY(enter_fork)
 {
-	if (!process_started())
+	if (!library_is_started_in_process())
 		return KERNEL(SYS_fork);
-	process_prepare();
+	process_before_fork();
 	return run_fork_handlers_after_clone(KERNEL(SYS_fork));
 }
 #endif
@@ -542,7 +542,7 @@ static bool conf_allows_io_uring(bool *offloads)
 	const struct vma_conf *conf = engine != NULL ? &engine->conf : &own;
 
 	if (engine == NULL)
-		vma_conf_peek(&own, environ);
+		vma_conf_load_without_warnings(&own, environ);
 	*offloads = conf->offloaded_sockets && conf->nic != VMA_CONF_NIC_NONE;
 	return conf->io_uring || !*offloads;
 }
@@ -551,7 +551,7 @@ static bool conf_allows_io_uring(bool *offloads)
  * With a ring the program may read, write, poll and close its sockets where no call shows it. So either there is no
  * ring, and programs do without, as on kernels that forbid it; or all sockets are the kernel's from now on.
  */
-static bool io_uring_setup_is_allowed(void)
+static bool io_uring_check_and_hand_over_sockets(void)
 {
 	bool offloads;
 
@@ -561,14 +561,14 @@ static bool io_uring_setup_is_allowed(void)
 		atomic_store(&vma_sockets_stay, true);
 		for (int fd = vma_fd_highest(); fd >= 0; fd--)
 			if (!FD_IS_NOT_OURS(fd))
-				hand_over_fd(fd);
+				hand_over_fd_to_kernel(fd);
 	}
 	return true;
 }
 
 ENTRY(enter_io_uring_setup)
 {
-	if (io_uring_setup_is_allowed())
+	if (io_uring_check_and_hand_over_sockets())
 		return return_new_fd_forget_old_file((int)KERNEL(SYS_io_uring_setup));
 	errno = ENOSYS;
 	return -1;
@@ -583,7 +583,7 @@ ENTRY(enter_io_uring_setup)
 	{                                                                                                              \
 		int(*real) parameters = (int(*) parameters)dlsym(RTLD_NEXT, #name);                                    \
                                                                                                                        \
-		return real != NULL && io_uring_setup_is_allowed() ? real arguments : -ENOSYS;                         \
+		return real != NULL && io_uring_check_and_hand_over_sockets() ? real arguments : -ENOSYS;              \
 	}
 LIBURING_CALL(io_uring_queue_init, (unsigned entries, void *ring, unsigned flags), (entries, ring, flags))
 LIBURING_CALL(io_uring_queue_init_params, (unsigned entries, void *ring, void *params), (entries, ring, params))

@@ -12,10 +12,10 @@
 #if defined(__x86_64__) || defined(__aarch64__)
 
 void *unwind_originals[2] __attribute__((visibility("hidden")));
-void unwind_find(void) __attribute__((visibility("hidden")));
+void unwind_load_libgcc_functions_or_abort(void) __attribute__((visibility("hidden")));
 
 /* There is nowhere to go on without them. */
-void unwind_find(void)
+void unwind_load_libgcc_functions_or_abort(void)
 {
 	void *library = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
 	void *resume = library != NULL ? dlsym(library, "_Unwind_Resume") : NULL;
@@ -44,7 +44,7 @@ void unwind_find(void)
 	        "	pushq %rdx\n"                                                                                        \
 	        "	pushq %rcx\n"                                                                                        \
 	        "	pushq %r8\n"                                                                                         \
-	        "	call unwind_find\n"                                                                                  \
+	        "	call unwind_load_libgcc_functions_or_abort\n"                                                        \
 	        "	popq %r8\n"                                                                                          \
 	        "	popq %rcx\n"                                                                                         \
 	        "	popq %rdx\n"                                                                                         \
@@ -71,7 +71,7 @@ FORWARD_TO_UNWINDER("__gcc_personality_v0", "8");
 	        "	stp x0, x1, [sp, 16]\n"                                                                              \
 	        "	stp x2, x3, [sp, 32]\n"                                                                              \
 	        "	str x4, [sp, 48]\n"                                                                                  \
-	        "	bl unwind_find\n"                                                                                    \
+	        "	bl unwind_load_libgcc_functions_or_abort\n"                                                          \
 	        "	ldr x4, [sp, 48]\n"                                                                                  \
 	        "	ldp x2, x3, [sp, 32]\n"                                                                              \
 	        "	ldp x0, x1, [sp, 16]\n"                                                                              \

@@ -16,10 +16,10 @@ struct blocking_call {
 	int saved_errno;
 };
 
-static void blocking_begin(struct blocking_call *call)
+static void blocking_call_enter_and_flush_sends(struct blocking_call *call)
 {
 	pthread_testcancel();
-	process_check_copied();
+	process_check_for_raw_clone_child();
 	call->saved_errno = errno;
 	call->self = vma_enter();
 	vma_inet_flush_sends(call->self);
@@ -54,13 +54,13 @@ static struct timespec *timespec_of_msec(struct timespec *own, int msec)
 }
 
 /* Inside. *own is the application's timeout, or NULL: 0, -EFAULT, -EINVAL. */
-static int get_timeout(struct timespec **own, const struct timespec *timeout)
+static int copy_and_check_app_timeout(struct timespec **own, const struct timespec *timeout)
 {
 	if (timeout == NULL) {
 		*own = NULL;
 		return 0;
 	}
-	if (vma_copy(*own, timeout, sizeof(**own)) != 0)
+	if (vma_memcpy_or_efault(*own, timeout, sizeof(**own)) != 0)
 		return -EFAULT;
 	return (*own)->tv_sec < 0 || (*own)->tv_nsec < 0 || (*own)->tv_nsec > 999999999 ? -EINVAL : 0;
 }
@@ -77,8 +77,8 @@ static __attribute__((noinline)) void take_over_inherited_in_pollfds(const struc
 	struct pollfd one;
 	struct blocking_call call;
 
-	blocking_begin(&call);
-	for (nfds_t i = 0; i < n && vma_copy(&one, &fds[i], sizeof(one)) == 0; i++)
+	blocking_call_enter_and_flush_sends(&call);
+	for (nfds_t i = 0; i < n && vma_memcpy_or_efault(&one, &fds[i], sizeof(one)) == 0; i++)
 		vma_file_touch(one.fd);
 	blocking_end(&call, 0);
 }
@@ -90,7 +90,7 @@ static void register_inherited_fds_of_fd_set(int n, const fd_set *set)
 	for (int fd = 0; set != NULL && fd < n; fd++) {
 		const int bits = (int)sizeof(word) * 8;
 
-		if (vma_copy(&word, (const char *)set + fd / bits * (int)sizeof(word), sizeof(word)) != 0)
+		if (vma_memcpy_or_efault(&word, (const char *)set + fd / bits * (int)sizeof(word), sizeof(word)) != 0)
 			return;
 		if (word >> fd % bits & 1)
 			vma_file_touch(fd);
@@ -102,7 +102,7 @@ static __attribute__((noinline)) void take_over_inherited_in_fd_sets(int n, cons
 {
 	struct blocking_call call;
 
-	blocking_begin(&call);
+	blocking_call_enter_and_flush_sends(&call);
 	register_inherited_fds_of_fd_set(n, r);
 	register_inherited_fds_of_fd_set(n, w);
 	register_inherited_fds_of_fd_set(n, e);
@@ -118,11 +118,11 @@ EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 
 	if (has_inherited_sockets())
 		take_over_inherited_in_pollfds(fds, n);
-	if (!vma_iomux_poll_wants(fds, n)) {
+	if (!vma_iomux_poll_has_offloaded_fd(fds, n)) {
 		flush_held_back_sends();
 		return vma_os.poll(fds, n, timeout);
 	}
-	blocking_begin(&call);
+	blocking_call_enter_and_flush_sends(&call);
 	return blocking_end(&call, vma_iomux_poll(fds, n, timespec_of_msec(&own, timeout), NULL));
 }
 ALIAS(int, __poll, poll, (struct pollfd * fds, nfds_t n, int timeout))
@@ -133,8 +133,8 @@ static int ppoll_by_iomux(struct pollfd *fds, nfds_t n, const struct timespec *t
 	struct blocking_call call;
 	int rc;
 
-	blocking_begin(&call);
-	rc = get_timeout(&own, timeout);
+	blocking_call_enter_and_flush_sends(&call);
+	rc = copy_and_check_app_timeout(&own, timeout);
 	return blocking_end(&call, rc < 0 ? rc : vma_iomux_poll(fds, n, own, mask));
 }
 
@@ -142,7 +142,7 @@ EXPORT(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeou
 {
 	if (has_inherited_sockets())
 		take_over_inherited_in_pollfds(fds, n);
-	if (vma_iomux_poll_wants(fds, n))
+	if (vma_iomux_poll_has_offloaded_fd(fds, n))
 		return ppoll_by_iomux(fds, n, timeout, mask);
 	flush_held_back_sends();
 	return vma_os.ppoll(fds, n, timeout, mask);
@@ -166,7 +166,7 @@ EXPORT(int, __ppoll_chk,
 /* ---- select ---- */
 
 /* As the C library and the kernel take it: microseconds beyond a second count, negative ones do not. */
-static int get_timeval(struct timespec **own, const struct timeval *timeout)
+static int timespec_from_app_timeval(struct timespec **own, const struct timeval *timeout)
 {
 	struct timeval given;
 
@@ -174,7 +174,7 @@ static int get_timeval(struct timespec **own, const struct timeval *timeout)
 		*own = NULL;
 		return 0;
 	}
-	if (vma_copy(&given, timeout, sizeof(given)) != 0)
+	if (vma_memcpy_or_efault(&given, timeout, sizeof(given)) != 0)
 		return -EFAULT;
 	if (given.tv_sec < 0 || given.tv_usec < 0)
 		return -EINVAL;
@@ -190,15 +190,15 @@ static int select_by_iomux(int n, fd_set *r, fd_set *w, fd_set *e, struct timeva
 	struct blocking_call call;
 	int rc;
 
-	blocking_begin(&call);
-	rc = get_timeval(&own, timeout);
+	blocking_call_enter_and_flush_sends(&call);
+	rc = timespec_from_app_timeval(&own, timeout);
 	if (rc == 0)
 		rc = vma_iomux_select(n, r, w, e, own, NULL, own != NULL ? &left : NULL);
 	/* Not written when it cannot be, as poll_select_finish. */
 	if (own != NULL && (rc >= 0 || rc == -EINTR)) {
 		struct timeval given = {.tv_sec = left.tv_sec, .tv_usec = left.tv_nsec / 1000};
 
-		vma_copy(timeout, &given, sizeof(given));
+		vma_memcpy_or_efault(timeout, &given, sizeof(given));
 	}
 	return blocking_end(&call, rc);
 }
@@ -207,7 +207,7 @@ EXPORT(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *tim
 {
 	if (has_inherited_sockets())
 		take_over_inherited_in_fd_sets(n, r, w, e);
-	if (vma_iomux_select_wants(n, r, w, e))
+	if (vma_iomux_must_handle_select(n, r, w, e))
 		return select_by_iomux(n, r, w, e, timeout);
 	flush_held_back_sends();
 	return vma_os.select(n, r, w, e, timeout);
@@ -221,8 +221,8 @@ static int pselect_by_iomux(int n, fd_set *r, fd_set *w, fd_set *e, const struct
 	struct blocking_call call;
 	int rc;
 
-	blocking_begin(&call);
-	rc = get_timeout(&own, timeout);
+	blocking_call_enter_and_flush_sends(&call);
+	rc = copy_and_check_app_timeout(&own, timeout);
 	return blocking_end(&call, rc < 0 ? rc : vma_iomux_select(n, r, w, e, own, mask, NULL));
 }
 
@@ -230,7 +230,7 @@ EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct times
 {
 	if (has_inherited_sockets())
 		take_over_inherited_in_fd_sets(n, r, w, e);
-	if (vma_iomux_select_wants(n, r, w, e))
+	if (vma_iomux_must_handle_select(n, r, w, e))
 		return pselect_by_iomux(n, r, w, e, timeout, mask);
 	flush_held_back_sends();
 	return vma_os.pselect(n, r, w, e, timeout, mask);
@@ -240,7 +240,7 @@ EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct times
 
 static int epoll_record_new_set(int epfd)
 {
-	vma_iomux_epoll_record(epfd);
+	vma_iomux_record_epoll_fd(epfd);
 	return return_new_fd_forget_old_file(epfd);
 }
 
@@ -258,7 +258,7 @@ static __attribute__((noinline)) int epoll_ctl_by_iomux(int epfd, int op, int fd
 {
 	struct blocking_call call;
 
-	blocking_begin(&call);
+	blocking_call_enter_and_flush_sends(&call);
 	if (has_inherited_sockets() && op != EPOLL_CTL_DEL)
 		vma_file_touch(fd);
 	return blocking_end(&call, vma_iomux_epoll_ctl(epfd, op, fd, event));
@@ -267,7 +267,7 @@ static __attribute__((noinline)) int epoll_ctl_by_iomux(int epfd, int op, int fd
 EXPORT(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *event))
 {
 	if (FD_IS_NOT_OURS(epfd) && FD_IS_NOT_OURS(fd)) {
-		vma_iomux_epoll_record(epfd);
+		vma_iomux_record_epoll_fd(epfd);
 		return vma_os.epoll_ctl(epfd, op, fd, event);
 	}
 	return epoll_ctl_by_iomux(epfd, op, fd, event);
@@ -279,7 +279,7 @@ static __attribute__((noinline)) int epoll_pwait_by_kernel(int epfd, struct epol
 {
 	int saved = errno, rc;
 
-	process_check_copied();
+	process_check_for_raw_clone_child();
 	flush_held_back_sends();
 	rc = vma_iomux_epoll_wait_os(epfd, events, max, timeout, mask);
 	errno = rc < 0 ? -rc : saved;
@@ -297,7 +297,7 @@ static __attribute__((noinline)) int epoll_pwait_os_msec(int epfd, struct epoll_
 /* A set that is ours, inside; false: the kernel's, outside. */
 static bool epoll_set_call_begin(struct blocking_call *call, int epfd, struct vma_file **set)
 {
-	blocking_begin(call);
+	blocking_call_enter_and_flush_sends(call);
 	*set = vma_fd_lookup(epfd);
 	if (*set != NULL && (*set)->kind == VMA_FILE_EPOLL)
 		return true;
@@ -341,7 +341,7 @@ static __attribute__((noinline)) int epoll_pwait2_by_iomux(int epfd, struct epol
 
 	if (!epoll_set_call_begin(&call, epfd, &set))
 		return vma_os.epoll_pwait2(epfd, events, max, timeout, mask);
-	rc = get_timeout(&own, timeout);
+	rc = copy_and_check_app_timeout(&own, timeout);
 	return blocking_end(&call, rc < 0 ? rc : vma_iomux_epoll_wait(set, epfd, events, max, own, mask));
 }
 

@@ -15,7 +15,7 @@ extern FILE *__real_stdin, *__real_stdout, *__real_stderr;
 FILE *__wrap_stdin __attribute__((visibility("hidden")));
 FILE *__wrap_stdout __attribute__((visibility("hidden")));
 FILE *__wrap_stderr __attribute__((visibility("hidden")));
-static __attribute__((constructor(101))) void wrap_streams(void)
+static __attribute__((constructor(101))) void init_wrapped_stdin_stdout_stderr(void)
 {
 	__wrap_stdin = __real_stdin;
 	__wrap_stdout = __real_stdout;

@@ -14,7 +14,7 @@ static __attribute__((noinline)) void register_new_socket(int fd, int domain, in
 
 	if (process_is_vfork_child())
 		return;
-	process_start();
+	process_start_library_once();
 	self = vma_enter();
 	vma_inet_flush_sends(self);
 	/* Out of memory: the socket is the kernel's, and says so when it is asked. */

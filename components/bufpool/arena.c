@@ -46,7 +46,7 @@ static int arena_reserve_range(struct vma_bufarena *arena, uint32_t capacity)
 	return 0;
 }
 
-static void arena_return_range(struct vma_bufarena *arena)
+static void arena_unmap_reserved_range(struct vma_bufarena *arena)
 {
 	struct vma_bufarena_priv *priv = arena->priv;
 
@@ -56,7 +56,7 @@ static void arena_return_range(struct vma_bufarena *arena)
 }
 
 /* Address space may be limited (RLIMIT_AS): half as much is better than nothing. */
-static int reserve_best_effort(struct vma_bufarena *arena, uint32_t wanted)
+static int arena_reserve_as_much_as_possible(struct vma_bufarena *arena, uint32_t wanted)
 {
 	uint32_t capacity = wanted;
 	int rc;
@@ -102,7 +102,7 @@ int vma_bufarena_create(const struct vma_bufarena_attr *attr, struct vma_bufaren
 	arena->frame_shift = shift;
 	arena->priv->alloc_type = attr->alloc_type;
 	arena->priv->stats = attr->stats;
-	rc = reserve_best_effort(arena, (capacity + UNIT_FRAMES - 1) / UNIT_FRAMES * UNIT_FRAMES);
+	rc = arena_reserve_as_much_as_possible(arena, (capacity + UNIT_FRAMES - 1) / UNIT_FRAMES * UNIT_FRAMES);
 	if (rc != 0)
 		goto free_priv;
 	rc = bufpool_range_init(&arena->priv->ranges, arena->capacity / UNIT_FRAMES);
@@ -122,7 +122,7 @@ free_debug:
 free_ranges:
 	bufpool_range_fini(&arena->priv->ranges);
 unmap:
-	arena_return_range(arena);
+	arena_unmap_reserved_range(arena);
 free_priv:
 	free(arena->priv);
 free_arena:
@@ -139,7 +139,7 @@ void vma_bufarena_destroy(struct vma_bufarena *arena)
 		return;
 	priv = arena->priv;
 	bufpool_unregister_arena(arena);
-	bufpool_debug_arena_leaks(arena);
+	bufpool_debug_log_arena_leaks(arena);
 	for (unsigned id = 0; id < VMA_BUFPOOL_MAX; id++) {
 		struct vma_bufpool *slot = atomic_load_explicit(&priv->slots[id], memory_order_acquire);
 		if (slot != NULL)
@@ -147,7 +147,7 @@ void vma_bufarena_destroy(struct vma_bufarena *arena)
 	}
 	bufpool_debug_arena_fini(arena);
 	bufpool_range_fini(&priv->ranges);
-	arena_return_range(arena);
+	arena_unmap_reserved_range(arena);
 	free(priv);
 	free(arena);
 }
@@ -198,7 +198,7 @@ int vma_bufarena_map_memory(struct vma_bufarena *arena, uint32_t count, uint32_t
 		bufpool_range_release(&arena->priv->ranges, start / UNIT_FRAMES);
 		return rc;
 	}
-	bufpool_debug_mapped(arena, start, count);
+	bufpool_debug_mark_mapped(arena, start, count);
 	*first = start;
 	return 0;
 }
@@ -228,7 +228,7 @@ int vma_bufarena_map_fd(struct vma_bufarena *arena, int fd, uint64_t offset_byte
 		rc = -ENOMEM; /* without it a child would write into its parent's packets */
 		goto fail;
 	}
-	bufpool_debug_mapped(arena, start, count);
+	bufpool_debug_mark_mapped(arena, start, count);
 	*first = start;
 	return 0;
 
@@ -250,7 +250,7 @@ void vma_bufarena_unmap(struct vma_bufarena *arena, uint32_t first, uint32_t cou
 		vma_log_error("bufpool: unmap of %u frames from %u, which is no mapped range", count, first);
 		return;
 	}
-	bufpool_debug_unmapped(arena, first, units * UNIT_FRAMES);
+	bufpool_debug_mark_unmapped(arena, first, units * UNIT_FRAMES);
 	bufpool_memory_reserve(frame_at(arena, first), (size_t)units * UNIT_FRAMES << arena->frame_shift);
 	madvise(vma_buf_at(arena, first), units * UNIT_FRAMES * sizeof(struct vma_buf), MADV_DONTNEED);
 	bufpool_range_release(&arena->priv->ranges, first / UNIT_FRAMES);

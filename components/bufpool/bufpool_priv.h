@@ -158,7 +158,7 @@ struct vma_bufpool {
 	struct chunk *chunks;
 };
 
-void bufpool_cache_left_gate_shut(struct vma_bufpool *pool, struct cache *cache);
+void bufpool_cache_close_if_pool_retired(struct vma_bufpool *pool, struct cache *cache);
 void bufpool_cache_flush(struct vma_bufpool *pool, uint32_t thread);
 uint32_t bufpool_cache_discard(struct cache *cache);
 bool bufpool_reclaim_from_thread_caches(struct vma_bufpool *pool, const struct cache *own);
@@ -188,30 +188,30 @@ static inline struct cache *bufpool_this_threads_cache(struct vma_bufpool *pool)
 	return unlikely(atomic_load_explicit(&cache->inside, memory_order_relaxed)) ? NULL : cache;
 }
 
-static inline bool bufpool_cache_try_enter(struct cache *cache)
+static inline bool bufpool_cache_try_acquire(struct cache *cache)
 {
 	return likely(cache_set_inside_read_gate(cache, 1) == GATE_OPEN);
 }
 
 /*
- * The long way round, after bufpool_this_threads_cache gave NULL (`cache` is that) or bufpool_cache_try_enter failed on
- * `cache`: the cache after all, now inside, or NULL: work on the share directly.
+ * The long way round, after bufpool_this_threads_cache gave NULL (`cache` is that) or bufpool_cache_try_acquire failed
+ * on `cache`: the cache after all, now inside, or NULL: work on the share directly.
  */
 struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache);
 
 /* All three in one, for where the way is not hot. */
-static inline struct cache *bufpool_cache_enter(struct vma_bufpool *pool)
+static inline struct cache *bufpool_cache_acquire(struct vma_bufpool *pool)
 {
 	struct cache *cache = bufpool_this_threads_cache(pool);
 
-	return likely(cache != NULL && bufpool_cache_try_enter(cache)) ? cache
-	                                                               : bufpool_cache_acquire_slow(pool, cache);
+	return likely(cache != NULL && bufpool_cache_try_acquire(cache)) ? cache
+	                                                                 : bufpool_cache_acquire_slow(pool, cache);
 }
 
-static inline void bufpool_cache_leave(struct vma_bufpool *pool, struct cache *cache)
+static inline void bufpool_cache_release(struct vma_bufpool *pool, struct cache *cache)
 {
 	if (unlikely(cache_set_inside_read_gate(cache, 0) != GATE_OPEN))
-		bufpool_cache_left_gate_shut(pool, cache);
+		bufpool_cache_close_if_pool_retired(pool, cache);
 }
 
 /* ---- share.c ---- */
@@ -220,7 +220,7 @@ void bufpool_share_push_batch(struct vma_bufpool *pool, struct vma_buf *first, u
 /* Splits a chain into batches of at most batch_now. */
 void bufpool_share_push_in_batches(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count);
 struct vma_buf *bufpool_share_pop_batch(struct vma_bufpool *pool, uint32_t *count);
-static inline void bufpool_stat(_Atomic uint64_t *counter, uint64_t n)
+static inline void bufpool_counter_add(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
@@ -233,7 +233,7 @@ bool bufpool_grow(struct vma_bufpool *pool);
 void bufpool_release_grown_memory(struct vma_bufpool *pool);
 
 bool pool_try_become_visitor(struct vma_bufpool *pool);
-void pool_end_visit(struct vma_bufpool *pool);
+void pool_end_visit_and_retire_if_due(struct vma_bufpool *pool);
 void bufpool_cache_close_retired(struct vma_bufpool *pool, struct cache *cache);
 /* Adds n if outstanding is at least `least`, that is, if the pool cannot be at its end. */
 bool bufpool_outstanding_add_if_live(struct vma_bufpool *pool, int64_t n, int64_t least);

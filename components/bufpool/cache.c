@@ -13,7 +13,7 @@
 #include "bufpool_priv.h"
 
 /* First use of a pool by this thread index: the gate opens, unless the pool is ending. */
-static bool cache_register(struct vma_bufpool *pool, struct cache *cache)
+static bool cache_open_gate_on_first_use(struct vma_bufpool *pool, struct cache *cache)
 {
 	uint32_t index = (uint32_t)(cache - pool->caches);
 	bool opened = false;
@@ -27,36 +27,36 @@ static bool cache_register(struct vma_bufpool *pool, struct cache *cache)
 		atomic_store_explicit(&cache->gate, GATE_OPEN, memory_order_release);
 		opened = true;
 	}
-	pool_end_visit(pool);
+	pool_end_visit_and_retire_if_due(pool);
 	return opened;
 }
 
-static struct cache *pool_first_use_by_thread(struct vma_bufpool *pool)
+static struct cache *pool_register_thread_and_enter_cache(struct vma_bufpool *pool)
 {
 	if (bufpool_thread_index == THREAD_NONE && bufpool_thread_register() - 1 < THREADS_MAX)
-		return bufpool_cache_enter(pool);
+		return bufpool_cache_acquire(pool);
 	return NULL; /* more threads than caches, this one is ending, or is inside already */
 }
 
 /* The owner came in and finds the gate not open: never opened for this thread yet, or a visitor is at work. */
 static struct cache *cache_enter_opening_gate(struct vma_bufpool *pool, struct cache *cache)
 {
-	bufpool_cache_leave(pool, cache);
-	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 && cache_register(pool, cache) &&
-	    cache_set_inside_read_gate(cache, 1) == GATE_OPEN)
+	bufpool_cache_release(pool, cache);
+	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 &&
+	    cache_open_gate_on_first_use(pool, cache) && cache_set_inside_read_gate(cache, 1) == GATE_OPEN)
 		return cache;
 	if (atomic_load_explicit(&cache->inside, memory_order_relaxed) != 0)
-		bufpool_cache_leave(pool, cache); /* a visitor came between */
+		bufpool_cache_release(pool, cache); /* a visitor came between */
 	return NULL;
 }
 
 COLD struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache)
 {
-	return cache == NULL ? pool_first_use_by_thread(pool) : cache_enter_opening_gate(pool, cache);
+	return cache == NULL ? pool_register_thread_and_enter_cache(pool) : cache_enter_opening_gate(pool, cache);
 }
 
 /* The owner has left and finds the gate not open. If the pool was retired meanwhile, closing was left to the owner. */
-COLD void bufpool_cache_left_gate_shut(struct vma_bufpool *pool, struct cache *cache)
+COLD void bufpool_cache_close_if_pool_retired(struct vma_bufpool *pool, struct cache *cache)
 {
 	if (atomic_load_explicit(&cache->must_close, memory_order_seq_cst) != 0)
 		bufpool_cache_close_retired(pool, cache);
@@ -75,7 +75,7 @@ uint32_t bufpool_cache_discard(struct cache *cache)
 }
 
 /* Everything that is in the cache goes to the share; the caller is inside, or visits. */
-static uint32_t cache_empty(struct vma_bufpool *pool, struct cache *cache)
+static uint32_t cache_flush_to_share(struct vma_bufpool *pool, struct cache *cache)
 {
 	uint32_t current = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
 	uint32_t full = atomic_load_explicit(&cache->full_count, memory_order_relaxed);
@@ -93,11 +93,11 @@ void bufpool_cache_flush(struct vma_bufpool *pool, uint32_t thread)
 
 	if (thread - 1 >= THREADS_MAX || thread > atomic_load_explicit(&pool->cache_high, memory_order_relaxed))
 		return;
-	cache = bufpool_cache_enter(pool);
+	cache = bufpool_cache_acquire(pool);
 	if (cache == NULL)
 		return;
-	cache_empty(pool, cache);
-	bufpool_cache_leave(pool, cache);
+	cache_flush_to_share(pool, cache);
+	bufpool_cache_release(pool, cache);
 }
 
 static uint32_t cache_count_unlocked(struct cache *cache)
@@ -151,10 +151,10 @@ COLD bool bufpool_reclaim_from_thread_caches(struct vma_bufpool *pool, const str
 			if ((atomic_load_explicit(&cache->gate, memory_order_relaxed) & GATE_VISITED) == 0)
 				continue;
 			if (atomic_load_explicit(&cache->inside, memory_order_seq_cst) == 0)
-				taken += cache_empty(pool, cache);
+				taken += cache_flush_to_share(pool, cache);
 			atomic_fetch_and_explicit(&cache->gate, ~(uint32_t)GATE_VISITED, memory_order_release);
 		}
 	}
-	pool_end_visit(pool);
+	pool_end_visit_and_retire_if_due(pool);
 	return taken > 0;
 }

@@ -106,20 +106,20 @@ static void log_leaked_bufs(struct vma_bufarena *arena, struct vma_bufpool *pool
 }
 
 /* At retirement a buffer may rightly still be in use, also by the NIC. */
-void bufpool_debug_pool_leaks(struct vma_bufpool *pool)
+void bufpool_debug_log_pool_leaks(struct vma_bufpool *pool)
 {
 	log_leaked_bufs(pool->arena, pool, VMA_LOG_WARN, WHERE_HELD);
 	log_leaked_bufs(pool->arena, pool, VMA_LOG_FINE, WHERE_NIC);
 }
 
-void bufpool_debug_arena_leaks(struct vma_bufarena *arena)
+void bufpool_debug_log_arena_leaks(struct vma_bufarena *arena)
 {
 	log_leaked_bufs(arena, NULL, VMA_LOG_ERROR, WHERE_HELD);
 	log_leaked_bufs(arena, NULL, VMA_LOG_DEBUG, WHERE_NIC);
 }
 
 /* What lies free in a pool at its end is in no pool any more: another may be given it. */
-void bufpool_debug_pool_end(struct vma_bufpool *pool)
+void bufpool_debug_unmark_free_bufs_of_pool(struct vma_bufpool *pool)
 {
 	struct vma_bufarena *arena = pool->arena;
 
@@ -142,12 +142,12 @@ static void set_debug_state_range(struct vma_bufarena *arena, uint32_t first, ui
 		atomic_store_explicit(&arena->priv->states[i], state, memory_order_relaxed);
 }
 
-void bufpool_debug_mapped(struct vma_bufarena *arena, uint32_t first, uint32_t count)
+void bufpool_debug_mark_mapped(struct vma_bufarena *arena, uint32_t first, uint32_t count)
 {
 	set_debug_state_range(arena, first, count, WHERE_MAPPED);
 }
 
-void bufpool_debug_unmapped(struct vma_bufarena *arena, uint32_t first, uint32_t count)
+void bufpool_debug_mark_unmapped(struct vma_bufarena *arena, uint32_t first, uint32_t count)
 {
 	for (uint32_t i = first; i < first + count; i++) {
 		uint32_t state = atomic_load_explicit(&arena->priv->states[i], memory_order_relaxed);
@@ -200,7 +200,7 @@ static uint32_t debug_move_buf_state(struct vma_bufpool *pool, uint32_t index, u
 	return old;
 }
 
-void bufpool_debug_added(struct vma_bufpool *pool, uint32_t first, uint32_t count)
+void bufpool_debug_mark_range_free(struct vma_bufpool *pool, uint32_t first, uint32_t count)
 {
 	for (uint32_t i = first; i < first + count; i++)
 		debug_move_buf_state(pool, i, 1u << WHERE_MAPPED, WHERE_FREE, "add");
@@ -227,7 +227,7 @@ static void check_free_fill_pattern(struct vma_bufpool *pool, struct vma_buf *bu
 #endif
 }
 
-void bufpool_debug_get(struct vma_bufpool *pool, struct vma_buf *buf)
+void bufpool_debug_mark_held_and_check_fill(struct vma_bufpool *pool, struct vma_buf *buf)
 {
 	uint32_t index = debug_checked_buf_index(pool->arena, buf, "get");
 	uint32_t old = debug_move_buf_state(pool, index, 1u << WHERE_FREE, WHERE_HELD, "get");
@@ -254,7 +254,7 @@ void bufpool_debug_check_before_put(struct vma_bufarena *arena, struct vma_buf *
 		      debug_pool_name_of_id(arena, state >> HOME_SHIFT), index, buf->pool);
 }
 
-void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf)
+void bufpool_debug_mark_free_and_poison(struct vma_bufpool *pool, struct vma_buf *buf)
 {
 	uint32_t index = vma_buf_index(pool->arena, buf);
 	char *frame = vma_buf_frame(pool->arena, buf);
@@ -269,7 +269,7 @@ void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf)
 #endif
 }
 
-void bufpool_debug_to_nic(struct vma_bufpool *pool, struct vma_buf *buf)
+void bufpool_debug_mark_given_to_nic(struct vma_bufpool *pool, struct vma_buf *buf)
 {
 	uint32_t index = debug_checked_buf_index(pool->arena, buf, "to_nic");
 
@@ -278,7 +278,7 @@ void bufpool_debug_to_nic(struct vma_bufpool *pool, struct vma_buf *buf)
 		fault("bufpool %s: to_nic of buffer %u, which has other holders", pool->name, index);
 }
 
-void bufpool_debug_from_nic(struct vma_bufpool *pool, struct vma_buf *buf)
+void bufpool_debug_mark_taken_from_nic(struct vma_bufpool *pool, struct vma_buf *buf)
 {
 	uint32_t index = debug_checked_buf_index(pool->arena, buf, "from_nic");
 
@@ -295,9 +295,9 @@ void vma_bufpool_debug_note_lent(struct vma_bufarena *arena, struct vma_buf *buf
 		fault("bufpool: buffer %u of pool %u, which does not exist, lent to a NIC",
 		      debug_checked_buf_index(arena, buf, "lend"), buf->pool);
 	if (is_lent)
-		bufpool_debug_to_nic(pool, buf);
+		bufpool_debug_mark_given_to_nic(pool, buf);
 	else
-		bufpool_debug_from_nic(pool, buf);
+		bufpool_debug_mark_taken_from_nic(pool, buf);
 }
 
 void vma_buf_fault_ref_of_free(struct vma_buf *buf)

@@ -51,7 +51,7 @@ COLD bool bufpool_grow(struct vma_bufpool *pool)
 	chunk = atomic_fetch_add_explicit(&pool->chunk_count, 1, memory_order_relaxed);
 	pool->chunks[chunk] = (struct chunk){first, count};
 	bufpool_add_outstanding_refs(pool, count);
-	bufpool_stat(&pool->stats->grown, 1);
+	bufpool_counter_add(&pool->stats->grown, 1);
 	bufpool_share_push_new_range(pool, first, count);
 	return true;
 }

@@ -172,8 +172,8 @@ void bufpool_share_push_new_range(struct vma_bufpool *pool, uint32_t first, uint
 {
 	uint32_t most = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 
-	bufpool_stat(&pool->stats->buffers, count);
-	bufpool_debug_added(pool, first, count);
+	bufpool_counter_add(&pool->stats->buffers, count);
+	bufpool_debug_mark_range_free(pool, first, count);
 	while (count > 0) {
 		uint32_t n = count < most ? count : most;
 

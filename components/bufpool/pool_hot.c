@@ -12,7 +12,7 @@
 /* All of a buffer that a new holder may rely on; one cache line, which the list walk has just touched. */
 static inline void init_taken_buf(struct vma_bufpool *pool, struct vma_buf *buf)
 {
-	bufpool_debug_get(pool, buf);
+	bufpool_debug_mark_held_and_check_fill(pool, buf);
 	buf->next = NULL;
 	atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
 	buf->flags = 0;
@@ -68,7 +68,7 @@ static void cache_publish_counters(struct vma_bufpool *pool, struct cache *cache
 {
 	cache->limit = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 	if (cache->population != cache->published) {
-		bufpool_stat(&pool->stats->buffers, (uint64_t)(cache->population - cache->published));
+		bufpool_counter_add(&pool->stats->buffers, (uint64_t)(cache->population - cache->published));
 		cache->published = cache->population;
 	}
 }
@@ -138,7 +138,7 @@ static __attribute__((noinline)) unsigned get_bufs_without_cache(struct vma_bufp
 		got += taken;
 	}
 	if (got < n && make)
-		bufpool_stat(&pool->stats->exhausted, 1);
+		bufpool_counter_add(&pool->stats->exhausted, 1);
 	bufpool_share_drain_if_retired(pool);
 	bufpool_add_outstanding_refs(pool, -1);
 	return got;
@@ -170,11 +170,11 @@ static __attribute__((noinline)) unsigned get_bufs_refilling_cache(struct vma_bu
 			break;
 		if (!cache_refill(pool, cache, make)) {
 			if (make)
-				bufpool_stat(&pool->stats->exhausted, 1);
+				bufpool_counter_add(&pool->stats->exhausted, 1);
 			break;
 		}
 	}
-	bufpool_cache_leave(pool, cache);
+	bufpool_cache_release(pool, cache);
 	return got;
 }
 
@@ -199,14 +199,14 @@ static inline __attribute__((always_inline)) unsigned pool_get_bufs(struct vma_b
 	struct cache *cache = cache_of(pool);
 	uint32_t count;
 
-	if (unlikely(cache == NULL) || !bufpool_cache_try_enter(cache))
+	if (unlikely(cache == NULL) || !bufpool_cache_try_acquire(cache))
 		return get_slow(pool, cache, bufs, n, make);
 	count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
 	if (unlikely(n > count))
 		return get_bufs_refilling_cache(pool, cache, bufs, n, make);
 	init_taken_bufs_of_chain(pool, &cache->current, n, bufs, n);
 	atomic_store_explicit(&cache->current_count, count - n, memory_order_relaxed);
-	bufpool_cache_leave(pool, cache);
+	bufpool_cache_release(pool, cache);
 	return n;
 }
 
@@ -254,7 +254,7 @@ static inline struct vma_bufpool *buf_home_pool(struct vma_bufarena *arena, cons
 static __attribute__((noinline)) void cache_rotate_and_leave(struct vma_bufpool *pool, struct cache *cache)
 {
 	cache_rotate_batches(pool, cache);
-	bufpool_cache_leave(pool, cache);
+	bufpool_cache_release(pool, cache);
 }
 
 static inline void cache_push_and_leave(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
@@ -262,7 +262,7 @@ static inline void cache_push_and_leave(struct vma_bufpool *pool, struct cache *
 	if (cache_push(cache, buf))
 		cache_rotate_and_leave(pool, cache);
 	else
-		bufpool_cache_leave(pool, cache);
+		bufpool_cache_release(pool, cache);
 }
 
 /* `cache` as for bufpool_cache_acquire_slow. */
@@ -288,9 +288,9 @@ void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
 	pool = buf_home_pool(arena, buf);
 	if (unlikely(pool == NULL))
 		return;
-	bufpool_debug_put(pool, buf);
+	bufpool_debug_mark_free_and_poison(pool, buf);
 	cache = cache_of(pool);
-	if (unlikely(cache == NULL) || !bufpool_cache_try_enter(cache))
+	if (unlikely(cache == NULL) || !bufpool_cache_try_acquire(cache))
 		put_slow(pool, cache, buf);
 	else
 		cache_push_and_leave(pool, cache, buf);
@@ -310,12 +310,12 @@ static unsigned put_bufs_of_one_pool(struct vma_bufarena *arena, struct vma_buf 
 	pool = buf_home_pool(arena, bufs[0]);
 	if (unlikely(pool == NULL))
 		return 1;
-	cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
+	cache = likely(pool->mode != 0) ? bufpool_cache_acquire(pool) : NULL;
 	for (i = 0; i < n && bufs[i]->pool == id; i++) {
 		bufpool_debug_check_before_put(arena, bufs[i]);
 		if (!drop_reference(bufs[i]))
 			continue;
-		bufpool_debug_put(pool, bufs[i]);
+		bufpool_debug_mark_free_and_poison(pool, bufs[i]);
 		if (likely(cache != NULL)) {
 			if (cache_push(cache, bufs[i]))
 				cache_rotate_batches(pool, cache);
@@ -326,7 +326,7 @@ static unsigned put_bufs_of_one_pool(struct vma_bufarena *arena, struct vma_buf 
 		}
 	}
 	if (cache != NULL)
-		bufpool_cache_leave(pool, cache);
+		bufpool_cache_release(pool, cache);
 	else if (chained > 0)
 		put_chain_without_cache(pool, chain, chained);
 	return i;
@@ -353,16 +353,16 @@ void vma_buf_put_chain(struct vma_bufarena *arena, struct vma_buf *first)
 /* Population changes by n: in the thread's own cache, where it costs an addition, or at once in `outstanding`. */
 static inline bool pool_change_buf_count(struct vma_bufpool *pool, int64_t n)
 {
-	struct cache *cache = bufpool_cache_enter(pool);
+	struct cache *cache = bufpool_cache_acquire(pool);
 
 	if (likely(cache != NULL)) {
 		cache->population += n;
-		bufpool_cache_leave(pool, cache);
+		bufpool_cache_release(pool, cache);
 		return true;
 	}
 	if (n > 0 && !bufpool_outstanding_add_if_live(pool, n, 1))
 		return false;
-	bufpool_stat(&pool->stats->buffers, (uint64_t)n);
+	bufpool_counter_add(&pool->stats->buffers, (uint64_t)n);
 	if (n < 0)
 		bufpool_add_outstanding_refs(pool, n);
 	return true;
@@ -372,7 +372,7 @@ static inline bool pool_change_buf_count(struct vma_bufpool *pool, int64_t n)
 void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		bufpool_debug_to_nic(pool, bufs[i]);
+		bufpool_debug_mark_given_to_nic(pool, bufs[i]);
 		atomic_store_explicit(&bufs[i]->refs, 0, memory_order_relaxed);
 	}
 	pool_change_buf_count(pool, -(int64_t)n);
@@ -383,7 +383,7 @@ void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsig
 	for (unsigned i = 0; i < n; i++) {
 		struct vma_buf *buf = bufs[i];
 
-		bufpool_debug_from_nic(pool, buf);
+		bufpool_debug_mark_taken_from_nic(pool, buf);
 		buf->next = NULL;
 		atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
 		buf->pool = pool->id;

@@ -24,7 +24,7 @@ void bufpool_range_fini(struct range_map *map)
 }
 
 /* Bits [first, first + count) that lie in `word`. */
-static uint64_t word_mask(uint32_t word, uint32_t first, uint32_t count)
+static uint64_t bitmap_word_mask_of_range(uint32_t word, uint32_t first, uint32_t count)
 {
 	uint32_t from = first > word * 64 ? first - word * 64 : 0;
 	uint32_t to = first + count < word * 64 + 64 ? first + count - word * 64 : 64;
@@ -44,7 +44,8 @@ void bufpool_range_release(struct range_map *map, uint32_t first)
 	uint32_t count = atomic_exchange_explicit(&map->lengths[first], 0, memory_order_relaxed);
 
 	for (uint32_t w = first / 64; count > 0 && w <= (first + count - 1) / 64; w++)
-		atomic_fetch_and_explicit(&map->words[w], ~word_mask(w, first, count), memory_order_release);
+		atomic_fetch_and_explicit(&map->words[w], ~bitmap_word_mask_of_range(w, first, count),
+		                          memory_order_release);
 }
 
 /*
@@ -57,14 +58,15 @@ static bool range_try_claim_at(struct range_map *map, uint32_t first, uint32_t c
 	uint32_t last = (first + count - 1) / 64;
 
 	for (uint32_t w = first / 64; w <= last; w++) {
-		uint64_t mask = word_mask(w, first, count);
+		uint64_t mask = bitmap_word_mask_of_range(w, first, count);
 		uint64_t old = atomic_fetch_or_explicit(&map->words[w], mask, memory_order_acquire);
 
 		if ((old & mask) == 0)
 			continue;
 		atomic_fetch_and_explicit(&map->words[w], ~(mask & ~old), memory_order_release);
 		for (uint32_t u = first / 64; u < w; u++)
-			atomic_fetch_and_explicit(&map->words[u], ~word_mask(u, first, count), memory_order_release);
+			atomic_fetch_and_explicit(&map->words[u], ~bitmap_word_mask_of_range(u, first, count),
+			                          memory_order_release);
 		return false;
 	}
 	return true;
@@ -75,7 +77,7 @@ static int64_t range_last_used_unit(const struct range_map *map, uint32_t first,
 {
 	for (int64_t w = (first + count - 1) / 64; w >= first / 64; w--) {
 		uint64_t used = atomic_load_explicit(&map->words[w], memory_order_relaxed) &
-		                word_mask((uint32_t)w, first, count);
+		                bitmap_word_mask_of_range((uint32_t)w, first, count);
 		if (used != 0)
 			return w * 64 + 63 - __builtin_clzll(used);
 	}

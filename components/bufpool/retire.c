@@ -31,7 +31,7 @@ static COLD void pool_free_slot_and_notify(struct vma_bufpool *pool)
 	void *arg = pool->drained_arg;
 
 	vma_log_debug("bufpool %s: drained", pool->name);
-	bufpool_debug_pool_end(pool);
+	bufpool_debug_unmark_free_bufs_of_pool(pool);
 	bufpool_release_grown_memory(pool);
 	vma_stats_block_free(pool->segment, pool->stats);
 	atomic_store_explicit(&arena->pools[pool->id], NULL, memory_order_release);
@@ -111,7 +111,7 @@ static void pool_retire_caches(struct vma_bufpool *pool)
 	}
 	ck_pr_fence_memory(); /* state, then share; pairs with the one in bufpool_share_drain_if_retired */
 	bufpool_add_outstanding_refs(pool, -bufpool_share_pop_all(pool));
-	bufpool_debug_pool_leaks(pool);
+	bufpool_debug_log_pool_leaks(pool);
 }
 
 /*
@@ -126,7 +126,7 @@ static void pool_try_retire(struct vma_bufpool *pool)
 		return;
 	if (!atomic_compare_exchange_strong_explicit(&pool->state, &expected, POOL_RETIRED, memory_order_seq_cst,
 	                                             memory_order_relaxed)) {
-		pool_end_visit(pool);
+		pool_end_visit_and_retire_if_due(pool);
 		return;
 	}
 	pool_retire_caches(pool);
@@ -139,7 +139,7 @@ bool pool_try_become_visitor(struct vma_bufpool *pool)
 	return atomic_exchange_explicit(&pool->visiting, 1, memory_order_seq_cst) == 0;
 }
 
-void pool_end_visit(struct vma_bufpool *pool)
+void pool_end_visit_and_retire_if_due(struct vma_bufpool *pool)
 {
 	atomic_store_explicit(&pool->visiting, 0, memory_order_seq_cst);
 	if (unlikely(atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_RETIRING))

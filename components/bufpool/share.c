@@ -17,7 +17,7 @@ void AnnotateIgnoreWritesEnd(const char *file, int line);
 #define ck_end() ((void)0)
 #endif
 
-static bool ring_push(struct vma_bufpool *pool, struct vma_buf *first)
+static bool bufpool_share_ring_push(struct vma_bufpool *pool, struct vma_buf *first)
 {
 	bool pushed;
 
@@ -31,7 +31,7 @@ static bool ring_push(struct vma_bufpool *pool, struct vma_buf *first)
  * A consumer copies the slot and then claims it by compare-and-swap on the consumer index; a copy that was overwritten
  * meanwhile is discarded, because the index has moved then. (ck 0.7.1 uses a weaker barrier here than arm64 needs.)
  */
-static bool ring_pop(struct vma_bufpool *pool, struct vma_buf **first)
+static bool bufpool_share_ring_pop(struct vma_bufpool *pool, struct vma_buf **first)
 {
 	bool popped;
 
@@ -41,7 +41,7 @@ static bool ring_pop(struct vma_bufpool *pool, struct vma_buf **first)
 	return popped;
 }
 
-static void stack_push(struct vma_bufpool *pool, struct vma_buf *first)
+static void bufpool_stack_push_batch(struct vma_bufpool *pool, struct vma_buf *first)
 {
 	ck_begin();
 	ck_stack_push_upmc(&pool->spill, (ck_stack_entry_t *)&first->next);
@@ -49,7 +49,7 @@ static void stack_push(struct vma_bufpool *pool, struct vma_buf *first)
 }
 
 /* All at once, by one exchange: no pointer of the stack is read that another may pop, hence no ABA. */
-static struct vma_buf *stack_take(struct vma_bufpool *pool)
+static struct vma_buf *bufpool_stack_take_all(struct vma_bufpool *pool)
 {
 	return (struct vma_buf *)ck_stack_batch_pop_upmc(&pool->spill);
 }
@@ -68,12 +68,12 @@ void bufpool_share_push_batch(struct vma_bufpool *pool, struct vma_buf *first, u
 	first->packet_len = count;
 	__tsan_release(first);
 	if (atomic_exchange_explicit(&pool->producing, 1, memory_order_acquire) == 0) {
-		pushed = ring_push(pool, first);
+		pushed = bufpool_share_ring_push(pool, first);
 		atomic_store_explicit(&pool->producing, 0, memory_order_release);
 	}
 	if (!pushed)
-		stack_push(pool, first);
-	bufpool_stat(&pool->stats->batches_in, 1);
+		bufpool_stack_push_batch(pool, first);
+	bufpool_counter_add(&pool->stats->batches_in, 1);
 }
 
 void bufpool_share_push_in_batches(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
@@ -116,8 +116,8 @@ struct vma_buf *bufpool_share_pop_batch(struct vma_bufpool *pool, uint32_t *coun
 {
 	struct vma_buf *first, *rest;
 
-	if (!ring_pop(pool, &first)) {
-		first = stack_take(pool);
+	if (!bufpool_share_ring_pop(pool, &first)) {
+		first = bufpool_stack_take_all(pool);
 		if (first == NULL)
 			return NULL;
 		__tsan_acquire(first);
@@ -130,7 +130,7 @@ struct vma_buf *bufpool_share_pop_batch(struct vma_bufpool *pool, uint32_t *coun
 		__tsan_acquire(first);
 	}
 	*count = first->packet_len;
-	bufpool_stat(&pool->stats->batches_out, 1);
+	bufpool_counter_add(&pool->stats->batches_out, 1);
 	pool_grow_batch_size(pool);
 	return first;
 }

@@ -42,7 +42,7 @@ static bool membarrier_register(void)
 /*
  * After this, for every other thread of the process: either all it did before some point in its program is visible
  * here, or all it does after that point sees what was written here before. With the light half (a compiler barrier
- * between a store and a load of the owner, bufpool_cache_enter and _leave) this is Dekker's pattern with the whole
+ * between a store and a load of the owner, bufpool_cache_acquire and _leave) this is Dekker's pattern with the whole
  * price on the visitor's side. In the symmetric form both sides use seq_cst accesses and there is nothing to do.
  */
 void bufpool_heavy_barrier(void)
@@ -53,7 +53,7 @@ void bufpool_heavy_barrier(void)
 		vma_log_once(VMA_LOG_PANIC, "bufpool: membarrier failed after it was registered (errno %d)", errno);
 }
 
-static void thread_exit(void *arg)
+static void bufpool_flush_thread_caches_at_thread_exit(void *arg)
 {
 	uint32_t index = bufpool_thread_index - 1;
 
@@ -92,12 +92,12 @@ uint32_t bufpool_thread_register(void)
 	return bufpool_thread_index;
 }
 
-static void fork_prepare(void)
+static void bufpool_lock_registry_before_fork(void)
 {
 	pthread_mutex_lock(&registry_lock);
 }
 
-static void fork_parent(void)
+static void bufpool_unlock_registry_in_fork_parent(void)
 {
 	pthread_mutex_unlock(&registry_lock);
 }
@@ -106,7 +106,7 @@ static void fork_parent(void)
  * In the child only the forking thread lives. What other threads' caches held at that moment is lost to it (or
  * reclaimed, if they were not just at work); flags that they held stay taken, which costs speed and nothing else.
  */
-static __attribute__((cold)) void fork_child(void)
+static __attribute__((cold)) void bufpool_reset_after_fork_in_child(void)
 {
 	/* Held by the parent's thread of another id, which glibc does not let a child unlock. */
 	registry_lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -117,9 +117,11 @@ static __attribute__((cold)) void fork_child(void)
 static void thread_caches_init(void)
 {
 	bufpool_without_membarrier = !membarrier_register();
-	thread_caches_init_rc = -pthread_key_create(&thread_exit_tls_key, thread_exit);
+	thread_caches_init_rc = -pthread_key_create(&thread_exit_tls_key, bufpool_flush_thread_caches_at_thread_exit);
 	if (thread_caches_init_rc == 0)
-		thread_caches_init_rc = -pthread_atfork(fork_prepare, fork_parent, fork_child);
+		thread_caches_init_rc =
+		        -pthread_atfork(bufpool_lock_registry_before_fork, bufpool_unlock_registry_in_fork_parent,
+		                        bufpool_reset_after_fork_in_child);
 }
 
 int bufpool_thread_caches_init_once(void)

@@ -65,7 +65,7 @@ _Static_assert(offsetof(struct vma_conf, select_poll_os_force) < offsetof(struct
                "it decides both defaults");
 _Static_assert(offsetof(struct vma_conf, timer_resolution_msec) < offsetof(struct vma_conf, tcp_timer_resolution_msec),
                "it is the least, if it is given");
-static int64_t conf_default_in_force(const struct load *load, const struct conf_param *param)
+static int64_t conf_param_default_given_other_params(const struct load *load, const struct conf_param *param)
 {
 	if (param->offset == offsetof(struct vma_conf, log_details) && load->conf->tracelevel >= VMA_LOG_DEBUG)
 		return DETAILS_OF_DEBUG;
@@ -84,7 +84,8 @@ static void warn_bad_number(const struct conf_param *asked, const char *given, i
 
 	vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s (it takes %s); using %s", asked->name, QUOTED_MAX, given,
 	             strlen(given) > QUOTED_MAX ? "..." : "", rc == -ERANGE ? "out of range" : "not understood",
-	             conf_form_values(asked, values), conf_form_show(used, value, shown, &label));
+	             conf_param_allowed_values_text(asked, values),
+	             conf_param_format_value(used, value, shown, &label));
 }
 
 static int64_t conf_param_min(const struct load *load, const struct conf_param *asked)
@@ -115,8 +116,8 @@ static int64_t conf_clamp_number(const struct load *load, const struct conf_para
 static void conf_load_number(const struct load *load, const struct conf_param *param, const struct conf_param *asked,
                              const char *given)
 {
-	int64_t fallback = conf_default_in_force(load, param), value = fallback;
-	int rc = given != NULL ? conf_form_parse(asked, given, &value) : 0;
+	int64_t fallback = conf_param_default_given_other_params(load, param), value = fallback;
+	int rc = given != NULL ? conf_param_parse_value(asked, given, &value) : 0;
 
 	if (rc < 0 && !load->quiet)
 		warn_bad_number(asked, given, rc, param, fallback);
@@ -125,7 +126,8 @@ static void conf_load_number(const struct load *load, const struct conf_param *p
 }
 
 /* `name`: under which it was given. */
-static void conf_load_text(struct load *load, const struct conf_param *param, const char *name, const char *given)
+static void conf_load_text_param_or_default(struct load *load, const struct conf_param *param, const char *name,
+                                            const char *given)
 {
 	size_t size = given != NULL ? strlen(given) + 1 : 0;
 	const char *fallback = conf_default_text(param, load->conf->spec), *reason = NULL;
@@ -152,8 +154,8 @@ static void conf_load_text(struct load *load, const struct conf_param *param, co
 }
 
 /* VMA_HUGETBL, the predecessor of VMA_MEM_ALLOC_TYPE, was a switch: 1 means 2, 0 the default. */
-static void conf_load_hugetbl(const struct load *load, const struct conf_param *param, const char *name,
-                              const char *given)
+static void conf_load_old_hugetbl_as_mem_alloc_type(const struct load *load, const struct conf_param *param,
+                                                    const char *name, const char *given)
 {
 	static const struct conf_choice choices[] = {{.value = 0}, {.value = 1}};
 	static const struct conf_form form = {.values = "0, 1", .choices = choices, .count = 2};
@@ -161,10 +163,10 @@ static void conf_load_hugetbl(const struct load *load, const struct conf_param *
 	int64_t on = -1;
 
 	/* 0 and 1 stand for other numbers in param's terms, and what is neither is warned of in hugetbl's. */
-	if (conf_form_parse(&hugetbl, given, &on) < 0) {
+	if (conf_param_parse_value(&hugetbl, given, &on) < 0) {
 		conf_load_number(load, param, &hugetbl, given);
 	} else {
-		conf_set_number(load, param, on == 1 ? 2 : conf_default_in_force(load, param));
+		conf_set_number(load, param, on == 1 ? 2 : conf_param_default_given_other_params(load, param));
 		note_param_given(load, param, true);
 	}
 }
@@ -176,7 +178,7 @@ struct said {
 	bool hugetbl;
 };
 
-static bool conf_value_under_name(const struct load *load, const char *name, struct said *said)
+static bool conf_find_env_value_by_name(const struct load *load, const char *name, struct said *said)
 {
 	said->value = env_find(load, name);
 	if (said->value != NULL)
@@ -191,8 +193,9 @@ static bool conf_find_env_value(const struct load *load, const struct conf_param
 
 	*said = (struct said){.value = NULL};
 	for (int twins = 0; twins < 2; twins++) {
-		if (!twins ? conf_value_under_name(load, param->name, said)
-		           : conf_twin(param->name, twin) && conf_value_under_name(load, twin, said))
+		if (!twins ? conf_find_env_value_by_name(load, param->name, said)
+		           : conf_make_twin_env_name(param->name, twin) &&
+		                     conf_find_env_value_by_name(load, twin, said))
 			return true;
 		for (size_t i = 0; i < conf_alias_count; i++) {
 			const struct conf_alias *alias = &conf_aliases[i];
@@ -200,8 +203,9 @@ static bool conf_find_env_value(const struct load *load, const struct conf_param
 			if (strcmp(alias->means, param->name) != 0)
 				continue;
 			said->hugetbl = strcmp(alias->name, CONF_OLD_MEM_ALLOC_TYPE) == 0;
-			if (!twins ? conf_value_under_name(load, alias->name, said)
-			           : conf_twin(alias->name, twin) && conf_value_under_name(load, twin, said))
+			if (!twins ? conf_find_env_value_by_name(load, alias->name, said)
+			           : conf_make_twin_env_name(alias->name, twin) &&
+			                     conf_find_env_value_by_name(load, twin, said))
 				return true;
 			said->hugetbl = false;
 		}
@@ -225,18 +229,18 @@ static void conf_load_param(struct load *load, const struct conf_param *param)
 	if (said.value != NULL)
 		asked.name = said.name;
 	if (param->type == CONF_TEXT)
-		conf_load_text(load, param, asked.name, said.value);
+		conf_load_text_param_or_default(load, param, asked.name, said.value);
 	else if (said.hugetbl)
-		conf_load_hugetbl(load, param, asked.name, said.value);
+		conf_load_old_hugetbl_as_mem_alloc_type(load, param, asked.name, said.value);
 	else
 		conf_load_number(load, param, &asked, said.value);
 	if (!load->quiet && load->conf->given[param - conf_params])
 		conf_warn_no_effect(param, asked.name);
 }
 
-static void warn_unknown(const char *name, size_t len)
+static void conf_warn_of_unknown_env_var(const char *name, size_t len)
 {
-	const char *nearest = conf_nearest(name, len), *more = len > QUOTED_MAX ? "..." : "";
+	const char *nearest = conf_find_similar_name(name, len), *more = len > QUOTED_MAX ? "..." : "";
 	int shown = (int)(len > QUOTED_MAX ? QUOTED_MAX : len);
 
 	if (nearest != NULL)
@@ -246,18 +250,18 @@ static void warn_unknown(const char *name, size_t len)
 		vma_log_once(VMA_LOG_WARN, "%.*s%s is set, and is no parameter: it has no effect", shown, name, more);
 }
 
-static void conf_warn_unknown_names(const struct load *load)
+static void conf_warn_of_unknown_env_vars(const struct load *load)
 {
 	for (char *const *entry = load->env; entry != NULL && *entry != NULL; entry++) {
 		size_t len = strcspn(*entry, "=");
 
 		if ((strncmp(*entry, "VMA_", 4) == 0 || strncmp(*entry, "XLIO_", 5) == 0) && (*entry)[len] == '=' &&
-		    !conf_knows(*entry, len))
-			warn_unknown(*entry, len);
+		    !conf_has_param_or_alias_name(*entry, len))
+			conf_warn_of_unknown_env_var(*entry, len);
 	}
 }
 
-void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet)
+void conf_load_all_params_from_env(struct vma_conf *conf, char *const *env, bool secure, bool quiet)
 {
 	struct load load = {.conf = conf, .env = env, .secure = secure, .quiet = quiet};
 
@@ -265,17 +269,17 @@ void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool qui
 	for (size_t i = 0; i < conf_param_count; i++)
 		conf_load_param(&load, &conf_params[i]);
 	if (!quiet)
-		conf_warn_unknown_names(&load);
+		conf_warn_of_unknown_env_vars(&load);
 }
 
 void vma_conf_load(struct vma_conf *conf, char *const *env)
 {
-	conf_load_as(conf, env, getauxval(AT_SECURE) != 0, false);
+	conf_load_all_params_from_env(conf, env, getauxval(AT_SECURE) != 0, false);
 }
 
-void vma_conf_peek(struct vma_conf *conf, char *const *env)
+void vma_conf_load_without_warnings(struct vma_conf *conf, char *const *env)
 {
-	conf_load_as(conf, env, getauxval(AT_SECURE) != 0, true);
+	conf_load_all_params_from_env(conf, env, getauxval(AT_SECURE) != 0, true);
 }
 
 void vma_conf_log_attr(const struct vma_conf *conf, struct vma_log_attr *attr)
@@ -288,12 +292,12 @@ void vma_conf_log_attr(const struct vma_conf *conf, struct vma_log_attr *attr)
 	};
 }
 
-int vma_conf_start(struct vma_conf *conf, char *const *env)
+int vma_conf_load_and_init_log(struct vma_conf *conf, char *const *env)
 {
 	struct vma_log_attr attr;
 	int rc;
 
-	vma_conf_peek(conf, env);
+	vma_conf_load_without_warnings(conf, env);
 	vma_conf_log_attr(conf, &attr);
 	rc = vma_log_init(&attr);
 	vma_conf_load(conf, env);

@@ -45,7 +45,7 @@ static void show_param(const struct vma_conf *conf, const struct conf_param *par
 	char out[CONF_SHOWN_MAX], noted[SHOWN_MAX];
 
 	shown = param->type == CONF_TEXT ? conf_get_text(conf, param)
-	                                 : conf_form_show(param, conf_get_number(conf, param), out, &label);
+	                                 : conf_param_format_value(param, conf_get_number(conf, param), out, &label);
 	if (conf_param_is_unset(conf, param))
 		shown = param->form->unset;
 	/* Of what has no effect no default is shown, as if it held. */

@@ -14,7 +14,7 @@ static int hex_digit_value(char c)
 }
 
 /* Digits from the last to the first: each is four processors. */
-static int parse_mask(const char *digits, cpu_set_t *cpus)
+static int conf_parse_hex_cpu_mask(const char *digits, cpu_set_t *cpus)
 {
 	const size_t len = strlen(digits);
 
@@ -35,7 +35,7 @@ static int parse_mask(const char *digits, cpu_set_t *cpus)
 }
 
 /* At *text; moves it behind the number. -1: there is none, or no such processor. */
-static int parse_cpu(const char **text)
+static int conf_parse_cpu_number(const char **text)
 {
 	int cpu = -1;
 
@@ -47,14 +47,14 @@ static int parse_cpu(const char **text)
 	return cpu;
 }
 
-static int parse_list(const char *text, cpu_set_t *cpus)
+static int conf_parse_cpu_ranges(const char *text, cpu_set_t *cpus)
 {
 	for (;;) {
-		int first = parse_cpu(&text), last = first;
+		int first = conf_parse_cpu_number(&text), last = first;
 
 		if (*text == '-') {
 			text++;
-			last = parse_cpu(&text);
+			last = conf_parse_cpu_number(&text);
 		}
 		if (first < 0 || last < first || (*text != ',' && *text != '\0'))
 			return -EINVAL;
@@ -65,7 +65,7 @@ static int parse_list(const char *text, cpu_set_t *cpus)
 	}
 }
 
-int vma_conf_cpus(const char *text, cpu_set_t *cpus)
+int vma_conf_parse_cpus(const char *text, cpu_set_t *cpus)
 {
 	int rc;
 
@@ -73,9 +73,9 @@ int vma_conf_cpus(const char *text, cpu_set_t *cpus)
 	if (strcmp(text, "-1") == 0)
 		return 0;
 	if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
-		rc = parse_mask(text + 2, cpus);
+		rc = conf_parse_hex_cpu_mask(text + 2, cpus);
 	else
-		rc = parse_list(text, cpus);
+		rc = conf_parse_cpu_ranges(text, cpus);
 	if (rc == 0 && CPU_COUNT(cpus) == 0)
 		rc = -EINVAL;
 	return rc < 0 ? rc : CPU_COUNT(cpus);

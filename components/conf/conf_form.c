@@ -42,7 +42,7 @@ const struct conf_form conf_form_PRIVILEGED = {
 const struct conf_form conf_form_RX_PREFETCH = {.open = true, .most = VMA_CONF_RX_PREFETCH_MOST};
 const struct conf_form conf_form_MSS = {
         .open = true, .least = VMA_CONF_MSS_LEAST, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};
-/* What holds of moderation while it is not set depends on the others of its parameters: vma_ring_conf. */
+/* What holds of moderation while it is not set depends on the others of its parameters: vma_ring_conf_to_ring_attr. */
 const struct conf_form conf_form_MODERATION = {.unset = "as far as asked for",
                                                .values = "0, 1",
                                                CHOICES({0, NULL, "Disabled", NULL}, {1, NULL, "Enabled", NULL})};
@@ -55,13 +55,13 @@ const struct conf_form conf_form_EXCEPTION = {
         CHOICES({-2, NULL, "-2 (exit at failed start)", NULL}, {-1, NULL, "-1 (just log debug message)", NULL},
                 {0, NULL, "0 (log debug, leave to OS)", NULL}, {1, NULL, "1 (log error, leave to OS)", NULL},
                 {2, NULL, "2 (log error, fail)", NULL}, {3, NULL, "3 (log error, abort)", NULL})};
-static bool names_cpus(const char *text)
+static bool is_valid_cpu_list(const char *text)
 {
 	cpu_set_t cpus;
 
-	return vma_conf_cpus(text, &cpus) >= 0;
+	return vma_conf_parse_cpus(text, &cpus) >= 0;
 }
-const struct conf_form conf_form_AFFINITY = {.values = "-1, 0xMASK, LIST", .understands = names_cpus};
+const struct conf_form conf_form_AFFINITY = {.values = "-1, 0xMASK, LIST", .understands = is_valid_cpu_list};
 const struct conf_form conf_form_THREAD_MODE = {.values = "0, 1, 2, 3",
                                                 CHOICES({0, NULL, "Single", NULL}, {1, NULL, "Multi spin lock", NULL},
                                                         {2, NULL, "Multi mutex lock", NULL},
@@ -112,7 +112,7 @@ const struct conf_form conf_form_SKIP_POLL = {
 const struct conf_form conf_form_MULTILOCK = {.values = "0, 1",
                                               CHOICES({0, NULL, "Spin", NULL}, {1, NULL, "Mutex", NULL})};
 
-static int digit_value(char c)
+static int hex_digit_to_int(char c)
 {
 	if (c >= '0' && c <= '9')
 		return c - '0';
@@ -137,7 +137,7 @@ static int parse_number(const char *text, int64_t *value)
 	if (*p == '\0')
 		return -EINVAL;
 	for (; *p != '\0'; p++) {
-		int digit = digit_value(*p);
+		int digit = hex_digit_to_int(*p);
 		if (digit >= base)
 			return -EINVAL;
 		overflow |= __builtin_mul_overflow(n, base, &n) || __builtin_add_overflow(n, digit, &n);
@@ -166,7 +166,7 @@ static int parse_word(const struct conf_form *form, const char *text, int64_t *v
 	return -EINVAL;
 }
 
-static int parse_level(const char *text, int64_t *value)
+static int conf_parse_log_level(const char *text, int64_t *value)
 {
 	enum vma_log_level level;
 	int rc = vma_log_level_parse(text, &level);
@@ -176,14 +176,14 @@ static int parse_level(const char *text, int64_t *value)
 	return rc;
 }
 
-int conf_form_parse(const struct conf_param *param, const char *text, int64_t *value)
+int conf_param_parse_value(const struct conf_param *param, const char *text, int64_t *value)
 {
 	const struct conf_form *form = param->form;
 	int64_t n;
 	int rc;
 
 	if (form->log_level)
-		return parse_level(text, value);
+		return conf_parse_log_level(text, value);
 	if (parse_word(form, text, value) == 0)
 		return 0;
 	if (form->words_only)
@@ -199,7 +199,8 @@ int conf_form_parse(const struct conf_param *param, const char *text, int64_t *v
 	return 0;
 }
 
-const char *conf_form_show(const struct conf_param *param, int64_t value, char out[CONF_SHOWN_MAX], const char **label)
+const char *conf_param_format_value(const struct conf_param *param, int64_t value, char out[CONF_SHOWN_MAX],
+                                    const char **label)
 {
 	const struct conf_choice *choice = conf_choice_of_value(param->form, value);
 
@@ -213,7 +214,7 @@ const char *conf_form_show(const struct conf_param *param, int64_t value, char o
 	return out;
 }
 
-const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN_MAX])
+const char *conf_param_allowed_values_text(const struct conf_param *param, char out[CONF_SHOWN_MAX])
 {
 	if (param->form->values != NULL)
 		return param->form->values;

@@ -22,7 +22,7 @@ const struct conf_alias conf_aliases[] = {
 };
 const size_t conf_alias_count = sizeof(conf_aliases) / sizeof(conf_aliases[0]);
 
-bool conf_twin(const char *name, char out[CONF_NAME_MAX])
+bool conf_make_twin_env_name(const char *name, char out[CONF_NAME_MAX])
 {
 	size_t len = strlen(name);
 
@@ -42,10 +42,11 @@ static bool env_name_matches_or_xlio_twin(const char *text, size_t len, const ch
 {
 	char twin[CONF_NAME_MAX];
 
-	return env_name_matches(text, len, name) || (conf_twin(name, twin) && env_name_matches(text, len, twin));
+	return env_name_matches(text, len, name) ||
+	       (conf_make_twin_env_name(name, twin) && env_name_matches(text, len, twin));
 }
 
-bool conf_knows(const char *name, size_t len)
+bool conf_has_param_or_alias_name(const char *name, size_t len)
 {
 	for (size_t i = 0; i < conf_param_count; i++)
 		if (env_name_matches_or_xlio_twin(name, len, conf_params[i].name))
@@ -86,7 +87,7 @@ static size_t edit_distance(const char *a, size_t a_len, const char *b, size_t b
 }
 
 /* What comes after the prefix that is common to all names. */
-static const char *stem(const char *name, size_t *len)
+static const char *conf_name_without_prefix(const char *name, size_t *len)
 {
 	const char *prefixes[] = {OURS, TWIN};
 
@@ -101,9 +102,9 @@ static const char *stem(const char *name, size_t *len)
 	return name;
 }
 
-const char *conf_nearest(const char *name, size_t len)
+const char *conf_find_similar_name(const char *name, size_t len)
 {
-	const char *wanted = stem(name, &len), *nearest = NULL;
+	const char *wanted = conf_name_without_prefix(name, &len), *nearest = NULL;
 	size_t best = len / 3 + 1; /* a third of the letters may be wrong; of fewer than three, none */
 
 	if (len >= CONF_NAME_MAX)
@@ -111,7 +112,7 @@ const char *conf_nearest(const char *name, size_t len)
 	for (size_t i = 0; i < conf_param_count + conf_alias_count; i++) {
 		const char *full = i < conf_param_count ? conf_params[i].name : conf_aliases[i - conf_param_count].name;
 		size_t full_len = strlen(full), distance;
-		const char *there = stem(full, &full_len);
+		const char *there = conf_name_without_prefix(full, &full_len);
 
 		distance = edit_distance(wanted, len, there, full_len);
 		if (distance < best) {

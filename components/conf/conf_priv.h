@@ -62,11 +62,11 @@ extern const size_t conf_alias_count;
 #define CONF_OLD_MEM_ALLOC_TYPE "VMA_HUGETBL" /* its values mean others */
 
 /* The XLIO_ name of a VMA_ name. False: `name` is none, or too long. */
-bool conf_twin(const char *name, char out[CONF_NAME_MAX]);
+bool conf_make_twin_env_name(const char *name, char out[CONF_NAME_MAX]);
 /* Whether these `len` bytes are a name of the table, an alias, or the twin of any of them. */
-bool conf_knows(const char *name, size_t len);
+bool conf_has_param_or_alias_name(const char *name, size_t len);
 /* The name of the table or alias that is fewest edits away from these `len` bytes; NULL: all are too far. */
-const char *conf_nearest(const char *name, size_t len);
+const char *conf_find_similar_name(const char *name, size_t len);
 /* What is said beside a value of this class: "no meaning here". NULL: nothing, it has its effect. */
 const char *conf_class_note(enum conf_class class);
 
@@ -86,11 +86,12 @@ int64_t conf_get_number(const struct vma_conf *conf, const struct conf_param *pa
 const char *conf_get_text(const struct vma_conf *conf, const struct conf_param *param);
 
 /* 0; -EINVAL not a value of this form; -ERANGE a number outside min and max. */
-int conf_form_parse(const struct conf_param *param, const char *text, int64_t *value);
+int conf_param_parse_value(const struct conf_param *param, const char *text, int64_t *value);
 /* As the banner prints it; returns `out`. *label is the label that belongs to it. */
-const char *conf_form_show(const struct conf_param *param, int64_t value, char out[CONF_SHOWN_MAX], const char **label);
+const char *conf_param_format_value(const struct conf_param *param, int64_t value, char out[CONF_SHOWN_MAX],
+                                    const char **label);
 /* What may be given, for people. */
-const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN_MAX]);
+const char *conf_param_allowed_values_text(const struct conf_param *param, char out[CONF_SHOWN_MAX]);
 
 extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL, conf_form_SPEC, conf_form_FILE,
         conf_form_DIRECTORY, conf_form_WORD, conf_form_RING_LOGIC, conf_form_LIMIT, conf_form_MSS, conf_form_AIM,
@@ -103,6 +104,6 @@ extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL
         conf_form_MODERATION_PERIOD;
 
 /* vma_conf_load with the process's state as an argument, for tests. */
-void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);
+void conf_load_all_params_from_env(struct vma_conf *conf, char *const *env, bool secure, bool quiet);
 
 #endif

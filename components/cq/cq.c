@@ -197,7 +197,7 @@ unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 	if (__builtin_expect(out < n, 0))
 		out += sort_polled_bufs(cq, packets + out, n - out);
 	vma_stats_add(&cq->count->packets, out);
-	if (__builtin_expect(out > vma_stats_read(&cq->count->poll_max), 0))
+	if (__builtin_expect(out > vma_stats_read_counter(&cq->count->poll_max), 0))
 		vma_stats_set(&cq->count->poll_max, out);
 	if (cq->owed >= cq->refill_at)
 		vma_cq_refill(cq);

@@ -95,7 +95,7 @@ struct vma_cq_hold_back vma_cq_hold_back(const struct vma_cq *cq)
 
 static void set_moderation(struct vma_cq *cq, struct vma_cq_moderation want)
 {
-	const int err = cq->sleepers_hold ? 0 : vma_nic_moderate(cq->qp, want.count, want.period_usec);
+	const int err = cq->sleepers_hold ? 0 : vma_nic_set_interrupt_moderation(cq->qp, want.count, want.period_usec);
 
 	if (err != 0) {
 		cq->sleepers_hold = true;
@@ -148,7 +148,7 @@ void cq_adapt_moderation(struct vma_cq *cq)
 	elapsed_ns = now_ns - cq->aim_since_ns;
 	if (elapsed_ns < cq->aim.interval_msec * NS_PER_MSEC)
 		return;
-	packets = vma_stats_read(&cq->count->packets);
+	packets = vma_stats_read_counter(&cq->count->packets);
 	wakeups = atomic_load_explicit(&cq->wakeups, memory_order_relaxed);
 	want = vma_cq_aim_step(&cq->aim, cq->moderation, packets - cq->aim_packets, wakeups - cq->aim_wakeups,
 	                       elapsed_ns);

@@ -86,7 +86,7 @@ static void recycle_packet(struct vma_cq *cq, struct vma_buf *packet)
 }
 
 /* Same bytes at the same offsets, in buffers of the spill pool; NULL when that has none. */
-static struct vma_buf *copy_held_packet(struct vma_cq *cq, const struct vma_buf *packet)
+static struct vma_buf *copy_packet_into_spill_buffers(struct vma_cq *cq, const struct vma_buf *packet)
 {
 	struct vma_buf *first = NULL, **link = &first;
 
@@ -116,7 +116,7 @@ struct vma_buf *cq_copy_packet_to_spill_pool(struct vma_cq *cq, struct vma_buf *
 	struct vma_buf *copy = NULL;
 
 	if (cq->spill_pool != NULL)
-		copy = copy_held_packet(cq, packet);
+		copy = copy_packet_into_spill_buffers(cq, packet);
 	if (copy != NULL) {
 		vma_nic_tap_on_copy(cq->qp, packet, copy);
 		vma_stats_add(&cq->count->copied_out, 1);

@@ -37,8 +37,8 @@ static ssize_t recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_ca
 	                                    : recv_zcopy_by_copying(file, fd, lend, flags);
 }
 
-ssize_t vma_extra_recvfrom(struct vma_file *file, int fd, void *buf, size_t len, int *flags, struct sockaddr *from,
-                           socklen_t *fromlen)
+ssize_t vma_extra_recvfrom_zcopy(struct vma_file *file, int fd, void *buf, size_t len, int *flags,
+                                 struct sockaddr *from, socklen_t *fromlen)
 {
 	struct sockaddr_storage name;
 	struct vma_recv_zcopy_call lend;
@@ -47,9 +47,9 @@ ssize_t vma_extra_recvfrom(struct vma_file *file, int fd, void *buf, size_t len,
 
 	if (!file_is_udp_or_tcp(file) || file->os_only || file->ops->recvmsg == NULL)
 		return -EBADF;
-	if (vma_copy(&wanted, flags, sizeof(wanted)) != 0)
+	if (vma_memcpy_or_efault(&wanted, flags, sizeof(wanted)) != 0)
 		return -EFAULT;
-	vma_lend_init(&lend, fd, buf, len, (wanted & MSG_VMA_ZCOPY_FORCE) != 0);
+	vma_recv_zcopy_call_init(&lend, fd, buf, len, (wanted & MSG_VMA_ZCOPY_FORCE) != 0);
 	if (from != NULL) {
 		lend.msg.msg_name = &name;
 		lend.msg.msg_namelen = sizeof(name);
@@ -58,9 +58,9 @@ ssize_t vma_extra_recvfrom(struct vma_file *file, int fd, void *buf, size_t len,
 	if (rc < 0)
 		return rc;
 	got = lend.msg.msg_flags | (lend.packets != 0 ? MSG_VMA_ZCOPY : 0);
-	given = vma_copy(flags, &got, sizeof(got));
+	given = vma_memcpy_or_efault(flags, &got, sizeof(got));
 	if (given == 0 && from != NULL)
-		given = vma_copy_name(&name, lend.msg.msg_namelen, from, fromlen);
+		given = vma_copy_sockaddr_to_program(&name, lend.msg.msg_namelen, from, fromlen);
 	return given < 0 ? given : rc;
 }
 
@@ -74,7 +74,7 @@ int vma_extra_free_packets(const struct vma_file *file, int fd, const struct vma
 	if (count == 0)
 		return is_offloaded ? 0 : -EINVAL;
 	for (size_t i = 0; i < count; i++) {
-		if (vma_copy(&packet, at, sizeof(packet)) != 0)
+		if (vma_memcpy_or_efault(&packet, at, sizeof(packet)) != 0)
 			return -EFAULT;
 		rc = vma_held_packet_free(file, fd, (uint64_t)(uintptr_t)packet.packet_id);
 		if (rc != 0)

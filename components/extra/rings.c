@@ -8,7 +8,7 @@
 enum { RINGS_MAX = 256 };
 
 /* The ring contexts of an offloaded socket, and how many there are, RINGS_MAX at most. */
-static int rings_of(struct vma_file *file, struct vma_ring_ctx **ring_ctxs)
+static int get_ring_ctxs_of_socket(struct vma_file *file, struct vma_ring_ctx **ring_ctxs)
 {
 	int n;
 
@@ -23,14 +23,14 @@ int vma_extra_get_rings_num(struct vma_file *file)
 {
 	struct vma_ring_ctx *ring_ctxs[RINGS_MAX];
 
-	return rings_of(file, ring_ctxs);
+	return get_ring_ctxs_of_socket(file, ring_ctxs);
 }
 
 /* A ring context that has ended by now is the socket's no more. */
 int vma_extra_get_ring_fds(struct vma_file *file, int *fds, int max)
 {
 	struct vma_ring_ctx *ring_ctxs[RINGS_MAX];
-	const int n = rings_of(file, ring_ctxs);
+	const int n = get_ring_ctxs_of_socket(file, ring_ctxs);
 	int given = 0;
 
 	if (n < 0 || max <= 0)
@@ -42,7 +42,7 @@ int vma_extra_get_ring_fds(struct vma_file *file, int *fds, int max)
 			continue;
 		if (fd < 0)
 			return fd;
-		if (vma_copy(&fds[given], &fd, sizeof(fd)) != 0)
+		if (vma_memcpy_or_efault(&fds[given], &fd, sizeof(fd)) != 0)
 			return -EFAULT;
 		given++;
 	}
@@ -50,17 +50,17 @@ int vma_extra_get_ring_fds(struct vma_file *file, int *fds, int max)
 }
 
 /* to NULL: the peer. */
-static int read_destination(const struct vma_file *file, const struct sockaddr *to, socklen_t len,
-                            struct sockaddr_in *out)
+static int copy_destination_as_ipv4_sockaddr(const struct vma_file *file, const struct sockaddr *to, socklen_t len,
+                                             struct sockaddr_in *out)
 {
 	union vma_name name;
-	const int rc = vma_name_read(file->family, to, len, &name);
+	const int rc = vma_name_copy_from_program_sockaddr(file->family, to, len, &name);
 
 	if (rc < 0)
 		return rc;
 	if (name.any.sa_family != AF_INET)
 		return -EAFNOSUPPORT;
-	*out = vma_name_in(&name);
+	*out = vma_name_to_sockaddr_in(&name);
 	return 0;
 }
 
@@ -74,7 +74,7 @@ int vma_extra_get_tx_ring_fd(struct vma_file *file, const struct sockaddr *to, s
 	    file->ops->tx_ring_ctx == NULL)
 		return -EINVAL;
 	if (to != NULL && file->kind == VMA_FILE_UDP)
-		rc = read_destination(file, to, len, &own);
+		rc = copy_destination_as_ipv4_sockaddr(file, to, len, &own);
 	else
 		to = NULL;
 	if (rc == 0)
@@ -93,16 +93,16 @@ int vma_extra_add_ring_profile(const struct vma_ring_type_attr *profile, vma_rin
 	struct vma_ring_type_attr own;
 	int added;
 
-	if (vma_copy(&own, profile, sizeof(own)) != 0)
+	if (vma_memcpy_or_efault(&own, profile, sizeof(own)) != 0)
 		return -EFAULT;
 	if (own.ring_type == VMA_RING_EXTERNAL_MEM)
 		return -EOPNOTSUPP;
 	if (own.ring_type != VMA_RING_PACKET || own.comp_mask != 0 || own.ring_pktq.comp_mask != 0)
 		return -EINVAL;
-	if (vma_copy(&added, key, sizeof(added)) != 0) /* before a profile is made in vain */
+	if (vma_memcpy_or_efault(&added, key, sizeof(added)) != 0) /* before a profile is made in vain */
 		return -EFAULT;
 	added = vma_inet_ring_profile_add();
-	return added < 0 ? added : vma_copy(key, &added, sizeof(added));
+	return added < 0 ? added : vma_memcpy_or_efault(key, &added, sizeof(added));
 }
 
 int vma_extra_modify_ring(const struct vma_modify_ring_attr *attr)
@@ -113,7 +113,7 @@ int vma_extra_modify_ring(const struct vma_modify_ring_attr *attr)
 	struct vma_file *file;
 	int rc = 0;
 
-	if (vma_copy(&own, attr, sizeof(own)) != 0)
+	if (vma_memcpy_or_efault(&own, attr, sizeof(own)) != 0)
 		return -EFAULT;
 	if (own.comp_bit_mask == 0 || (own.comp_bit_mask & ~known) != 0)
 		return -EINVAL;

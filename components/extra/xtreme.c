@@ -6,19 +6,19 @@
 #include <vma/sock_engine.h>
 
 /* Before the start nothing has been read yet, and a question starts nothing. */
-bool vma_extra_has_xtreme(void)
+bool vma_extra_is_socketxtreme_enabled(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 	struct vma_conf own;
 
 	if (engine != NULL)
 		return engine->conf.socketxtreme;
-	vma_conf_peek(&own, environ);
+	vma_conf_load_without_warnings(&own, environ);
 	return own.socketxtreme;
 }
 
 /* True: *rings are those that the descriptor stands for. */
-static bool rings_of(struct vma_file *file, uint64_t *rings)
+static bool file_get_rings_mask(struct vma_file *file, uint64_t *rings)
 {
 	if (file == NULL || file->ops->rings == NULL || file->kind == VMA_FILE_EXEC)
 		return false;
@@ -50,9 +50,9 @@ int vma_extra_xtreme_poll(struct vma_file *file, struct vma_completion_t *comple
 {
 	uint64_t rings;
 
-	if (!vma_extra_has_xtreme())
+	if (!vma_extra_is_socketxtreme_enabled())
 		return -EOPNOTSUPP;
-	if (!rings_of(file, &rings))
+	if (!file_get_rings_mask(file, &rings))
 		return -EBADF;
 	if (flags != 0 || n > INT32_MAX)
 		return -EINVAL;
@@ -63,15 +63,15 @@ int vma_extra_xtreme_poll(struct vma_file *file, struct vma_completion_t *comple
 
 int vma_extra_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 {
-	return vma_extra_has_xtreme() ? vma_xtreme_free_packets(packets, n) : -EOPNOTSUPP;
+	return vma_extra_is_socketxtreme_enabled() ? vma_xtreme_free_packets(packets, n) : -EOPNOTSUPP;
 }
 
 int vma_extra_xtreme_ref(const struct vma_buff_t *buff)
 {
-	return vma_extra_has_xtreme() ? vma_xtreme_ref(buff) : -EOPNOTSUPP;
+	return vma_extra_is_socketxtreme_enabled() ? vma_xtreme_ref(buff) : -EOPNOTSUPP;
 }
 
 int vma_extra_xtreme_free_buff(const struct vma_buff_t *buff)
 {
-	return vma_extra_has_xtreme() ? vma_xtreme_free_buff(buff) : -EOPNOTSUPP;
+	return vma_extra_is_socketxtreme_enabled() ? vma_xtreme_free_buff(buff) : -EOPNOTSUPP;
 }

@@ -49,7 +49,7 @@ static void dump_names(const struct vma_inet_sock_description *described, enum v
 		vma_log_write(level, "Reason : %s", vma_sock_reason_text(described->reason));
 }
 
-#define N(field) vma_stats_read(&s->field)
+#define N(field) vma_stats_read_counter(&s->field)
 
 static void dump_counts(const struct vma_stats_socket *s, enum vma_log_level level)
 {
@@ -91,7 +91,7 @@ void vma_inet_dump_begin(const struct vma_engine *engine, const struct vma_stats
 		vma_log_write(level, "Counters : none (VMA_STATS_FD_NUM)");
 		return;
 	}
-	vma_stats_copy(engine->stats, VMA_STATS_TYPE_SOCKET, stats, &counts);
+	vma_stats_copy_block(engine->stats, VMA_STATS_TYPE_SOCKET, stats, &counts);
 	dump_counts(&counts, level);
 }
 

@@ -28,5 +28,5 @@ void vma_inet_flush_sends_slow(struct vma_thread *self)
 	/* Who has the flag looks at the queue once more before, or after, it gives it back. */
 	if (queued && vma_ring_try_acquire(ring))
 		vma_ring_release(ring);
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 }

@@ -198,7 +198,7 @@ int vma_held_packet_add(struct vma_held_packets_owner *holder, int fd, const str
 }
 
 /* The word that the place has while this packet is held; false: it is not held. */
-static bool held_place_word_of_id(const struct place *place, uint64_t id, uint64_t *word)
+static bool held_place_get_word_if_id_is_held(const struct place *place, uint64_t id, uint64_t *word)
 {
 	*word = atomic_load_explicit(&place->word, memory_order_acquire);
 	return (*word & 1) != 0 && (*word & WORD_MASK) == id >> INDEX_BITS;
@@ -221,13 +221,13 @@ static bool held_place_is_of_this_process(const struct place *place)
 	return place->engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 }
 
-bool vma_held_packet_revoke(struct vma_held_packets_owner *holder, uint64_t id)
+bool vma_held_packet_undo_add(struct vma_held_packets_owner *holder, uint64_t id)
 {
 	struct place *place = held_place_of_id(id);
 	uint64_t word;
 	bool mine;
 
-	if (place == NULL || !held_place_word_of_id(place, id, &word) || !held_place_claim(place, word))
+	if (place == NULL || !held_place_get_word_if_id_is_held(place, id, &word) || !held_place_claim(place, word))
 		return false;
 	mine = held_place_is_of_this_process(place);
 	if (mine)
@@ -252,7 +252,7 @@ int vma_held_packet_free(const struct vma_file *file, int fd, uint64_t id)
 	uint32_t bytes;
 	bool mine;
 
-	if (place == NULL || !held_place_word_of_id(place, id, &word))
+	if (place == NULL || !held_place_get_word_if_id_is_held(place, id, &word))
 		return -ENOENT;
 	holder = atomic_load_explicit(&place->holder, memory_order_relaxed);
 	if (!holder_may_free_held_packet(file, fd, holder, atomic_load_explicit(&place->fd, memory_order_relaxed)) ||

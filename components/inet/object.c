@@ -10,7 +10,7 @@ bool vma_inet_socket_type_is(int domain, int type, int protocol, int wanted_type
 	       (protocol == 0 || protocol == wanted_protocol);
 }
 
-enum vma_sock_reason vma_inet_initial_reason(const struct vma_engine *engine)
+enum vma_sock_reason vma_inet_initial_offload_reason(const struct vma_engine *engine)
 {
 	if (engine == NULL)
 		return VMA_SOCK_ENGINE;
@@ -22,7 +22,7 @@ enum vma_sock_reason vma_inet_initial_reason(const struct vma_engine *engine)
 /* ---- statistics ---- */
 
 /* The name in two numbers, as readers take it; a process in another network namespace has no use for an index. */
-static void describe_interface(struct vma_stats_socket *stats, const struct vma_ring_ctx *ring_ctx)
+static void socket_stats_set_interface(struct vma_stats_socket *stats, const struct vma_ring_ctx *ring_ctx)
 {
 	uint64_t words[2] = {0, 0};
 
@@ -50,7 +50,7 @@ void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_in
 	vma_stats_set(&stats->peer_addr, ntohl(described->peer->sin_addr.s_addr));
 	vma_stats_set(&stats->peer_port, ntohs(described->peer->sin_port));
 	vma_stats_set(&stats->rx_limit_bytes, described->rx_limit_bytes);
-	describe_interface(stats, described->ring_ctx);
+	socket_stats_set_interface(stats, described->ring_ctx);
 }
 
 static bool engine_is_current_engine(const struct vma_engine *engine)
@@ -58,7 +58,7 @@ static bool engine_is_current_engine(const struct vma_engine *engine)
 	return engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 }
 
-void vma_inet_stats_closed(struct vma_engine *engine, _Atomic bool *counts)
+void vma_inet_stats_count_closed_socket(struct vma_engine *engine, _Atomic bool *counts)
 {
 	if (engine != NULL && engine_is_current_engine(engine))
 		vma_engine_stats_closed(engine, counts);

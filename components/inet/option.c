@@ -17,9 +17,9 @@ bool vma_inet_option_is_set(int fd, int level, int name, enum vma_inet_enabled_b
 	switch (how) {
 	case VMA_INET_BY_VALUE:
 	case VMA_INET_BY_ONE:
-		return vma_sock_get_int(fd, level, name, 0) != 0;
+		return vma_os_getsockopt_int_or(fd, level, name, 0) != 0;
 	case VMA_INET_BY_SIGN:
-		return vma_sock_get_int(fd, level, name, -1) >= 0;
+		return vma_os_getsockopt_int_or(fd, level, name, -1) >= 0;
 	case VMA_INET_BY_LENGTH:
 		return vma_os.getsockopt(fd, level, name, value, &len) == 0 && len > 0;
 	case VMA_INET_BY_RATE:
@@ -36,8 +36,8 @@ static bool read_number(int level, const void *value, socklen_t len, int *number
 	uint8_t byte;
 
 	if (len >= sizeof(*number))
-		return vma_copy(number, value, sizeof(*number)) == 0;
-	if (level != IPPROTO_IP || len == 0 || vma_copy(&byte, value, sizeof(byte)) != 0)
+		return vma_memcpy_or_efault(number, value, sizeof(*number)) == 0;
+	if (level != IPPROTO_IP || len == 0 || vma_memcpy_or_efault(&byte, value, sizeof(byte)) != 0)
 		return false;
 	*number = byte;
 	return true;
@@ -49,8 +49,9 @@ static bool pacing_rate_is_limited(const void *value, socklen_t len)
 	uint64_t rate;
 
 	if (len == sizeof(rate))
-		return vma_copy(&rate, value, sizeof(rate)) == 0 && rate != UINT64_MAX;
-	return len >= sizeof(rate32) && vma_copy(&rate32, value, sizeof(rate32)) == 0 && rate32 != UINT32_MAX;
+		return vma_memcpy_or_efault(&rate, value, sizeof(rate)) == 0 && rate != UINT64_MAX;
+	return len >= sizeof(rate32) && vma_memcpy_or_efault(&rate32, value, sizeof(rate32)) == 0 &&
+	       rate32 != UINT32_MAX;
 }
 
 bool vma_inet_option_enables(int level, enum vma_inet_enabled_by how, const void *value, socklen_t len)
@@ -81,5 +82,5 @@ int vma_inet_privileged_option(const struct vma_engine *engine, int level, int n
 		return -EPERM;
 	if (name != SO_RCVBUFFORCE && name != SO_SNDBUFFORCE && name != SO_MARK)
 		return -EPERM;
-	return len >= sizeof(*value) && vma_copy(value, from, sizeof(*value)) == 0 ? 0 : -EPERM;
+	return len >= sizeof(*value) && vma_memcpy_or_efault(value, from, sizeof(*value)) == 0 ? 0 : -EPERM;
 }

@@ -79,7 +79,7 @@ int vma_inet_set_ring_option(struct vma_file *file, int name, const void *value,
 		return -EOPNOTSUPP;
 	if (len != sizeof(attr))
 		return -EINVAL;
-	if (vma_copy(&attr, value, sizeof(attr)) != 0)
+	if (vma_memcpy_or_efault(&attr, value, sizeof(attr)) != 0)
 		return -EFAULT;
 	rc = ring_request_from_attr(&attr, &request);
 	rx = attr_has_bit(&attr, VMA_RING_ALLOC_MASK_RING_INGRESS) && attr.ingress;
@@ -95,7 +95,7 @@ int vma_inet_set_ring_option(struct vma_file *file, int name, const void *value,
 	return 0;
 }
 
-static struct vma_ring_request request_or_conf(const struct vma_file *file, enum vma_ring_ctx_side side)
+static struct vma_ring_request ring_request_of_file_or_conf(const struct vma_file *file, enum vma_ring_ctx_side side)
 {
 	struct vma_ring_request request = vma_file_ring_request(file, side);
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
@@ -106,7 +106,7 @@ static struct vma_ring_request request_or_conf(const struct vma_file *file, enum
 	return request;
 }
 
-static bool same_request(const struct vma_ring_request *a, const struct vma_ring_request *b)
+static bool ring_requests_are_equal(const struct vma_ring_request *a, const struct vma_ring_request *b)
 {
 	return a->logic == b->logic && a->user_id == b->user_id && a->profile == b->profile;
 }
@@ -114,26 +114,29 @@ static bool same_request(const struct vma_ring_request *a, const struct vma_ring
 /* That for receiving; engress says whether that for sending is the same. */
 int vma_inet_get_ring_option(const struct vma_file *file, int name, void *value, socklen_t *len)
 {
-	const struct vma_ring_request rx = request_or_conf(file, VMA_RING_CTX_RX),
-	                              tx = request_or_conf(file, VMA_RING_CTX_TX);
+	const struct vma_ring_request rx = ring_request_of_file_or_conf(file, VMA_RING_CTX_RX),
+	                              tx = ring_request_of_file_or_conf(file, VMA_RING_CTX_TX);
 	struct vma_ring_alloc_logic_attr attr = {
 	        .comp_mask = VMA_RING_ALLOC_MASK_RING_INGRESS | VMA_RING_ALLOC_MASK_RING_ENGRESS,
 	        .ring_alloc_logic = (ring_logic_t)rx.logic,
 	        .ring_profile_key = rx.profile,
 	        .user_id = rx.user_id,
 	        .ingress = 1,
-	        .engress = same_request(&rx, &tx),
+	        .engress = ring_requests_are_equal(&rx, &tx),
 	};
 	socklen_t room;
 
 	if (name != SO_VMA_RING_ALLOC_LOGIC)
 		return -EOPNOTSUPP;
-	if (vma_copy(&room, len, sizeof(room)) != 0)
+	if (vma_memcpy_or_efault(&room, len, sizeof(room)) != 0)
 		return -EFAULT;
 	if (room < sizeof(attr))
 		return -EINVAL;
 	attr.comp_mask |= (rx.profile != 0 ? VMA_RING_ALLOC_MASK_RING_PROFILE_KEY : 0) |
 	                  (rx.logic == VMA_RING_LOGIC_PER_USER_ID ? VMA_RING_ALLOC_MASK_RING_USER_ID : 0);
 	room = sizeof(attr);
-	return vma_copy(value, &attr, sizeof(attr)) != 0 || vma_copy(len, &room, sizeof(room)) != 0 ? -EFAULT : 0;
+	return vma_memcpy_or_efault(value, &attr, sizeof(attr)) != 0 ||
+	                       vma_memcpy_or_efault(len, &room, sizeof(room)) != 0
+	               ? -EFAULT
+	               : 0;
 }

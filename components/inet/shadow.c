@@ -32,7 +32,7 @@ ssize_t vma_inet_os_send(int fd, const struct msghdr *msg, int flags)
 {
 	ssize_t sent;
 
-	if (vma_inet_iov_is_own(msg) && msg->msg_name != NULL && msg->msg_control == NULL)
+	if (vma_inet_iov_is_library_memory(msg) && msg->msg_name != NULL && msg->msg_control == NULL)
 		sent = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
 		                     msg->msg_namelen);
 	else
@@ -54,20 +54,20 @@ int vma_inet_shadow_fd(struct vma_file *file, int fd, const _Atomic int *lingeri
 	return lingering != 0 ? lingering : -1;
 }
 
-int vma_inet_keep_shadow(int fd, uint64_t cookie)
+int vma_inet_dup_shadow_fd(int fd, uint64_t cookie)
 {
 	int copy, guarded;
 
 	if (cookie == 0)
 		return -ESTALE;
-	/* Where guards are: vma_fd_guard has nothing to move. */
+	/* Where guards are: vma_fd_move_high_and_guard has nothing to move. */
 	copy = vma_os.fcntl(fd, F_DUPFD_CLOEXEC, (void *)1000L);
 	if (copy < 0)
 		copy = vma_os.dup(fd);
 	if (copy < 0)
 		return -errno;
 	/* The number may have been closed unseen by us, and given out anew. */
-	guarded = vma_sock_cookie(copy) == cookie ? vma_fd_guard(copy) : -ESTALE;
+	guarded = vma_sock_cookie(copy) == cookie ? vma_fd_move_high_and_guard(copy) : -ESTALE;
 	if (guarded < 0)
 		vma_os.close(copy);
 	return guarded;

@@ -61,7 +61,7 @@ static void __attribute__((cold, noinline)) xtreme_account_retire(struct vma_xtr
 {
 	if (account->file != NULL)
 		vma_file_put(account->file);
-	vma_retire(&account->retired, xtreme_account_free);
+	vma_defer_free_until_no_readers(&account->retired, xtreme_account_free);
 }
 
 static inline void xtreme_account_uncharge(struct vma_xtreme_account *account, uint64_t bytes)
@@ -129,7 +129,7 @@ void vma_xtreme_destroy(struct vma_xtreme *xtreme)
 }
 
 /* The parent's places, which lead to the account, are not reached here. */
-void vma_xtreme_forked(struct vma_xtreme *xtreme)
+void vma_xtreme_reset_account_in_fork_child(struct vma_xtreme *xtreme)
 {
 	struct vma_xtreme_account *account = xtreme != NULL ? atomic_load(&xtreme->account) : NULL;
 
@@ -146,7 +146,7 @@ uint64_t vma_xtreme_held_bytes(const struct vma_xtreme *xtreme)
 
 /* ---- places ---- */
 
-static struct place *xtreme_place_table_get(void)
+static struct place *xtreme_place_table_find_or_map(void)
 {
 	struct place *map = atomic_load_explicit(&table, memory_order_acquire), *none = NULL;
 
@@ -171,7 +171,7 @@ static uint32_t __attribute__((noinline)) xtreme_spare_places_refill(struct vma_
 
 	if (first != 0)
 		return first;
-	map = xtreme_place_table_get();
+	map = xtreme_place_table_find_or_map();
 	first = atomic_load(&places);
 	do {
 		if (map == NULL || first == PLACES_MAX)
@@ -206,7 +206,7 @@ static inline struct place *xtreme_place_take(struct vma_xtreme_ring *ring)
 static inline void xtreme_place_give_back(struct place *place)
 {
 	const uint32_t index = (uint32_t)(place - atomic_load_explicit(&table, memory_order_relaxed));
-	struct vma_xtreme_ring *ring = xtreme_rings_at(ring_bit_of_place_run[index / RUN]);
+	struct vma_xtreme_ring *ring = xtreme_ring_get_by_bit(ring_bit_of_place_run[index / RUN]);
 	uint32_t head = atomic_load_explicit(&ring->returned, memory_order_relaxed);
 
 	do
@@ -216,7 +216,7 @@ static inline void xtreme_place_give_back(struct place *place)
 }
 
 /* Filled, and the application's with one reference; so far it has had none. */
-static inline void xtreme_place_publish(struct place *place)
+static inline void xtreme_place_hand_to_app_with_one_ref(struct place *place)
 {
 	const uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
 
@@ -244,7 +244,7 @@ xtreme_fill_further_places(struct vma_xtreme_ring *ring, struct vma_xtreme_accou
                            const struct vma_xtreme_packet *packet)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
-	struct place *map = xtreme_place_table_get(), *first = NULL, *place;
+	struct place *map = xtreme_place_table_find_or_map(), *first = NULL, *place;
 
 	for (unsigned i = packet->n; i-- > 1;) {
 		place = xtreme_place_take(ring);
@@ -268,14 +268,14 @@ xtreme_fill_further_places(struct vma_xtreme_ring *ring, struct vma_xtreme_accou
 	return NULL;
 }
 
-static void xtreme_place_publish_chain(struct place *place)
+static void xtreme_places_hand_chain_to_app(struct place *place)
 {
 	struct place *map = atomic_load_explicit(&table, memory_order_relaxed);
 
 	for (;;) {
 		const uint32_t next = atomic_load_explicit(&place->next, memory_order_relaxed);
 
-		xtreme_place_publish(place);
+		xtreme_place_hand_to_app_with_one_ref(place);
 		if (next == 0)
 			return;
 		place = &map[next - 1];
@@ -296,8 +296,9 @@ static inline void xtreme_set_hw_timestamp(struct vma_packet_desc_t *packet, uin
  * The first one, and the chain behind it; NULL: the account is full, or no memory. Each buffer of a chain costs a byte
  * more than it has: an account lives as long as something is charged to it, and a buffer may be empty.
  */
-static inline struct place *xtreme_place_packet(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account,
-                                                const struct vma_xtreme_packet *packet)
+static inline struct place *xtreme_charge_and_fill_packet_places(struct vma_xtreme_ring *ring,
+                                                                 struct vma_xtreme_account *account,
+                                                                 const struct vma_xtreme_packet *packet)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	const uint32_t cost = packet->cost + (packet->n > 1 ? packet->n : 0);
@@ -322,18 +323,18 @@ static inline struct place *xtreme_place_packet(struct vma_xtreme_ring *ring, st
 	                  packet->connection);
 	if (__builtin_expect(more == NULL, 1)) {
 		atomic_store_explicit(&place->next, 0, memory_order_relaxed);
-		xtreme_place_publish(place);
+		xtreme_place_hand_to_app_with_one_ref(place);
 		return place;
 	}
 	place->buff.next = &more->buff;
 	atomic_store_explicit(&place->next, (uint32_t)(more - atomic_load_explicit(&table, memory_order_relaxed)) + 1,
 	                      memory_order_relaxed);
-	xtreme_place_publish_chain(place);
+	xtreme_places_hand_chain_to_app(place);
 	return place;
 }
 
-enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
-                                      const struct vma_xtreme_packet *packet)
+enum vma_xtreme_given vma_xtreme_poll_add_packet_completion(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
+                                                            const struct vma_xtreme_packet *packet)
 {
 	struct vma_completion_t *to = vma_xtreme_next_completion(poll);
 	struct vma_xtreme_account *account;
@@ -342,7 +343,7 @@ enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_x
 	if (to == NULL)
 		return VMA_XTREME_NO_ROOM;
 	account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
-	place = account != NULL ? xtreme_place_packet(poll->ring, account, packet) : NULL;
+	place = account != NULL ? xtreme_charge_and_fill_packet_places(poll->ring, account, packet) : NULL;
 	if (__builtin_expect(place == NULL, 0))
 		return VMA_XTREME_REFUSED;
 	to->packet.num_bufs = packet->n;
@@ -373,8 +374,8 @@ static inline uint64_t xtreme_train_cost(struct vma_buf *const *bufs, unsigned n
 }
 
 static enum vma_xtreme_given __attribute__((cold, noinline))
-give_datagram_as_packet(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
-                        uint32_t src, uint16_t src_port_be)
+xtreme_poll_add_datagram_as_packet(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf,
+                                   uint64_t limit, uint32_t src, uint16_t src_port_be)
 {
 	const struct vma_fragment fragment = {.buf = buf, .off = buf->payload_off, .len = buf->payload_len};
 	const struct vma_xtreme_packet packet = {
@@ -388,13 +389,13 @@ give_datagram_as_packet(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
 	        .src_port_be = src_port_be,
 	};
 
-	return vma_xtreme_give(poll, xtreme, &packet);
+	return vma_xtreme_poll_add_packet_completion(poll, xtreme, &packet);
 }
 
 /* The usual case again, if all that it lacked was a look at the application's array, or places. */
 static enum vma_xtreme_given __attribute__((noinline))
-xtreme_give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
-                          uint32_t src, uint16_t src_port_be)
+xtreme_poll_add_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf,
+                              uint64_t limit, uint32_t src, uint16_t src_port_be)
 {
 	const bool lacked = poll->at == poll->end || poll->ring->spare == 0;
 
@@ -402,8 +403,9 @@ xtreme_give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtrem
 		return VMA_XTREME_NO_ROOM;
 	if (poll->ring->spare == 0)
 		poll->ring->spare = xtreme_spare_places_refill(poll->ring);
-	return lacked && poll->ring->spare != 0 ? vma_xtreme_give_datagram(poll, xtreme, buf, limit, src, src_port_be)
-	                                        : give_datagram_as_packet(poll, xtreme, buf, limit, src, src_port_be);
+	return lacked && poll->ring->spare != 0
+	               ? vma_xtreme_poll_add_datagram(poll, xtreme, buf, limit, src, src_port_be)
+	               : xtreme_poll_add_datagram_as_packet(poll, xtreme, buf, limit, src, src_port_be);
 }
 
 /* A datagram of one buffer, which the account has been charged for. */
@@ -420,7 +422,7 @@ static inline void xtreme_complete_datagram(struct vma_completion_t *to, struct 
 	place->account = account;
 	place->bytes = udp_queue_datagram_cost(len);
 	atomic_store_explicit(&place->next, 0, memory_order_relaxed);
-	xtreme_place_publish(place);
+	xtreme_place_hand_to_app_with_one_ref(place);
 	to->packet.num_bufs = 1;
 	to->packet.total_len = len;
 	to->packet.buff_lst = &place->buff;
@@ -433,8 +435,9 @@ static inline void xtreme_complete_datagram(struct vma_completion_t *to, struct 
 }
 
 /* The usual case is a leaf: all else goes the slow way before anything has changed. */
-enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
-                                               struct vma_buf *buf, uint64_t limit, uint32_t src, uint16_t src_port_be)
+enum vma_xtreme_given vma_xtreme_poll_add_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
+                                                   struct vma_buf *buf, uint64_t limit, uint32_t src,
+                                                   uint16_t src_port_be)
 {
 	struct vma_completion_t *to = poll->at;
 	struct vma_xtreme_ring *ring = poll->ring;
@@ -444,13 +447,13 @@ enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, str
 	uint64_t before;
 
 	if (__builtin_expect(to == poll->end || ring->spare == 0 || account == NULL, 0))
-		return xtreme_give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
+		return xtreme_poll_add_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
 	before = atomic_load_explicit(&account->bytes, memory_order_relaxed);
 	if (__builtin_expect(before - OPEN + cost > limit || !atomic_compare_exchange_strong_explicit(
 	                                                             &account->bytes, &before, before + cost,
 	                                                             memory_order_relaxed, memory_order_relaxed),
 	                     0))
-		return xtreme_give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
+		return xtreme_poll_add_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
 	xtreme_complete_datagram(to, xtreme_place_take_spare(ring), poll->arena, account, buf,
 	                         vma_xtreme_user_data(xtreme), &from);
 	poll->at = to + 1;
@@ -470,15 +473,16 @@ static bool xtreme_account_charge_train(struct vma_xtreme_account *account, uint
 	return true;
 }
 
-unsigned vma_xtreme_give_train(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *const *bufs,
-                               unsigned n, uint64_t limit, const struct sockaddr_in *src)
+unsigned vma_xtreme_poll_add_datagram_train(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
+                                            struct vma_buf *const *bufs, unsigned n, uint64_t limit,
+                                            const struct sockaddr_in *src)
 {
 	struct vma_completion_t *to = vma_xtreme_next_completion(poll);
 	struct vma_xtreme_account *account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
 	const uint64_t user_data = vma_xtreme_user_data(xtreme);
 	const struct vma_bufarena *arena = poll->arena;
 	struct vma_xtreme_ring *ring = poll->ring;
-	struct place *map = xtreme_place_table_get();
+	struct place *map = xtreme_place_table_find_or_map();
 	uint32_t spare = ring->spare;
 	unsigned given;
 
@@ -507,8 +511,8 @@ unsigned vma_xtreme_give_train(struct vma_xtreme_poll *poll, struct vma_xtreme *
 	return given;
 }
 
-bool vma_xtreme_give_event(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
-                           const struct sockaddr_in *src, int listen_fd)
+bool vma_xtreme_poll_add_event_completion(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme,
+                                          uint64_t events, const struct sockaddr_in *src, int listen_fd)
 {
 	struct vma_completion_t *to = vma_xtreme_next_completion(poll);
 
@@ -569,7 +573,7 @@ static void freeing_flush_places(struct freeing *freeing)
 
 	if (freeing->first == 0)
 		return;
-	home = xtreme_rings_at(freeing->home);
+	home = xtreme_ring_get_by_bit(freeing->home);
 	head = atomic_load_explicit(&home->returned, memory_order_relaxed);
 	do
 		atomic_store_explicit(&freeing->last->next, head, memory_order_relaxed);
@@ -788,7 +792,7 @@ static int __attribute__((noinline)) xtreme_free_packets_in_batches(const struct
 	while (n > 0 && rc == 0) {
 		const int here = n < FREE_BATCH ? n : FREE_BATCH;
 
-		rc = vma_copy(own, packets, (size_t)here * sizeof(own[0]));
+		rc = vma_memcpy_or_efault(own, packets, (size_t)here * sizeof(own[0]));
 		if (rc == 0)
 			rc = xtreme_free_batch(&freeing, own, here);
 		packets += here;
@@ -804,7 +808,7 @@ int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 
 	if (n != 1)
 		return xtreme_free_packets_in_batches(packets, n);
-	if (__builtin_expect(vma_copy(&buff, &packets->buff_lst, sizeof(buff)) != 0, 0))
+	if (__builtin_expect(vma_memcpy_or_efault(&buff, &packets->buff_lst, sizeof(buff)) != 0, 0))
 		return -EFAULT;
 	return __builtin_expect(xtreme_free_usual_packet(buff), 1) ? 0 : xtreme_free_packets_in_batches(packets, 1);
 }
@@ -843,9 +847,9 @@ int vma_xtreme_free_buff(const struct vma_buff_t *buff)
 }
 
 /* The parent's table stays mapped: the program may still read what it was given. */
-__attribute__((cold)) void vma_xtreme_fork_child(void)
+__attribute__((cold)) void vma_xtreme_drop_tables_in_fork_child(void)
 {
 	atomic_store(&table, NULL);
 	atomic_store(&places, 0);
-	xtreme_rings_fork_child();
+	xtreme_rings_clear_in_forked_child();
 }

@@ -16,7 +16,7 @@ static int set_user_data(struct vma_xtreme *xtreme, const void *value, socklen_t
 
 	if (len != sizeof(data))
 		return -EINVAL;
-	if (vma_copy(&data, value, sizeof(data)) != 0)
+	if (vma_memcpy_or_efault(&data, value, sizeof(data)) != 0)
 		return -EFAULT;
 	atomic_store_explicit(&xtreme->user_data, data, memory_order_relaxed);
 	/* A poll that sees this sees the number: it reads the other one after it. */
@@ -30,7 +30,7 @@ static int set_flow_tag(struct vma_xtreme *xtreme, const void *value, socklen_t 
 
 	if (len != sizeof(tag))
 		return -EINVAL;
-	if (vma_copy(&tag, value, sizeof(tag)) != 0)
+	if (vma_memcpy_or_efault(&tag, value, sizeof(tag)) != 0)
 		return -EFAULT;
 	if (tag == 0 || tag > FLOW_TAG_MAX)
 		return -EINVAL;
@@ -55,15 +55,15 @@ static int copy_option_to_caller(const void *own, socklen_t own_len, void *value
 {
 	socklen_t room;
 
-	if (vma_copy(&room, len, sizeof(room)) != 0)
+	if (vma_memcpy_or_efault(&room, len, sizeof(room)) != 0)
 		return -EFAULT;
 	if ((int)room < 0)
 		return -EINVAL;
 	if (room > own_len)
 		room = own_len;
-	if (vma_copy(value, own, room) != 0)
+	if (vma_memcpy_or_efault(value, own, room) != 0)
 		return -EFAULT;
-	return vma_copy(len, &room, sizeof(room));
+	return vma_memcpy_or_efault(len, &room, sizeof(room));
 }
 
 int vma_xtreme_getsockopt(const struct vma_xtreme *xtreme, int name, void *value, socklen_t *len)

@@ -22,9 +22,9 @@ enum { DEAD_XTREME_SOURCES_MAX = 64 };
 
 struct vma_xtreme_ring *_Atomic xtreme_rings[64];
 
-static struct vma_xtreme_ring *xtreme_ring_get(unsigned bit)
+static struct vma_xtreme_ring *xtreme_ring_get_or_create(unsigned bit)
 {
-	struct vma_xtreme_ring *ring = xtreme_rings_at(bit), *none = NULL;
+	struct vma_xtreme_ring *ring = xtreme_ring_get_by_bit(bit), *none = NULL;
 
 	if (ring != NULL)
 		return ring;
@@ -38,7 +38,7 @@ static struct vma_xtreme_ring *xtreme_ring_get(unsigned bit)
 	return none;
 }
 
-__attribute__((cold)) void xtreme_rings_fork_child(void)
+__attribute__((cold)) void xtreme_rings_clear_in_forked_child(void)
 {
 	for (unsigned bit = 0; bit < 64; bit++)
 		atomic_store(&xtreme_rings[bit], NULL);
@@ -48,7 +48,7 @@ __attribute__((cold)) void xtreme_rings_fork_child(void)
 
 struct vma_xtreme_source *vma_xtreme_source_create(struct vma_file *file, unsigned bit)
 {
-	struct vma_xtreme_ring *ring = xtreme_ring_get(bit);
+	struct vma_xtreme_ring *ring = xtreme_ring_get_or_create(bit);
 	struct vma_xtreme_source *source = ring != NULL ? vma_alloc(sizeof(*source)) : NULL;
 
 	if (source == NULL)
@@ -65,7 +65,7 @@ void vma_xtreme_source_put(struct vma_xtreme_source *source)
 		vma_free(source);
 }
 
-void vma_xtreme_post(struct vma_xtreme_source *source, uint32_t events)
+void vma_xtreme_queue_source_events(struct vma_xtreme_source *source, uint32_t events)
 {
 	struct vma_xtreme_ring *ring = source->ring;
 	struct vma_xtreme_source *head;
@@ -176,7 +176,7 @@ static bool xtreme_poll_has_room(const struct vma_xtreme_poll *poll)
  * A byte of each page is written: what is a completion's later is nobody's now. A thread that polls again with the same
  * array, or less of it, writes into it without a look, as anybody would.
  */
-struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
+struct vma_completion_t *vma_xtreme_check_array_is_writable(struct vma_xtreme_poll *poll)
 {
 	struct vma_thread *self = vma_thread_cache;
 	const uintptr_t end = xtreme_array_end(poll);
@@ -186,7 +186,7 @@ struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
 		return NULL;
 	poll->bad = end < (uintptr_t)poll->first; /* no array goes around the end of the addresses */
 	for (uintptr_t at = (uintptr_t)poll->first; at < end && !poll->bad; at = (at | (PAGE - 1)) + 1)
-		poll->bad = vma_copy((void *)at, &zero, 1) != 0;
+		poll->bad = vma_memcpy_or_efault((void *)at, &zero, 1) != 0;
 	if (poll->bad)
 		return NULL;
 	poll->end = poll->first + poll->n;
@@ -205,7 +205,7 @@ static inline bool xtreme_array_was_looked_at(const struct vma_thread *self, con
 
 /* Each source that is on the list now, once. */
 static void __attribute__((noinline))
-xtreme_poll_run_sources(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
+xtreme_poll_collect_events_of_sockets(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
 {
 	xtreme_take_posted_sources(ring);
 	for (uint32_t n = ring->n; n > 0 && xtreme_poll_has_room(poll); n--) {
@@ -231,33 +231,33 @@ xtreme_poll_run_sources(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ri
 	}
 }
 
-static inline void xtreme_poll_run_sources_if_any(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
+static inline void xtreme_poll_collect_events_if_any(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
 {
 	if (ring->first != NULL || atomic_load_explicit(&ring->arrived, memory_order_relaxed) != NULL)
-		xtreme_poll_run_sources(poll, ring);
+		xtreme_poll_collect_events_of_sockets(poll, ring);
 }
 
 static inline void xtreme_poll_ring(struct vma_thread *self, struct vma_xtreme_poll *poll, unsigned bit)
 {
-	struct vma_xtreme_ring *ring = xtreme_rings_at(bit);
+	struct vma_xtreme_ring *ring = xtreme_ring_get_by_bit(bit);
 
 	if (__builtin_expect(ring == NULL || !xtreme_ring_try_claim(ring), 0)) {
 		vma_ring_ctxs_progress(1ULL << bit);
 		return;
 	}
 	poll->ring = ring;
-	xtreme_poll_run_sources_if_any(poll, ring);
+	xtreme_poll_collect_events_if_any(poll, ring);
 	if (xtreme_poll_has_room(poll)) {
 		self->xtreme = poll;
 		vma_ring_ctxs_progress(1ULL << bit);
 		self->xtreme = NULL;
-		xtreme_poll_run_sources_if_any(poll, ring);
+		xtreme_poll_collect_events_if_any(poll, ring);
 	}
 	xtreme_ring_unclaim(ring);
 }
 
 /* `complete` drives no ring for this poll: so it is with sources of the list. */
-static bool xtreme_poll_complete_now(struct vma_thread *self, struct vma_file *file, uint32_t *events)
+static bool xtreme_poll_collect_events_of_file(struct vma_thread *self, struct vma_file *file, uint32_t *events)
 {
 	struct vma_xtreme_poll *poll = self->xtreme;
 	bool more;
@@ -276,11 +276,11 @@ void vma_xtreme_complete_or_post(struct vma_xtreme_source *source, uint32_t even
 
 	if (poll == NULL || poll->ring != source->ring || file == NULL || !xtreme_poll_has_room(poll) ||
 	    atomic_load(&source->queued)) {
-		vma_xtreme_post(source, events);
+		vma_xtreme_queue_source_events(source, events);
 		return;
 	}
-	if (xtreme_poll_complete_now(self, file, &events) || events != 0)
-		vma_xtreme_post(source, events);
+	if (xtreme_poll_collect_events_of_file(self, file, &events) || events != 0)
+		vma_xtreme_queue_source_events(source, events);
 }
 
 int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsigned n)

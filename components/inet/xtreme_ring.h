@@ -1,4 +1,5 @@
-/* xtreme_ring.h - what SocketXtreme has of a ring bit: sources with something to tell, and places for its completions. */
+/* xtreme_ring.h - what SocketXtreme has of a ring bit: sources with something to tell, and places for its completions.
+ * */
 #ifndef VMA_INET_XTREME_RING_H
 #define VMA_INET_XTREME_RING_H
 
@@ -28,10 +29,10 @@ struct vma_xtreme_source {
 };
 
 extern struct vma_xtreme_ring *_Atomic xtreme_rings[64] __attribute__((visibility("hidden")));
-static inline struct vma_xtreme_ring *xtreme_rings_at(unsigned bit)
+static inline struct vma_xtreme_ring *xtreme_ring_get_by_bit(unsigned bit)
 {
 	return atomic_load_explicit(&xtreme_rings[bit], memory_order_acquire);
 }
-void xtreme_rings_fork_child(void);
+void xtreme_rings_clear_in_forked_child(void);
 
 #endif

@@ -25,7 +25,7 @@
 static pthread_mutex_t adopt_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t recorded_epfds[RECORDED_WORDS] __attribute__((section(".bss.far")));
 
-void vma_iomux_epoll_record(int epfd)
+void vma_iomux_record_epoll_fd(int epfd)
 {
 	uint64_t bit = 1ULL << ((unsigned)epfd % 64);
 
@@ -34,11 +34,11 @@ void vma_iomux_epoll_record(int epfd)
 		atomic_fetch_or_explicit(&recorded_epfds[epfd / 64], bit, memory_order_relaxed);
 }
 
-void vma_iomux_epoll_record_copy(int from, int to)
+void vma_iomux_record_epoll_fd_dup(int from, int to)
 {
 	if ((unsigned)from < VMA_FD_LOW &&
 	    atomic_load_explicit(&recorded_epfds[from / 64], memory_order_relaxed) & 1ULL << ((unsigned)from % 64))
-		vma_iomux_epoll_record(to);
+		vma_iomux_record_epoll_fd(to);
 }
 
 /* ---- what the kernel says of a set ---- */
@@ -104,7 +104,7 @@ static bool epoll_fdinfo_next_member(struct fdinfo *info, int *fd, struct epoll_
 	return false;
 }
 
-static uint32_t count_members(int epfd)
+static uint32_t epoll_count_members_by_fdinfo(int epfd)
 {
 	struct epoll_event event;
 	struct fdinfo info;
@@ -136,7 +136,7 @@ static bool epoll_holds_fd(int outer, int inner, struct epoll_event *event)
 
 /* ---- becoming ours ---- */
 
-static int epoll_adopt_set_locked(int epfd, struct epoll_set **out);
+static int epoll_adopt_kernel_epfd_locked(int epfd, struct epoll_set **out);
 
 static void epoll_adopt_outer_set(int outer, int epfd, struct epoll_set *set)
 {
@@ -145,8 +145,8 @@ static void epoll_adopt_outer_set(int outer, int epfd, struct epoll_set *set)
 
 	if (!epoll_holds_fd(outer, epfd, &event))
 		return;
-	if (around != NULL || epoll_adopt_set_locked(outer, &around) == 0)
-		epoll_ctl_take_over(around, outer, &set->file, epfd, &event);
+	if (around != NULL || epoll_adopt_kernel_epfd_locked(outer, &around) == 0)
+		epoll_ctl_move_fd_from_kernel_to_set(around, outer, &set->file, epfd, &event);
 }
 
 static bool is_same_epoll(int a, int b)
@@ -156,7 +156,7 @@ static bool is_same_epoll(int a, int b)
 	return syscall(SYS_kcmp, self, self, KCMP_FILE, (unsigned long)a, (unsigned long)b) == 0;
 }
 
-static void epoll_adopt_recorded_outer(int fd, int epfd, struct epoll_set *set)
+static void epoll_adopt_dup_or_outer_of_set(int fd, int epfd, struct epoll_set *set)
 {
 	if (fd == epfd)
 		return;
@@ -171,24 +171,24 @@ static void epoll_adopt_all_recorded_outers(int epfd, struct epoll_set *set)
 	for (unsigned i = 0; i < RECORDED_WORDS; i++)
 		for (uint64_t left = atomic_load_explicit(&recorded_epfds[i], memory_order_relaxed); left != 0;
 		     left &= left - 1)
-			epoll_adopt_recorded_outer((int)(i * 64 + (unsigned)__builtin_ctzll(left)), epfd, set);
+			epoll_adopt_dup_or_outer_of_set((int)(i * 64 + (unsigned)__builtin_ctzll(left)), epfd, set);
 }
 
 /* Loops between sets the kernel has refused, so this ends. */
-static int epoll_adopt_set_locked(int epfd, struct epoll_set **out)
+static int epoll_adopt_kernel_epfd_locked(int epfd, struct epoll_set **out)
 {
 	struct epoll_set *set = epoll_set_create(epfd);
 	int rc;
 
 	if (set == NULL)
 		return -ENOMEM;
-	atomic_store(&set->n_os, count_members(epfd));
+	atomic_store(&set->n_os, epoll_count_members_by_fdinfo(epfd));
 	rc = vma_fd_install(epfd, &set->file);
 	if (rc < 0) {
 		vma_file_put(&set->file);
 		return rc;
 	}
-	vma_iomux_epoll_record(epfd);
+	vma_iomux_record_epoll_fd(epfd);
 	epoll_adopt_all_recorded_outers(epfd, set);
 	epoll_wake_kernel_waiters(set, epfd);
 	*out = set;
@@ -206,7 +206,7 @@ static void epoll_adopt_register_atfork(void)
 	pthread_atfork(NULL, NULL, adopt_lock_reset);
 }
 
-int epoll_adopt(int epfd, struct epoll_set **out)
+int epoll_set_find_or_adopt(int epfd, struct epoll_set **out)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int rc = 0;
@@ -215,7 +215,7 @@ int epoll_adopt(int epfd, struct epoll_set **out)
 	pthread_mutex_lock(&adopt_lock);
 	*out = epoll_set_find(epfd);
 	if (*out == NULL)
-		rc = epoll_adopt_set_locked(epfd, out);
+		rc = epoll_adopt_kernel_epfd_locked(epfd, out);
 	pthread_mutex_unlock(&adopt_lock);
 	return rc;
 }

@@ -31,7 +31,7 @@ static void epoll_take_ready_list(struct epoll_set *set)
 	for (; entry != NULL; entry = next, n++) {
 		struct epoll_item *item = (struct epoll_item *)((char *)entry - offsetof(struct epoll_item, entry));
 
-		next = ready_list_next(entry);
+		next = ready_list_previously_pushed_entry(entry);
 		item->is_pending = true;
 		TAILQ_INSERT_HEAD(&turned, item, pending);
 	}
@@ -56,11 +56,12 @@ static int store_epoll_event(struct epoll_event *to, uint32_t mask, const struct
 {
 	struct epoll_event event = {.events = mask, .data.u64 = item->data};
 
-	return vma_copy(to, &event, sizeof(event));
+	return vma_memcpy_or_efault(to, &event, sizeof(event));
 }
 
 /* Told. One-shot: nothing more until it is changed. Level: looked at again in the next call, after all others. */
-static void item_set_reported(struct epoll_set *set, struct epoll_item *item, uint32_t own, uint32_t mask)
+static void epoll_item_disable_or_requeue_reported(struct epoll_set *set, struct epoll_item *item, uint32_t own,
+                                                   uint32_t mask)
 {
 	item->os_events = 0;
 	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) & ~mask & EPOLLIN)
@@ -68,7 +69,7 @@ static void item_set_reported(struct epoll_set *set, struct epoll_item *item, ui
 	if (item->events & EPOLLONESHOT) {
 		atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
 		if (iomux_file_accept_rings(item->file) != 0)
-			epoll_item_count_rings(item);
+			epoll_item_update_rings_and_notify(item);
 	} else if (epoll_item_is_level_triggered(item) && own != 0) {
 		epoll_item_enqueue(set, item, false);
 	}
@@ -87,11 +88,12 @@ static uint32_t epoll_item_own_events(struct epoll_set *set, struct epoll_item *
 	if (__builtin_expect(all & VMA_POLL_OWN_OUT, 0)) {
 		item->os_events &= (uint16_t)~IOMUX_OUT;
 		if (item->in_s && !item->out_unpolled && (item->events & IOMUX_OUT) != 0)
-			epoll_shadow_ctl(set, EPOLL_CTL_MOD, item);
+			epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_MOD, item);
 	}
 	if (__builtin_expect(item->out_unpolled && !(all & (EPOLLOUT | VMA_POLL_OWN_OUT)), 0) &&
-	    epoll_item_reported_events(item, IOMUX_OUT) != 0 && epoll_shadow_ctl(set, EPOLL_CTL_MOD, item) == 0 &&
-	    iomux_os_poll(&shadow, 1) > 0)
+	    epoll_item_reported_events(item, IOMUX_OUT) != 0 &&
+	    epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_MOD, item) == 0 &&
+	    iomux_os_poll_nonblocking(&shadow, 1) > 0)
 		item->os_events |= (uint16_t)shadow.revents & IOMUX_OUT;
 	return epoll_item_reported_events(item, all);
 }
@@ -104,7 +106,7 @@ static int epoll_report_first_item(struct epoll_set *set, struct epoll_event *to
 
 	epoll_item_dequeue(set, item); /* before the look: see ready_list.h */
 	if (!item->live) {
-		epoll_item_recycle(set, item);
+		epoll_item_free_if_ended(set, item);
 		return 0;
 	}
 	own = epoll_item_own_events(set, item);
@@ -117,7 +119,7 @@ static int epoll_report_first_item(struct epoll_set *set, struct epoll_event *to
 		epoll_item_enqueue(set, item, true);
 		return -EFAULT;
 	}
-	item_set_reported(set, item, own, mask);
+	epoll_item_disable_or_requeue_reported(set, item, own, mask);
 	return 1;
 }
 
@@ -143,7 +145,7 @@ static int epoll_report_pending_items(struct epoll_set *set, struct epoll_event 
 static bool poll_members_epfd(struct epoll_set *set, int max)
 {
 	struct epoll_event answers[OS_EVENTS_MAX];
-	int n = iomux_os_epoll(set->members_epfd, answers, max < OS_EVENTS_MAX ? max : OS_EVENTS_MAX);
+	int n = iomux_os_epoll_nonblocking(set->members_epfd, answers, max < OS_EVENTS_MAX ? max : OS_EVENTS_MAX);
 	bool outer = false, stale = false;
 
 	iomux_note_os_polled_now(&set->os_polled);
@@ -175,7 +177,7 @@ static bool poll_members_epfd(struct epoll_set *set, int max)
 
 static int poll_app_epfd(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
 {
-	int n = max > 0 ? iomux_os_epoll(epfd, events, max) : 0;
+	int n = max > 0 ? iomux_os_epoll_nonblocking(epfd, events, max) : 0;
 
 	return n > 0 && set->kick >= 0 ? epoll_remove_kick_event(set, epfd, events, n) : n;
 }
@@ -245,7 +247,7 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 	set->os_told = 0;
 
 	if (__builtin_expect(atomic_load_explicit(&set->stale, memory_order_relaxed), 0))
-		epoll_set_refresh(set);
+		epoll_set_recreate_inner_epfd(set);
 	epoll_take_ready_list(set);
 	if (!epoll_set_os_poll_is_due(set, ask, policy)) {
 		n = epoll_report_pending_items(set, events, max);
@@ -271,7 +273,7 @@ static bool epoll_first_item_is_ready(struct epoll_set *set)
 		return true;
 	epoll_item_dequeue(set, item);
 	if (!item->live)
-		epoll_item_recycle(set, item);
+		epoll_item_free_if_ended(set, item);
 	else if (epoll_item_reported_events(item, iomux_file_poll(item->file)) != 0)
 		epoll_item_enqueue(set, item, false); /* events between the look and the leaving */
 	return false;
@@ -280,7 +282,7 @@ static bool epoll_first_item_is_ready(struct epoll_set *set)
 /* If somebody else collects at this moment, the answer is whether there was something to collect. */
 uint32_t epoll_set_poll(struct vma_file *file)
 {
-	struct epoll_set *set = epoll_set(file);
+	struct epoll_set *set = epoll_set_of_file(file);
 	bool ready;
 
 	if (!epoll_set_has_pending_events(set) && !atomic_load_explicit(&set->stale, memory_order_relaxed))
@@ -288,10 +290,10 @@ uint32_t epoll_set_poll(struct vma_file *file)
 	if (pthread_mutex_trylock(&set->lock) != 0)
 		return IOMUX_IN;
 	if (atomic_load_explicit(&set->stale, memory_order_relaxed))
-		epoll_set_refresh(set);
+		epoll_set_recreate_inner_epfd(set);
 	epoll_take_ready_list(set);
 	for (ready = false; !ready && !TAILQ_EMPTY(&set->pending);)
 		ready = epoll_first_item_is_ready(set);
-	epoll_set_unlock(set);
+	epoll_set_unlock_and_wake_waiter(set);
 	return ready ? IOMUX_IN : 0;
 }

@@ -30,7 +30,7 @@ stats_count_cpu_usage(const struct iomux_call *call, struct vma_stats_iomux *sta
 	thread_cpu_usage.looking_ticks = 0;
 }
 
-void iomux_call_end(const struct iomux_call *call, struct vma_stats_iomux *stats, int rc)
+void iomux_count_call_result(const struct iomux_call *call, struct vma_stats_iomux *stats, int rc)
 {
 	if (stats == NULL)
 		return;

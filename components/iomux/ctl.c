@@ -30,7 +30,7 @@ static int epoll_check_event_flags(uint32_t events)
 }
 
 /* What the shadow is asked for: not whether it is writable, if the file knows that by itself. */
-static uint32_t item_events_for_shadow(struct epoll_item *item)
+static uint32_t epoll_item_events_to_ask_kernel_for(struct epoll_item *item)
 {
 	uint32_t events = item->events;
 
@@ -44,7 +44,7 @@ static uint32_t item_events_for_shadow(struct epoll_item *item)
 static int epoll_add_inner_set_by_dup(struct epoll_set *set, struct epoll_item *item, struct epoll_event *event)
 {
 	long copy = syscall(SYS_fcntl, item->os_fd, F_DUPFD_CLOEXEC, 0);
-	int fd = copy >= 0 ? vma_fd_guard((int)copy) : -errno, rc;
+	int fd = copy >= 0 ? vma_fd_move_high_and_guard((int)copy) : -errno, rc;
 
 	if (fd < 0)
 		return fd;
@@ -64,10 +64,10 @@ static int epoll_add_inner_set_by_dup(struct epoll_set *set, struct epoll_item *
  * is told under the lock, after whatever was done here.
  *
  * A forked process that has not used the set yet has its parent's S, and a change would be the parent's: what the
- * process closes, the kernel would go on to tell its parent of. So S stays as it is, and epoll_set_refresh makes one of
- * the process's own from the items.
+ * process closes, the kernel would go on to tell its parent of. So S stays as it is, and epoll_set_recreate_inner_epfd
+ * makes one of the process's own from the items.
  */
-int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
+int epoll_update_item_in_kernel_shadow_set(struct epoll_set *set, int op, struct epoll_item *item)
 {
 	struct epoll_event event = {.data.u64 = epoll_item_key(item)};
 	bool is_set = item->file->kind == VMA_FILE_EPOLL, was_in_s = item->in_s;
@@ -79,13 +79,13 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 		return epoll_check_event_flags(item->events);
 	set->os_polled.tsc = 0;
 	if (op != EPOLL_CTL_DEL)
-		event.events = is_set ? item->events : item_events_for_shadow(item);
+		event.events = is_set ? item->events : epoll_item_events_to_ask_kernel_for(item);
 	item->out_unpolled = op != EPOLL_CTL_DEL && (item->events & ~event.events & IOMUX_OUT) != 0;
 	if (op == EPOLL_CTL_ADD && is_set) {
 		if (item->os_fd_own)
 			vma_fd_unguard_close(item->os_fd);
 		item->os_fd_own = false;
-		item->os_fd = epoll_set(item->file)->members_epfd;
+		item->os_fd = epoll_set_of_file(item->file)->members_epfd;
 	}
 	rc = kernel_epoll_ctl(set->members_epfd, op, item->os_fd, &event);
 	return rc == -EEXIST && op == EPOLL_CTL_ADD && is_set ? epoll_add_inner_set_by_dup(set, item, &event) : rc;
@@ -117,12 +117,12 @@ static int epoll_set_add_item(struct epoll_set *set, struct vma_file *file, int 
 	if (rc < 0)
 		return rc;
 	epoll_item_set_events(item, event->events, event->data.u64);
-	rc = epoll_shadow_ctl(set, EPOLL_CTL_ADD, item);
+	rc = epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_ADD, item);
 	if (rc < 0) {
 		epoll_item_remove(set, item);
 		return rc;
 	}
-	epoll_item_count_rings(item);
+	epoll_item_update_rings_and_notify(item);
 	epoll_item_enqueue_if_ready(set, item);
 	return 0;
 }
@@ -136,13 +136,13 @@ static int epoll_set_modify_item(struct epoll_set *set, struct epoll_item *item,
 	if ((events | event->events) & EPOLLEXCLUSIVE)
 		return -EINVAL;
 	epoll_item_set_events(item, event->events, event->data.u64);
-	rc = epoll_shadow_ctl(set, EPOLL_CTL_MOD, item);
+	rc = epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_MOD, item);
 	if (rc < 0) {
 		epoll_item_set_events(item, events, data);
 		atomic_store_explicit(&item->wanted, shot, memory_order_relaxed);
 	}
 	if (iomux_file_accept_rings(item->file) != 0)
-		epoll_item_count_rings(item);
+		epoll_item_update_rings_and_notify(item);
 	epoll_item_enqueue_if_ready(set, item);
 	return rc;
 }
@@ -150,7 +150,7 @@ static int epoll_set_modify_item(struct epoll_set *set, struct epoll_item *item,
 static int epoll_ctl_remove_item(struct epoll_set *set, int epfd, struct epoll_item *item)
 {
 	const bool had_shadow = item->in_s;
-	int rc = epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
+	int rc = epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_DEL, item);
 
 	if (item->file->kind == VMA_FILE_EPOLL)
 		kernel_epoll_ctl(epfd, EPOLL_CTL_DEL, item->fd, NULL);
@@ -162,8 +162,8 @@ static int epoll_ctl_remove_item(struct epoll_set *set, int epfd, struct epoll_i
 }
 
 /* E is first to judge a set in a set. */
-static int epoll_add_nested_if_kernel_allows(struct epoll_set *set, int epfd, struct vma_file *file, int fd,
-                                             const struct epoll_event *event)
+static int epoll_ctl_add_offloaded_fd(struct epoll_set *set, int epfd, struct vma_file *file, int fd,
+                                      const struct epoll_event *event)
 {
 	struct epoll_event nothing = {.events = event->events & EPOLLEXCLUSIVE};
 	bool is_set = file->kind == VMA_FILE_EPOLL;
@@ -187,24 +187,25 @@ static int epoll_ctl_offloaded_fd(struct epoll_set *set, int epfd, int op, struc
 		return -EINVAL;
 	pthread_mutex_lock(&set->lock);
 	if (atomic_load(&set->stale))
-		epoll_set_refresh(set);
+		epoll_set_recreate_inner_epfd(set);
 	item = epoll_item_find(set, file, fd);
 	if (op == EPOLL_CTL_ADD)
-		rc = epoll_add_nested_if_kernel_allows(set, epfd, file, fd, event);
+		rc = epoll_ctl_add_offloaded_fd(set, epfd, file, fd, event);
 	else if (item == NULL)
 		rc = -ENOENT;
 	else if (op == EPOLL_CTL_MOD)
 		rc = epoll_set_modify_item(set, item, event);
 	else
 		rc = epoll_ctl_remove_item(set, epfd, item);
-	epoll_set_unlock(set);
+	epoll_set_unlock_and_wake_waiter(set);
 	if (rc == 0 && op != EPOLL_CTL_DEL && epoll_set_has_pending_events(set))
 		vma_file_ready(&set->file, EPOLLIN);
 	return rc;
 }
 
 /* E holds it with the events that it told until now; from now on the item does. */
-int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, int fd, struct epoll_event *event)
+int epoll_ctl_move_fd_from_kernel_to_set(struct epoll_set *set, int epfd, struct vma_file *file, int fd,
+                                         struct epoll_event *event)
 {
 	struct epoll_event nothing = {.events = 0};
 	int rc;
@@ -213,7 +214,7 @@ int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, 
 	rc = epoll_item_find(set, file, fd) == NULL ? epoll_set_add_item(set, file, fd, event) : -EEXIST;
 	if (rc == 0)
 		kernel_epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &nothing);
-	epoll_set_unlock(set);
+	epoll_set_unlock_and_wake_waiter(set);
 	if (rc == 0)
 		vma_file_ready(&set->file, EPOLLIN);
 	return rc;
@@ -228,7 +229,7 @@ static int epoll_ctl_kernel_member(struct epoll_set *set, int epfd, int op, int 
 	if (rc < 0 || op == EPOLL_CTL_MOD)
 		return rc;
 	if (set == NULL)
-		vma_iomux_epoll_record(epfd);
+		vma_iomux_record_epoll_fd(epfd);
 	else if (op == EPOLL_CTL_ADD)
 		atomic_fetch_add(&set->n_os, 1);
 	return rc;
@@ -242,7 +243,7 @@ static int epoll_ctl_kernel_member(struct epoll_set *set, int epfd, int op, int 
  * connected, would end its wait with an event that has the probe's data. So an eventfd stands for it, which has
  * neither. An inner set has neither, too, and stands for itself: loops and depths are the kernel's to judge.
  */
-static int epoll_probe_kernel_ctl(int epfd, int fd)
+static int epoll_try_add_in_kernel_then_remove(int epfd, int fd)
 {
 	struct epoll_event nothing = {.events = EPOLLET};
 	int rc = kernel_epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing);
@@ -252,26 +253,27 @@ static int epoll_probe_kernel_ctl(int epfd, int fd)
 	return rc;
 }
 
-static int epoll_probe_kernel_add(int epfd, const struct vma_file *file, int fd)
+static int epoll_check_kernel_would_accept_add(int epfd, const struct vma_file *file, int fd)
 {
 	long quiet;
 	int rc;
 
 	if (file->kind == VMA_FILE_EPOLL)
-		return epoll_probe_kernel_ctl(epfd, fd);
+		return epoll_try_add_in_kernel_then_remove(epfd, fd);
 	quiet = syscall(SYS_eventfd2, 0, EFD_CLOEXEC);
 	if (quiet < 0)
 		return -errno;
-	rc = epoll_probe_kernel_ctl(epfd, (int)quiet);
+	rc = epoll_try_add_in_kernel_then_remove(epfd, (int)quiet);
 	syscall(SYS_close, quiet);
 	return rc;
 }
 
-static int epoll_adopt_for_first_offloaded(int epfd, const struct vma_file *file, int fd, struct epoll_set **set)
+static int epoll_take_over_set_at_first_offloaded_fd(int epfd, const struct vma_file *file, int fd,
+                                                     struct epoll_set **set)
 {
-	int rc = epoll_probe_kernel_add(epfd, file, fd);
+	int rc = epoll_check_kernel_would_accept_add(epfd, file, fd);
 
-	return rc < 0 ? rc : epoll_adopt(epfd, set);
+	return rc < 0 ? rc : epoll_set_find_or_adopt(epfd, set);
 }
 
 int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
@@ -284,9 +286,9 @@ int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	if (!iomux_file_is_ours(file) || (set == NULL && op != EPOLL_CTL_ADD) || op < EPOLL_CTL_ADD ||
 	    op > EPOLL_CTL_MOD)
 		return epoll_ctl_kernel_member(set, epfd, op, fd, event);
-	if (op != EPOLL_CTL_DEL && vma_copy(&wanted, event, sizeof(wanted)) < 0)
+	if (op != EPOLL_CTL_DEL && vma_memcpy_or_efault(&wanted, event, sizeof(wanted)) < 0)
 		return -EFAULT;
 	if (set == NULL)
-		rc = epoll_adopt_for_first_offloaded(epfd, file, fd, &set);
+		rc = epoll_take_over_set_at_first_offloaded_fd(epfd, file, fd, &set);
 	return rc < 0 ? rc : epoll_ctl_offloaded_fd(set, epfd, op, file, fd, &wanted);
 }

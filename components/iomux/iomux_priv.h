@@ -36,7 +36,7 @@ struct iomux_policy {
 	bool os_force; /* looks also where nothing is offloaded: the OS is asked all the time then */
 };
 void iomux_policy_get(struct iomux_policy *policy);
-bool iomux_os_force(void);
+bool iomux_conf_forces_os_poll(void);
 
 /*
  * When the OS was asked last. A question costs a system call and says nothing new when the last one is only a few
@@ -55,7 +55,7 @@ bool iomux_os_poll_is_long_ago(const struct iomux_os_polled *os_polled);
  * without filling sockets that the program would have emptied in between: so much fits into the default buffer.
  */
 #define IOMUX_STEPS 8U /* full frames of so many steps are 192,000 bytes */
-static inline bool iomux_may_drive_again(unsigned steps, int driven, bool found)
+static inline bool iomux_may_poll_rings_again(unsigned steps, int driven, bool found)
 {
 	return driven >= VMA_RING_CTXS_FULL && steps < (found ? IOMUX_STEPS : VMA_RING_CTXS_STEPS);
 }
@@ -96,7 +96,7 @@ static inline bool iomux_file_is_ours(const struct vma_file *file)
 	return file != NULL && file->kind != VMA_FILE_INTERNAL;
 }
 
-static inline bool iomux_is_in_queue(struct vma_waitq *q, const struct vma_thread *self)
+static inline bool iomux_is_in_wait_queue(struct vma_waitq *q, const struct vma_thread *self)
 {
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
 		if (atomic_load(&q->slot[i]) == self)
@@ -109,9 +109,10 @@ static inline bool iomux_is_in_queue(struct vma_waitq *q, const struct vma_threa
  * with nothing to do would wake each other for ever. A handler may jump out of the wait, so before one runs (signals,
  * counted since the wait began) it is passed on. False: it was not in its place.
  */
-static inline bool iomux_leave_queue(struct vma_waitq *q, struct vma_thread *self, uint32_t signals)
+static inline bool iomux_remove_from_wait_queue_unless_woken(struct vma_waitq *q, struct vma_thread *self,
+                                                             uint32_t signals)
 {
-	return (self->signals != signals || iomux_is_in_queue(q, self)) && vma_waitq_remove(q, self);
+	return (self->signals != signals || iomux_is_in_wait_queue(q, self)) && vma_waitq_remove(q, self);
 }
 
 struct iomux_timeout {
@@ -119,7 +120,7 @@ struct iomux_timeout {
 	uint64_t deadline; /* CLOCK_MONOTONIC; set by iomux_timeout_start */
 };
 /* Reads the application's: -EFAULT, -EINVAL. */
-int iomux_timeout_get(struct iomux_timeout *timeout, const struct timespec *from);
+int iomux_timeout_from_timespec(struct iomux_timeout *timeout, const struct timespec *from);
 void iomux_timeout_start(struct iomux_timeout *timeout);
 void iomux_timeout_left(const struct iomux_timeout *timeout, struct timespec *left);
 
@@ -131,7 +132,7 @@ struct iomux_sigmask {
 int iomux_sigmask_set(struct iomux_sigmask *mask, const sigset_t *from, struct vma_thread *self); /* -EFAULT */
 void iomux_sigmask_restore(struct iomux_sigmask *mask, struct vma_thread *self);
 /* Nothing is ready: lets handlers run that are held back. -EINTR if any did, else 0. */
-int iomux_interrupted(struct vma_thread *self);
+int iomux_run_held_signals_return_eintr(struct vma_thread *self);
 
 /* ---- count.c: what readers of the statistics see of the calls ---- */
 
@@ -140,18 +141,18 @@ struct iomux_call {
 	bool slept;
 };
 /* Before a call: VMA_CPU_USAGE_STATS. */
-static inline void iomux_call_begin(struct iomux_call *call)
+static inline void iomux_call_begin_timing(struct iomux_call *call)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
 	*call = (struct iomux_call){.begun_tsc = engine != NULL && engine->conf.cpu_usage_stats ? vma_tsc() : 0};
 }
 /* It has found rc descriptors ready, or failed; `stats` may be NULL. */
-void iomux_call_end(const struct iomux_call *call, struct vma_stats_iomux *stats, int rc);
+void iomux_count_call_result(const struct iomux_call *call, struct vma_stats_iomux *stats, int rc);
 
 /* Of the kernel, at once, and never a cancellation point: -errno. */
-int iomux_os_poll(struct pollfd *fds, nfds_t n);
-int iomux_os_epoll(int epfd, struct epoll_event *events, int max);
+int iomux_os_poll_nonblocking(struct pollfd *fds, nfds_t n);
+int iomux_os_epoll_nonblocking(int epfd, struct epoll_event *events, int max);
 
 /* ---- poll and select (members.c) ---- */
 
@@ -184,11 +185,12 @@ struct members {
 	struct iomux_call call;
 };
 /* What of an answer counts for a member that was asked for `events`. */
-uint32_t members_mask_events(const struct members *members, uint32_t events);
+uint32_t members_events_that_count(const struct members *members, uint32_t events);
 /* fds[].fd and events are filled in, room for as many `ours`: finds which are ours. */
-void members_sort(struct members *members);
+void members_split_offloaded_and_kernel_fds(struct members *members);
 /* Members ready (revents of fds are the answer), 0, -errno. */
-int members_wait(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self);
+int members_wait_for_ready_and_count_stats(struct members *members, struct iomux_timeout *timeout,
+                                           struct vma_thread *self);
 
 /* ---- sets (set.c, item.c, ctl.c, collect.c, wait.c, adopt.c, kernel_wait.c) ---- */
 
@@ -262,7 +264,7 @@ struct epoll_set {
 	uint32_t ring_users[64], acceptors[64];
 	_Atomic uint64_t rings, accept_rings; /* accept_rings: where a member polled for EPOLLIN listens */
 };
-static inline struct epoll_set *epoll_set(struct vma_file *file)
+static inline struct epoll_set *epoll_set_of_file(struct vma_file *file)
 {
 	return (struct epoll_set *)file;
 }
@@ -274,10 +276,10 @@ static inline bool epoll_set_has_pending_events(struct epoll_set *set)
 /* With the lock: from now on the set's calls are counted. */
 void epoll_set_begin_stats(struct epoll_set *set) __attribute__((cold));
 /* set.c. Gives the lock back, and wakes one more sleeper if something is left. */
-void epoll_set_unlock(struct epoll_set *set);
+void epoll_set_unlock_and_wake_waiter(struct epoll_set *set);
 /* E is epfd's. NULL: no memory or descriptors. Not yet in the descriptor table. */
 struct epoll_set *epoll_set_create(int epfd);
-void epoll_set_refresh(struct epoll_set *set);
+void epoll_set_recreate_inner_epfd(struct epoll_set *set);
 /* The set behind epfd, or NULL. Inside. */
 struct epoll_set *epoll_set_find(int epfd);
 
@@ -296,14 +298,15 @@ void epoll_item_enqueue(struct epoll_set *set, struct epoll_item *item, bool fir
 void epoll_item_dequeue(struct epoll_set *set, struct epoll_item *item);
 void epoll_item_set_events(struct epoll_item *item, uint32_t events, uint64_t data);
 struct epoll_item *epoll_item_at(const struct epoll_set *set, uint32_t index);
-void epoll_item_recycle(struct epoll_set *set, struct epoll_item *item);
-void epoll_item_count_rings(struct epoll_item *item);
-void epoll_item_inner_changed(struct vma_watcher *watcher);
+void epoll_item_free_if_ended(struct epoll_set *set, struct epoll_item *item);
+void epoll_item_update_rings_and_notify(struct epoll_item *item);
+void epoll_item_mark_outer_set_stale(struct vma_watcher *watcher);
 
 /* ctl.c: S, with set->lock. The member's shadow enters, changes, leaves. */
-int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item);
+int epoll_update_item_in_kernel_shadow_set(struct epoll_set *set, int op, struct epoll_item *item);
 /* A registration that E has held as one of the OS's becomes an item. */
-int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, int fd, struct epoll_event *event);
+int epoll_ctl_move_fd_from_kernel_to_set(struct epoll_set *set, int epfd, struct vma_file *file, int fd,
+                                         struct epoll_event *event);
 
 /* collect.c. With set->lock. Events told, 0, or -EFAULT. */
 enum epoll_os_poll {
@@ -317,7 +320,7 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 uint32_t epoll_set_poll(struct vma_file *file);
 
 /* adopt.c: the set behind epfd becomes ours, with what the kernel knows of it: -errno. Inside. */
-int epoll_adopt(int epfd, struct epoll_set **out);
+int epoll_set_find_or_adopt(int epfd, struct epoll_set **out);
 
 /* kernel_wait.c: threads that wait in the kernel for a set that has become ours. Inside. */
 void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd);

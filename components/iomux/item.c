@@ -125,7 +125,7 @@ struct epoll_item *epoll_item_find(struct epoll_set *set, const struct vma_file 
 	return item != NULL && item->live ? item : NULL;
 }
 
-static void link_item(struct epoll_set *set, struct epoll_item *item)
+static void epoll_item_insert_in_hash(struct epoll_set *set, struct epoll_item *item)
 {
 	struct epoll_item **bucket = item_bucket_of(set, item->file, item->fd);
 
@@ -133,7 +133,7 @@ static void link_item(struct epoll_set *set, struct epoll_item *item)
 	*bucket = item;
 }
 
-static void unlink_item(struct epoll_set *set, struct epoll_item *item)
+static void epoll_item_remove_from_hash(struct epoll_set *set, struct epoll_item *item)
 {
 	struct epoll_item **at = item_bucket_of(set, item->file, item->fd);
 
@@ -151,7 +151,7 @@ void epoll_item_rehash(struct epoll_set *set)
 		struct epoll_item *item = epoll_item_at(set, i);
 
 		if (item->live || item->parked) {
-			link_item(set, item);
+			epoll_item_insert_in_hash(set, item);
 			set->n_linked++;
 		}
 	}
@@ -215,7 +215,7 @@ static void item_on_ready(struct vma_watcher *watcher, uint32_t events)
 }
 
 /* One of them counts for other rings than before. True: *rings has changed. */
-static bool ring_bits_recount(uint32_t users[64], _Atomic uint64_t *rings, uint64_t before, uint64_t now)
+static bool ring_bits_update_users(uint32_t users[64], _Atomic uint64_t *rings, uint64_t before, uint64_t now)
 {
 	const uint64_t old = atomic_load_explicit(rings, memory_order_relaxed);
 	uint64_t all = old;
@@ -231,7 +231,7 @@ static bool ring_bits_recount(uint32_t users[64], _Atomic uint64_t *rings, uint6
 }
 
 /* Asked under the lock, so that of two answers the later one stays. True: the set's rings are others now. */
-static bool epoll_item_recount_rings(struct epoll_item *item)
+static bool epoll_item_update_ring_counts(struct epoll_item *item)
 {
 	struct epoll_set *set = item->set;
 	uint64_t rings = 0, accept_rings = 0;
@@ -242,8 +242,8 @@ static bool epoll_item_recount_rings(struct epoll_item *item)
 		rings = iomux_file_rings(item->file);
 	if (rings != 0 && (atomic_load_explicit(&item->wanted, memory_order_relaxed) & EPOLLIN) != 0)
 		accept_rings = iomux_file_accept_rings(item->file);
-	changed = ring_bits_recount(set->ring_users, &set->rings, item->rings, rings);
-	changed |= ring_bits_recount(set->acceptors, &set->accept_rings, item->accept_rings, accept_rings);
+	changed = ring_bits_update_users(set->ring_users, &set->rings, item->rings, rings);
+	changed |= ring_bits_update_users(set->acceptors, &set->accept_rings, item->accept_rings, accept_rings);
 	item->rings = rings;
 	item->accept_rings = accept_rings;
 	pthread_mutex_unlock(&set->leaf);
@@ -261,9 +261,9 @@ static void epoll_set_on_rings_changed(struct epoll_set *set)
 		watchers->watcher[i]->rings(watchers->watcher[i], rings);
 }
 
-void epoll_item_count_rings(struct epoll_item *item)
+void epoll_item_update_rings_and_notify(struct epoll_item *item)
 {
-	if (epoll_item_recount_rings(item))
+	if (epoll_item_update_ring_counts(item))
 		epoll_set_on_rings_changed(item->set);
 }
 
@@ -272,7 +272,7 @@ static void epoll_item_on_rings_changed(struct vma_watcher *watcher, uint64_t ri
 	struct epoll_item *item = epoll_item_of_watcher(watcher);
 
 	(void)rings;
-	if (epoll_item_recount_rings(item))
+	if (epoll_item_update_ring_counts(item))
 		epoll_set_on_rings_changed(item->set);
 }
 
@@ -302,10 +302,10 @@ static void item_on_closed(struct vma_watcher *watcher, int fd)
 		epoll_item_remove(set, item);
 	if (item->live && fd < 0) {
 		if (!item->number_closed && !item_shadow_has_left_epoll(item))
-			epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
+			epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_DEL, item);
 		epoll_item_remove(set, item);
 	}
-	epoll_set_unlock(set);
+	epoll_set_unlock_and_wake_waiter(set);
 }
 
 /* The shadow is to be asked from now on, or not any more. A member that is told once was told already, or will be. */
@@ -318,15 +318,15 @@ static void epoll_item_on_shadow_change(struct vma_watcher *watcher)
 	if (item->live && item->number_closed) {
 		atomic_store(&set->stale, true); /* under another number, which is looked for then */
 	} else if (item->live) {
-		epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
-		epoll_shadow_ctl(set, EPOLL_CTL_ADD, item);
+		epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_DEL, item);
+		epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_ADD, item);
 	}
-	epoll_set_unlock(set);
+	epoll_set_unlock_and_wake_waiter(set);
 	vma_waitq_wake(&set->file.waitq, true);
 }
 
 /* The file is a set whose inner descriptor is another one now. No lock of the outer set: only marks. */
-void epoll_item_inner_changed(struct vma_watcher *watcher)
+void epoll_item_mark_outer_set_stale(struct vma_watcher *watcher)
 {
 	struct epoll_set *outer;
 
@@ -348,7 +348,7 @@ void epoll_item_set_events(struct epoll_item *item, uint32_t events, uint64_t da
 }
 
 /* Taken out of the list, and removed: with the lock. */
-void epoll_item_recycle(struct epoll_set *set, struct epoll_item *item)
+void epoll_item_free_if_ended(struct epoll_set *set, struct epoll_item *item)
 {
 	if (atomic_load(&item->ended) && !atomic_exchange(&item->queued, true))
 		item_free(set, item);
@@ -379,7 +379,7 @@ void epoll_item_keep_after_delete(struct epoll_set *set, struct epoll_item *item
 	item->parked = true;
 	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
 	if (iomux_file_accept_rings(item->file) != 0)
-		epoll_item_count_rings(item);
+		epoll_item_update_rings_and_notify(item);
 }
 
 static void epoll_item_unpark(struct epoll_item *item)
@@ -422,7 +422,7 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	}
 	vma_file_get(file);
 	vma_file_get(&set->file);
-	link_item(set, item);
+	epoll_item_insert_in_hash(set, item);
 	set->n_linked++;
 	if (file->kind == VMA_FILE_EPOLL) /* it may have members of the OS in its turn */
 		atomic_fetch_add_explicit(&set->n_os, 1, memory_order_relaxed);
@@ -436,14 +436,14 @@ void epoll_item_remove(struct epoll_set *set, struct epoll_item *item)
 	item->live = item->parked = false;
 	atomic_store_explicit(&item->removed, true, memory_order_relaxed);
 	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
-	unlink_item(set, item);
+	epoll_item_remove_from_hash(set, item);
 	set->n_linked--;
 	if (item->file->kind == VMA_FILE_EPOLL)
 		atomic_fetch_sub_explicit(&set->n_os, 1, memory_order_relaxed);
 	if (item->os_fd_own)
 		vma_fd_unguard_close(item->os_fd);
 	vma_file_unwatch(item->file, &item->watcher);
-	if (epoll_item_recount_rings(item))
+	if (epoll_item_update_ring_counts(item))
 		epoll_set_on_rings_changed(set);
-	vma_retire(&item->retired, epoll_item_free_retired);
+	vma_defer_free_until_no_readers(&item->retired, epoll_item_free_retired);
 }

@@ -63,7 +63,7 @@ static struct kernel_waiter *kernel_waiter_create(const struct vma_thread *self)
 /* Whether a thread still waits in the kernel for this set. Inside. */
 static bool epoll_set_has_kernel_waiters(const struct epoll_set *set)
 {
-	for (unsigned i = 0; i < vma_thread_count(); i++) {
+	for (unsigned i = 0; i < vma_thread_table_size(); i++) {
 		struct kernel_waiter *kernel_waiter = kernel_waiter_of(i);
 		int fd = kernel_waiter != NULL ? atomic_load(&kernel_waiter->fd) - 1 : -1;
 
@@ -92,13 +92,13 @@ void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd)
 	if (fd < 0)
 		return;
 	pthread_mutex_lock(&set->lock);
-	set->kick = vma_fd_guard(fd);
+	set->kick = vma_fd_move_high_and_guard(fd);
 	set->kick_until_ns = vma_now_ns() + KICK_NSEC;
 	if (set->kick < 0)
 		syscall(SYS_close, fd);
 	else
 		vma_os.epoll_ctl(epfd, EPOLL_CTL_ADD, set->kick, &event);
-	epoll_set_unlock(set);
+	epoll_set_unlock_and_wake_waiter(set);
 }
 
 static void epoll_clear_kick(struct epoll_set *set, int epfd)
@@ -212,7 +212,7 @@ static int epoll_finish_kernel_wait(const struct kernel_epoll_wait_call *wait, s
 
 	pthread_mutex_lock(&set->lock);
 	epoll_clear_kick(set, wait->epfd);
-	epoll_set_unlock(set);
+	epoll_set_unlock_and_wake_waiter(set);
 	return kept == 0 && n > 0 ? epoll_wait_in_library(wait, set, true) : kept;
 }
 
@@ -221,7 +221,7 @@ static int kernel_waiter_register(struct kernel_epoll_wait_call *wait, struct vm
 {
 	struct epoll_set *set;
 
-	vma_iomux_epoll_record(wait->epfd);
+	vma_iomux_record_epoll_fd(wait->epfd);
 	wait->kernel_waiter = kernel_waiter_create(self);
 	if (wait->kernel_waiter != NULL)
 		atomic_store(&wait->kernel_waiter->fd, wait->epfd + 1);
@@ -250,7 +250,7 @@ static int epoll_take_over_set_without_events(struct kernel_epoll_wait_call *wai
 	set = epoll_set_find(wait->epfd);
 	if (rc != 0)
 		rc = set != NULL ? epoll_finish_kernel_wait(wait, set, rc) : rc;
-	else if (epoll_adopt(wait->epfd, &set) == 0)
+	else if (epoll_set_find_or_adopt(wait->epfd, &set) == 0)
 		rc = epoll_wait_in_library(wait, set, true);
 	else
 		rc = kernel_waiter_register(wait, self);
@@ -260,7 +260,8 @@ static int epoll_take_over_set_without_events(struct kernel_epoll_wait_call *wai
 
 static bool polls_os_by_force(const struct kernel_epoll_wait_call *wait)
 {
-	return iomux_os_force() && (wait->timeout == NULL || wait->timeout->tv_sec != 0 || wait->timeout->tv_nsec != 0);
+	return iomux_conf_forces_os_poll() &&
+	       (wait->timeout == NULL || wait->timeout->tv_sec != 0 || wait->timeout->tv_nsec != 0);
 }
 
 int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const struct timespec *timeout,
@@ -270,7 +271,7 @@ int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const
 	struct vma_thread *self = vma_enter();
 	struct timespec own;
 	struct epoll_set *set;
-	int rc = timeout != NULL ? vma_copy(&own, timeout, sizeof(own)) : 0;
+	int rc = timeout != NULL ? vma_memcpy_or_efault(&own, timeout, sizeof(own)) : 0;
 
 	wait.timeout = timeout != NULL ? &own : NULL;
 	rc = rc < 0 ? rc : kernel_waiter_register(&wait, self);

@@ -22,7 +22,7 @@
 #define SELECT_OUT (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)
 #define RINGS_AGAIN 64 /* looks after which it is asked again on which rings ours are */
 
-uint32_t members_mask_events(const struct members *members, uint32_t events)
+uint32_t members_events_that_count(const struct members *members, uint32_t events)
 {
 	if (!members->select)
 		return events | IOMUX_ALWAYS | POLLNVAL;
@@ -39,7 +39,7 @@ static __thread struct {
 
 /* ---- who is whose ---- */
 
-static void members_note_offloaded_file(struct members *members, uint32_t index, struct vma_file *file)
+static void members_add_offloaded_fd(struct members *members, uint32_t index, struct vma_file *file)
 {
 	struct pollfd *pfd = &members->fds[index];
 	struct members_offloaded *ours = &members->ours[members->n_ours++];
@@ -47,7 +47,7 @@ static void members_note_offloaded_file(struct members *members, uint32_t index,
 
 	*ours = (struct members_offloaded){.file = file, .id = file->id, .index = index, .fd = pfd->fd};
 	ours->events = pfd->events;
-	ours->accept = members_mask_events(members, (uint16_t)pfd->events);
+	ours->accept = members_events_that_count(members, (uint16_t)pfd->events);
 	ours->got = now & ours->accept;
 	members->count += ours->got != 0;
 	members->rings |= iomux_file_rings(file);
@@ -61,12 +61,12 @@ static void members_note_offloaded_file(struct members *members, uint32_t index,
 	else
 		members->n_shadows++;
 	if (file->kind == VMA_FILE_EPOLL) {
-		pfd->fd = epoll_set(file)->members_epfd;
-		members->n_os += atomic_load_explicit(&epoll_set(file)->n_os, memory_order_relaxed) > 0;
+		pfd->fd = epoll_set_of_file(file)->members_epfd;
+		members->n_os += atomic_load_explicit(&epoll_set_of_file(file)->n_os, memory_order_relaxed) > 0;
 	}
 }
 
-void members_sort(struct members *members)
+void members_split_offloaded_and_kernel_fds(struct members *members)
 {
 	for (nfds_t i = 0; i < members->n; i++) {
 		int fd = members->fds[i].fd;
@@ -76,13 +76,13 @@ void members_sort(struct members *members)
 		members->request_hash = (members->request_hash + (uint32_t)fd) * 0x9e3779b97f4a7c15ULL +
 		                        (uint16_t)members->fds[i].events + 1;
 		if (iomux_file_is_ours(file))
-			members_note_offloaded_file(members, (uint32_t)i, file);
+			members_add_offloaded_fd(members, (uint32_t)i, file);
 		else
 			members->n_os += fd >= 0;
 	}
 }
 
-static bool poll_member_is_unchanged(const struct members_offloaded *ours)
+static bool poll_member_fd_is_still_same_file(const struct members_offloaded *ours)
 {
 	return vma_fd_lookup(ours->fd) == ours->file && ours->file->id == ours->id;
 }
@@ -92,12 +92,12 @@ static void members_dequeue_waiter(struct members *members, struct members_offlo
 	if (!ours->queued)
 		return;
 	ours->queued = false;
-	iomux_leave_queue(&ours->file->waitq, members->self, members->signals);
+	iomux_remove_from_wait_queue_unless_woken(&ours->file->waitq, members->self, members->signals);
 	vma_file_put(ours->file);
 }
 
 /* Closed meanwhile. */
-static void poll_member_make_os(struct members *members, unsigned at)
+static void poll_member_turn_into_kernel_fd(struct members *members, unsigned at)
 {
 	struct members_offloaded *ours = &members->ours[at];
 
@@ -110,7 +110,7 @@ static void poll_member_make_os(struct members *members, unsigned at)
 
 /* Handed over to the kernel meanwhile: the shadow is what the file is from now on. Whoever did that wakes this thread.
  */
-static void poll_member_switch_to_shadow(struct members *members, struct members_offloaded *ours)
+static void poll_member_switch_to_kernel_poll(struct members *members, struct members_offloaded *ours)
 {
 	struct pollfd *pfd = &members->fds[ours->index];
 
@@ -124,7 +124,7 @@ static void members_find_rings(struct members *members)
 {
 	members->rings = members->accept_rings = 0;
 	for (unsigned i = 0; i < members->n_ours; i++) {
-		if (!poll_member_is_unchanged(&members->ours[i]))
+		if (!poll_member_fd_is_still_same_file(&members->ours[i]))
 			continue;
 		members->rings |= iomux_file_rings(members->ours[i].file);
 		if (members->ours[i].accept & IOMUX_IN)
@@ -146,14 +146,14 @@ static bool poll_member_counts_as_ready(struct members *members, struct pollfd *
 		return false;
 	if (members->select && (told & POLLNVAL))
 		members->bad = true;
-	pfd->revents = (short)(told & members_mask_events(members, (uint16_t)pfd->events));
+	pfd->revents = (short)(told & members_events_that_count(members, (uint16_t)pfd->events));
 	if (pfd->revents == 0)
 		pfd->fd = -1;
 	return pfd->revents != 0;
 }
 
 /* Only what the OS has said. */
-static void members_scan(struct members *members)
+static void members_count_ready_by_kernel_revents(struct members *members)
 {
 	members->count = 0;
 	for (nfds_t i = 0; i < members->n; i++)
@@ -164,7 +164,7 @@ static void members_scan(struct members *members)
 }
 
 /* Adds ours to it. */
-static int members_poll(struct members *members)
+static int members_poll_offloaded_files(struct members *members)
 {
 	for (unsigned i = 0; i < members->n_ours; i++) {
 		struct members_offloaded *ours = &members->ours[i];
@@ -172,14 +172,14 @@ static int members_poll(struct members *members)
 		uint32_t now;
 
 		members->count -= (told | ours->got) != 0;
-		if (__builtin_expect(!poll_member_is_unchanged(ours), 0)) {
+		if (__builtin_expect(!poll_member_fd_is_still_same_file(ours), 0)) {
 			members->count += told != 0;
-			poll_member_make_os(members, i--);
+			poll_member_turn_into_kernel_fd(members, i--);
 			continue;
 		}
 		if (__builtin_expect(
 		            ours->own_poll && !atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed), 0))
-			poll_member_switch_to_shadow(members, ours);
+			poll_member_switch_to_kernel_poll(members, ours);
 		now = iomux_file_poll(ours->file);
 		if (!(now & (EPOLLOUT | VMA_POLL_OWN_OUT))) /* the kernel's again: its shadow knows */
 			members->fds[ours->index].events |= (short)(ours->events & IOMUX_OUT);
@@ -191,20 +191,20 @@ static int members_poll(struct members *members)
 
 static int members_poll_os(struct members *members)
 {
-	int rc = iomux_os_poll(members->fds, members->n);
+	int rc = iomux_os_poll_nonblocking(members->fds, members->n);
 
 	if (rc < 0)
 		return rc;
 	for (unsigned i = 0; i < members->n_ours && rc > 0; i++)
-		if (poll_member_is_unchanged(&members->ours[i]))
+		if (poll_member_fd_is_still_same_file(&members->ours[i]))
 			iomux_pass_os_error(members->ours[i].file,
 			                    (uint16_t)members->fds[members->ours[i].index].revents);
-	members_scan(members);
-	return members_poll(members);
+	members_count_ready_by_kernel_revents(members);
+	return members_poll_offloaded_files(members);
 }
 
 /* Nothing that was asked for can have come unseen. */
-static bool poll_result_is_complete(const struct members *members)
+static bool poll_result_needs_no_kernel_poll(const struct members *members)
 {
 	if (members->n_os + members->n_shadows == 0)
 		return true;
@@ -216,13 +216,13 @@ static bool poll_result_is_complete(const struct members *members)
 
 /* ---- waiting ---- */
 
-static int members_wait_ready(struct vma_wait *wait)
+static int members_has_ready_offloaded_file(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 	int rc;
 
 	members->polls++;
-	rc = members_poll(members);
+	rc = members_poll_offloaded_files(members);
 	return rc < 0 ? rc : rc > 0;
 }
 
@@ -249,7 +249,7 @@ static int members_wait_poll_os(struct vma_wait *wait)
 	return rc < 0 ? rc : rc > 0;
 }
 
-static uint64_t members_wait_rings(struct vma_wait *wait)
+static uint64_t members_get_rings_to_watch(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 
@@ -258,7 +258,7 @@ static uint64_t members_wait_rings(struct vma_wait *wait)
 	return members->rings;
 }
 
-static uint64_t members_wait_accept_rings(struct vma_wait *wait)
+static uint64_t members_get_rings_of_listeners(struct vma_wait *wait)
 {
 	return ((struct members *)wait->arg)->accept_rings;
 }
@@ -277,7 +277,7 @@ static bool member_can_use_wakeup(const struct members_offloaded *ours)
  * Who waits for room that the shadow knows nothing of stands there, too. A wake-up by a datagram that was spent on this
  * thread is passed on, each time before it sleeps.
  */
-static bool member_waits_for_writable_of_file(const struct members_offloaded *ours, struct vma_thread *self)
+static bool member_waits_for_room_in_user_space_socket(const struct members_offloaded *ours, struct vma_thread *self)
 {
 	const uint32_t now = ours->accept & IOMUX_OUT ? iomux_file_poll(ours->file) : 0;
 
@@ -290,8 +290,8 @@ static bool member_waits_for_writable_of_file(const struct members_offloaded *ou
 
 static void poll_member_join_waitq(struct members_offloaded *ours, struct vma_thread *self)
 {
-	if (!poll_member_is_unchanged(ours) ||
-	    (!member_can_use_wakeup(ours) && !member_waits_for_writable_of_file(ours, self)))
+	if (!poll_member_fd_is_still_same_file(ours) ||
+	    (!member_can_use_wakeup(ours) && !member_waits_for_room_in_user_space_socket(ours, self)))
 		return;
 	if (!ours->queued)
 		vma_file_get(ours->file);
@@ -299,7 +299,7 @@ static void poll_member_join_waitq(struct members_offloaded *ours, struct vma_th
 	vma_waitq_add(&ours->file->waitq, self);
 }
 
-static void members_wait_set_queued(struct vma_wait *wait, bool on)
+static void members_join_or_leave_file_waitqs(struct vma_wait *wait, bool on)
 {
 	struct members *members = wait->arg;
 
@@ -315,11 +315,12 @@ static void members_wait_set_queued(struct vma_wait *wait, bool on)
 static void members_pass_wakeup_on(struct members *members)
 {
 	for (unsigned i = 0; i < members->n_ours; i++)
-		if (poll_member_is_unchanged(&members->ours[i]) && iomux_file_poll(members->ours[i].file) & IOMUX_IN)
+		if (poll_member_fd_is_still_same_file(&members->ours[i]) &&
+		    iomux_file_poll(members->ours[i].file) & IOMUX_IN)
 			vma_waitq_wake(&members->ours[i].file->waitq, false);
 }
 
-static void members_wait_abandon(struct vma_wait *wait)
+static void members_free_at_abandoned_wait(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 
@@ -328,12 +329,12 @@ static void members_wait_abandon(struct vma_wait *wait)
 	vma_free(members->memory[1]);
 }
 
-static const struct vma_wait_ops wait_ops = {.ready = members_wait_ready,
+static const struct vma_wait_ops wait_ops = {.ready = members_has_ready_offloaded_file,
                                              .poll_os = members_wait_poll_os,
-                                             .rings = members_wait_rings,
-                                             .accept_rings = members_wait_accept_rings,
-                                             .set_queued = members_wait_set_queued,
-                                             .abandon = members_wait_abandon};
+                                             .rings = members_get_rings_to_watch,
+                                             .accept_rings = members_get_rings_of_listeners,
+                                             .set_queued = members_join_or_leave_file_waitqs,
+                                             .abandon = members_free_at_abandoned_wait};
 
 static int members_sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
                                  const struct iomux_policy *policy, struct vma_thread *self)
@@ -388,20 +389,21 @@ static int poll_os_if_due(struct members *members, const struct iomux_policy *po
 	return found;
 }
 
-static int members_run(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self)
+static int members_drive_rings_and_wait_for_ready(struct members *members, struct iomux_timeout *timeout,
+                                                  struct vma_thread *self)
 {
 	struct iomux_policy policy;
 	int found = members->count, driven = VMA_RING_CTXS_FULL;
 
 	vma_ring_ctxs_count_accept(members->accept_rings);
-	if (found > 0 && poll_result_is_complete(members))
+	if (found > 0 && poll_result_needs_no_kernel_poll(members))
 		return found;
 	self->overdue_rings = members->rings;
-	for (unsigned steps = 0; members->rings != 0 && iomux_may_drive_again(steps, driven, found > 0); steps++) {
+	for (unsigned steps = 0; members->rings != 0 && iomux_may_poll_rings_again(steps, driven, found > 0); steps++) {
 		driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(members->rings)
 		                            : vma_ring_ctxs_catch_up(members->rings);
-		found = members_poll(members);
-		if (found < 0 || (found > 0 && poll_result_is_complete(members)))
+		found = members_poll_offloaded_files(members);
+		if (found < 0 || (found > 0 && poll_result_needs_no_kernel_poll(members)))
 			return found;
 	}
 	iomux_policy_get(&policy);
@@ -414,11 +416,11 @@ static int members_run(struct members *members, struct iomux_timeout *timeout, s
 		found = poll_os_if_due(members, &policy, found);
 	else
 		found = members_sleep_or_spin(members, timeout, &policy, self);
-	return found == 0 ? iomux_interrupted(self) : found;
+	return found == 0 ? iomux_run_held_signals_return_eintr(self) : found;
 }
 
 /* Descriptors, each once: select tells bits of them. */
-static void count_members(const struct members *members, struct vma_stats_iomux *stats)
+static void members_count_ready_fds_in_stats(const struct members *members, struct vma_stats_iomux *stats)
 {
 	unsigned ours = 0;
 
@@ -429,19 +431,20 @@ static void count_members(const struct members *members, struct vma_stats_iomux 
 		vma_stats_add(&stats->os_ready, (unsigned)members->count - ours);
 }
 
-int members_wait(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self)
+int members_wait_for_ready_and_count_stats(struct members *members, struct iomux_timeout *timeout,
+                                           struct vma_thread *self)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 	struct vma_stats_iomux *stats;
 	int rc;
 
-	iomux_call_begin(&members->call);
-	rc = members_run(members, timeout, self);
+	iomux_call_begin_timing(&members->call);
+	rc = members_drive_rings_and_wait_for_ready(members, timeout, self);
 	if (engine == NULL)
 		return rc;
 	stats = members->select ? engine->select_stats : engine->poll_stats;
 	if (rc > 0)
-		count_members(members, stats);
-	iomux_call_end(&members->call, stats, rc);
+		members_count_ready_fds_in_stats(members, stats);
+	iomux_count_call_result(&members->call, stats, rc);
 	return rc;
 }

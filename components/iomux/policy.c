@@ -30,7 +30,7 @@ void iomux_policy_get(struct iomux_policy *policy)
 	policy->os_force = conf->select_poll_os_force;
 }
 
-bool iomux_os_force(void)
+bool iomux_conf_forces_os_poll(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -54,7 +54,8 @@ bool iomux_os_poll_is_long_ago(const struct iomux_os_polled *os_polled)
 	return os_polled->tsc == 0 || vma_tsc() - os_polled->tsc > gap;
 }
 
-/* A pending signal is no reason to fail: the caller goes on to wait, or comes to iomux_interrupted. */
+/* A pending signal is no reason to fail: the caller goes on to wait, or comes to iomux_run_held_signals_return_eintr.
+ * */
 static int os_poll_result(long rc)
 {
 	if (rc >= 0)
@@ -63,14 +64,14 @@ static int os_poll_result(long rc)
 }
 
 /* By syscall: the C library's are cancellation points, and this may be under a lock. */
-int iomux_os_poll(struct pollfd *fds, nfds_t n)
+int iomux_os_poll_nonblocking(struct pollfd *fds, nfds_t n)
 {
 	struct timespec none = {0, 0};
 
 	return os_poll_result(syscall(SYS_ppoll, fds, n, &none, NULL, 0));
 }
 
-int iomux_os_epoll(int epfd, struct epoll_event *events, int max)
+int iomux_os_epoll_nonblocking(int epfd, struct epoll_event *events, int max)
 {
 	return os_poll_result(syscall(SYS_epoll_pwait, epfd, events, max, 0, NULL, _NSIG / 8));
 }

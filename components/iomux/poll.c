@@ -12,13 +12,13 @@
 #define ON_STACK 64U /* descriptors of a call that needs no memory */
 #define FDS_ALWAYS_ALLOWED 64
 
-bool vma_iomux_poll_wants(const struct pollfd *fds, nfds_t n)
+bool vma_iomux_poll_has_offloaded_fd(const struct pollfd *fds, nfds_t n)
 {
 	struct pollfd chunk[CHUNK];
 	struct vma_thread *self;
 	bool wants = false;
 
-	if (n != 0 && iomux_os_force())
+	if (n != 0 && iomux_conf_forces_os_poll())
 		return true;
 	if (n == 0 || vma_fd_highest() < 0)
 		return false;
@@ -26,7 +26,7 @@ bool vma_iomux_poll_wants(const struct pollfd *fds, nfds_t n)
 	for (nfds_t done = 0; done < n && !wants; done += CHUNK) {
 		nfds_t part = n - done < CHUNK ? n - done : CHUNK;
 
-		if (vma_copy(chunk, fds + done, part * sizeof(*fds)) < 0)
+		if (vma_memcpy_or_efault(chunk, fds + done, part * sizeof(*fds)) < 0)
 			break; /* the kernel's call says EFAULT */
 		for (nfds_t i = 0; i < part && !wants; i++)
 			wants = chunk[i].fd >= 0 && iomux_file_is_ours(vma_fd_lookup(chunk[i].fd));
@@ -56,7 +56,7 @@ static int poll_store_revents(const struct members *members, struct pollfd *to)
 		pfd->revents = (short)((uint16_t)pfd->revents | members->ours[i].got);
 	}
 	for (nfds_t i = 0; i < members->n; i++)
-		if (vma_copy(&to[i].revents, &members->fds[i].revents, sizeof(to[i].revents)) < 0)
+		if (vma_memcpy_or_efault(&to[i].revents, &members->fds[i].revents, sizeof(to[i].revents)) < 0)
 			return -EFAULT;
 	return 0;
 }
@@ -66,10 +66,10 @@ static int poll_wait_and_store(struct members *members, struct pollfd *app, stru
 {
 	int rc, fault;
 
-	if (vma_copy(members->fds, app, members->n * sizeof(*app)) < 0)
+	if (vma_memcpy_or_efault(members->fds, app, members->n * sizeof(*app)) < 0)
 		return -EFAULT;
-	members_sort(members);
-	rc = members_wait(members, timeout, self);
+	members_split_offloaded_and_kernel_fds(members);
+	rc = members_wait_for_ready_and_count_stats(members, timeout, self);
 	if (rc < 0 && rc != -EINTR)
 		return rc;
 	fault = poll_store_revents(members, app);
@@ -101,7 +101,7 @@ int vma_iomux_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout,
 	struct vma_thread *self = vma_thread_self();
 	struct iomux_timeout time;
 	struct iomux_sigmask before;
-	int rc = iomux_timeout_get(&time, timeout);
+	int rc = iomux_timeout_from_timespec(&time, timeout);
 
 	if (rc < 0)
 		return rc;

@@ -5,8 +5,8 @@
  * everything by one exchange, so there is no ABA. Turning the list around restores the order of the pushes.
  *
  * An item is in the list (or in the set's queue of taken items) exactly while its `queued` is true. The thread that
- * turns `queued` from false to true pushes. A producer makes the events visible (A), reads `queued` (B), and pushes if it
- * was false. The collector turns `queued` to false (C), then looks at the file (D). Between A and B there is a full
+ * turns `queued` from false to true pushes. A producer makes the events visible (A), reads `queued` (B), and pushes if
+ * it was false. The collector turns `queued` to false (C), then looks at the file (D). Between A and B there is a full
  * fence (vma_waitq_wake in vma_file_ready), and C is an exchange. So one of two holds. Either B sees the false of C or
  * comes after it, and the item is pushed anew. Or B saw true from before C; then A comes before D, and the collector
  * sees the events.
@@ -53,7 +53,7 @@ static inline ck_stack_entry_t *ready_list_take_all(struct ready_list *list)
 }
 
 /* The entry that was pushed before this one. After it, this entry may be pushed again. */
-static inline ck_stack_entry_t *ready_list_next(ck_stack_entry_t *entry)
+static inline ck_stack_entry_t *ready_list_previously_pushed_entry(ck_stack_entry_t *entry)
 {
 	__tsan_acquire(entry);
 	return ck_pr_load_ptr(&entry->next);

@@ -72,32 +72,33 @@ static bool select_word_has_offloaded_fd(uint64_t word, int base, int n)
 	return false;
 }
 
-static bool select_set_wants(const fd_set *set, int n)
+static bool select_set_has_offloaded_fd(const fd_set *set, int n)
 {
 	const uint64_t *from = (const uint64_t *)set;
 	uint64_t word;
 
 	for (int i = 0; set != NULL && i * BITS < n; i++)
-		if (vma_copy(&word, from + i, sizeof(word)) < 0)
+		if (vma_memcpy_or_efault(&word, from + i, sizeof(word)) < 0)
 			return false; /* the kernel's call says EFAULT */
 		else if (select_word_has_offloaded_fd(word, i * BITS, n))
 			return true;
 	return false;
 }
 
-bool vma_iomux_select_wants(int n, const fd_set *r, const fd_set *w, const fd_set *e)
+bool vma_iomux_must_handle_select(int n, const fd_set *r, const fd_set *w, const fd_set *e)
 {
 	int highest = vma_fd_highest();
 	struct vma_thread *self;
 	bool wants;
 
-	if (n > 0 && iomux_os_force())
+	if (n > 0 && iomux_conf_forces_os_poll())
 		return true;
 	if (n <= 0 || highest < 0)
 		return false;
 	self = vma_enter();
 	n = clamp_nfds(n <= highest ? n : highest + 1);
-	wants = select_set_wants(r, n) || select_set_wants(w, n) || select_set_wants(e, n);
+	wants = select_set_has_offloaded_fd(r, n) || select_set_has_offloaded_fd(w, n) ||
+	        select_set_has_offloaded_fd(e, n);
 	vma_leave(self);
 	return wants;
 }
@@ -109,7 +110,7 @@ static int select_copy_sets_in(struct sets *sets)
 	for (int k = 0; k < SETS; k++)
 		if (sets->app[k] == NULL)
 			memset(sets->in[k], 0, (size_t)sets->words * sizeof(uint64_t));
-		else if (vma_copy(sets->in[k], sets->app[k], (size_t)sets->words * sizeof(uint64_t)) < 0)
+		else if (vma_memcpy_or_efault(sets->in[k], sets->app[k], (size_t)sets->words * sizeof(uint64_t)) < 0)
 			return -EFAULT;
 	return 0;
 }
@@ -173,7 +174,7 @@ static int select_store_sets(struct sets *sets, const struct pollfd *fds)
 	}
 	for (int k = 0; k < SETS; k++)
 		if (sets->app[k] != NULL &&
-		    vma_copy(sets->app[k], sets->in[k], (size_t)sets->words * sizeof(uint64_t)) < 0)
+		    vma_memcpy_or_efault(sets->app[k], sets->in[k], (size_t)sets->words * sizeof(uint64_t)) < 0)
 			return -EFAULT;
 	return bits;
 }
@@ -186,8 +187,8 @@ static int select_wait_for_pollfds(struct sets *sets, struct members *members, s
 	int rc;
 
 	select_fill_pollfds(sets, members->fds);
-	members_sort(members);
-	rc = members_wait(members, timeout, self);
+	members_split_offloaded_and_kernel_fds(members);
+	rc = members_wait_for_ready_and_count_stats(members, timeout, self);
 	for (unsigned i = 0; rc >= 0 && i < members->n_ours; i++)
 		members->fds[members->ours[i].index].revents |= (short)members->ours[i].got;
 	return rc >= 0 ? select_store_sets(sets, members->fds) : rc;
@@ -261,7 +262,7 @@ int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timesp
 	struct sets sets = {.app = {r, w, e}};
 	struct iomux_timeout time;
 	struct iomux_sigmask before;
-	int rc = iomux_timeout_get(&time, timeout);
+	int rc = iomux_timeout_from_timespec(&time, timeout);
 
 	if (rc < 0)
 		return rc;

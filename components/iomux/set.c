@@ -16,9 +16,9 @@
 
 #include "iomux_priv.h"
 
-static void epoll_set_close(struct vma_file *file);
+static void epoll_set_remove_all_items_on_close(struct vma_file *file);
 static void epoll_set_destroy(struct vma_file *file);
-static void epoll_set_forked(struct vma_file *file);
+static void epoll_set_reset_in_fork_child(struct vma_file *file);
 static uint64_t epoll_set_rings(struct vma_file *file);
 static uint64_t epoll_set_accept_rings(struct vma_file *file);
 
@@ -27,26 +27,26 @@ static const struct vma_file_ops epoll_set_ops = {
         .poll = epoll_set_poll,
         .rings = epoll_set_rings,
         .accept_rings = epoll_set_accept_rings,
-        .close = epoll_set_close,
+        .close = epoll_set_remove_all_items_on_close,
         .destroy = epoll_set_destroy,
-        .forked = epoll_set_forked,
+        .forked = epoll_set_reset_in_fork_child,
 };
 
 static uint64_t epoll_set_rings(struct vma_file *file)
 {
-	return atomic_load_explicit(&epoll_set(file)->rings, memory_order_relaxed);
+	return atomic_load_explicit(&epoll_set_of_file(file)->rings, memory_order_relaxed);
 }
 
 static uint64_t epoll_set_accept_rings(struct vma_file *file)
 {
-	return atomic_load_explicit(&epoll_set(file)->accept_rings, memory_order_relaxed);
+	return atomic_load_explicit(&epoll_set_of_file(file)->accept_rings, memory_order_relaxed);
 }
 
 struct epoll_set *epoll_set_find(int epfd)
 {
 	struct vma_file *file = vma_fd_lookup(epfd);
 
-	return file != NULL && file->kind == VMA_FILE_EPOLL ? epoll_set(file) : NULL;
+	return file != NULL && file->kind == VMA_FILE_EPOLL ? epoll_set_of_file(file) : NULL;
 }
 
 /*
@@ -54,7 +54,7 @@ struct epoll_set *epoll_set_find(int epfd)
  * the one that a sleeper passes between entering the queue and its last try of the lock: either it gets the lock, or
  * its place in the queue is seen here. The caller is inside, or holds the set.
  */
-void epoll_set_unlock(struct epoll_set *set)
+void epoll_set_unlock_and_wake_waiter(struct epoll_set *set)
 {
 	pthread_mutex_unlock(&set->lock);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -79,7 +79,7 @@ static int create_members_epfd(int epfd)
 	if (members_epfd < 0)
 		return -errno;
 	rc = epoll_add_to_members_epfd(members_epfd, epfd);
-	up = rc < 0 ? rc : vma_fd_guard(members_epfd);
+	up = rc < 0 ? rc : vma_fd_move_high_and_guard(members_epfd);
 	if (up < 0)
 		syscall(SYS_close, members_epfd);
 	return up;
@@ -125,9 +125,9 @@ void epoll_set_begin_stats(struct epoll_set *set)
 /* ---- the end ---- */
 
 /* Items go; who still waits in another thread sees no more of them. The kernel closes E. */
-static void epoll_set_close(struct vma_file *file)
+static void epoll_set_remove_all_items_on_close(struct vma_file *file)
 {
-	struct epoll_set *set = epoll_set(file);
+	struct epoll_set *set = epoll_set_of_file(file);
 
 	pthread_mutex_lock(&set->lock);
 	for (uint32_t i = 0; i < set->n_items; i++)
@@ -139,7 +139,7 @@ static void epoll_set_close(struct vma_file *file)
 /* Every item that was ever live has held a reference until nobody could call it any more. */
 static void epoll_set_destroy(struct vma_file *file)
 {
-	struct epoll_set *set = epoll_set(file);
+	struct epoll_set *set = epoll_set_of_file(file);
 
 	if (set->kick >= 0)
 		vma_fd_unguard_close(set->kick);
@@ -159,9 +159,9 @@ static void epoll_set_destroy(struct vma_file *file)
  * In the child: S is the parent's, and its members are told there. Threads of the parent may have been anywhere in the
  * lists, so they are made anew from the items, at the first use (a child that only calls exec pays nothing).
  */
-static void epoll_set_forked(struct vma_file *file)
+static void epoll_set_reset_in_fork_child(struct vma_file *file)
 {
-	struct epoll_set *set = epoll_set(file);
+	struct epoll_set *set = epoll_set_of_file(file);
 
 	pthread_mutex_init(&set->lock, NULL);
 	pthread_mutex_init(&set->leaf, NULL);
@@ -191,7 +191,7 @@ static void epoll_set_rebuild_lists(struct epoll_set *set)
 		item->rings = item->accept_rings = 0;
 		item->is_pending = false;
 		atomic_store_explicit(&item->queued, false, memory_order_relaxed);
-		epoll_item_count_rings(item);
+		epoll_item_update_rings_and_notify(item);
 		epoll_item_enqueue(set, item, false);
 	}
 }
@@ -199,28 +199,28 @@ static void epoll_set_rebuild_lists(struct epoll_set *set)
 /* Before this one enters: it would mark this one as stale again. */
 static void epoll_refresh_nested_set(const struct epoll_item *item)
 {
-	struct epoll_set *inner = epoll_set(item->file);
+	struct epoll_set *inner = epoll_set_of_file(item->file);
 
 	if (!item->live || item->file->kind != VMA_FILE_EPOLL)
 		return;
 	pthread_mutex_lock(&inner->lock);
 	if (atomic_load(&inner->stale))
-		epoll_set_refresh(inner);
-	epoll_set_unlock(inner);
+		epoll_set_recreate_inner_epfd(inner);
+	epoll_set_unlock_and_wake_waiter(inner);
 }
 
 static void epoll_item_readd_to_os_set(struct epoll_set *set, struct epoll_item *item)
 {
 	if (item->number_closed && item->file->kind != VMA_FILE_EPOLL)
 		item->os_fd = atomic_load_explicit(&item->file->fd, memory_order_relaxed);
-	epoll_shadow_ctl(set, EPOLL_CTL_ADD, item);
+	epoll_update_item_in_kernel_shadow_set(set, EPOLL_CTL_ADD, item);
 }
 
 /*
  * With the lock. S keeps its number, but is another set: who sleeps on the old one comes back to it, and sets around
  * this one have to take it in again.
  */
-void epoll_set_refresh(struct epoll_set *set)
+void epoll_set_recreate_inner_epfd(struct epoll_set *set)
 {
 	int epfd = atomic_load_explicit(&set->file.fd, memory_order_relaxed);
 	int members_epfd = create_members_epfd(epfd);
@@ -244,5 +244,5 @@ void epoll_set_refresh(struct epoll_set *set)
 	vma_waitq_wake(&set->file.waitq, true);
 	watchers = atomic_load_explicit(&set->file.watchers, memory_order_acquire);
 	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++)
-		epoll_item_inner_changed(watchers->watcher[i]);
+		epoll_item_mark_outer_set_stale(watchers->watcher[i]);
 }

@@ -34,7 +34,7 @@ static void replace_sigmask(const sigset_t *mask, sigset_t *before, struct vma_t
 		*before = held ? self->mask : now;
 	if (held)
 		memcpy(&self->mask, mask, KERNEL_BYTES);
-	/* While something is held all is blocked but faults, which vma_copy may need: so it stays. */
+	/* While something is held all is blocked but faults, which vma_memcpy_or_efault may need: so it stays. */
 	sigmask_syscall(SIG_SETMASK, held ? &now : mask, NULL);
 }
 
@@ -46,7 +46,7 @@ int iomux_sigmask_set(struct iomux_sigmask *mask, const sigset_t *from, struct v
 	if (from == NULL)
 		return 0;
 	memset(&wanted, 0, sizeof(wanted));
-	if (vma_copy(&wanted, from, KERNEL_BYTES) < 0)
+	if (vma_memcpy_or_efault(&wanted, from, KERNEL_BYTES) < 0)
 		return -EFAULT;
 	replace_sigmask(&wanted, &mask->before, self);
 	return 0;
@@ -60,7 +60,7 @@ void iomux_sigmask_restore(struct iomux_sigmask *mask, struct vma_thread *self)
 }
 
 /* Nobody but the caller's own frame is inside this thread: leaving lets the handlers run now. */
-int iomux_interrupted(struct vma_thread *self)
+int iomux_run_held_signals_return_eintr(struct vma_thread *self)
 {
 	uint32_t before = self->signals;
 

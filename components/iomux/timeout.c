@@ -6,14 +6,14 @@
 #define SEC 1000000000ULL
 #define LONGEST (UINT64_MAX / SEC / 2) /* seconds; whoever waits for centuries waits for ever */
 
-int iomux_timeout_get(struct iomux_timeout *timeout, const struct timespec *from)
+int iomux_timeout_from_timespec(struct iomux_timeout *timeout, const struct timespec *from)
 {
 	struct timespec ts;
 
 	*timeout = (struct iomux_timeout){.nsec = UINT64_MAX, .deadline = UINT64_MAX};
 	if (from == NULL)
 		return 0;
-	if (vma_copy(&ts, from, sizeof(ts)) < 0)
+	if (vma_memcpy_or_efault(&ts, from, sizeof(ts)) < 0)
 		return -EFAULT;
 	if (ts.tv_sec < 0 || ts.tv_nsec < 0 || ts.tv_nsec >= (long)SEC)
 		return -EINVAL;

@@ -42,8 +42,8 @@ static int epoll_call_collect(struct call *call, enum epoll_os_poll ask)
 	if ((ask == EPOLL_OS_POLL_IF_READY && !epoll_set_has_ready(set)) || pthread_mutex_trylock(&set->lock) != 0)
 		return 0;
 	call->n = epoll_collect(set, call->epfd, call->events, call->max, ask, &call->policy);
-	call->wakeup_unspent = call->n > 0 && call->queued && iomux_is_in_queue(&set->file.waitq, call->self);
-	epoll_set_unlock(set);
+	call->wakeup_unspent = call->n > 0 && call->queued && iomux_is_in_wait_queue(&set->file.waitq, call->self);
+	epoll_set_unlock_and_wake_waiter(set);
 	return call->n;
 }
 
@@ -52,7 +52,7 @@ static int int_sign_or_errno(int n)
 	return n < 0 ? n : n > 0;
 }
 
-static int epoll_wait_ready(struct vma_wait *wait)
+static int epoll_wait_collect_if_ready(struct vma_wait *wait)
 {
 	return int_sign_or_errno(epoll_call_collect(wait->arg, EPOLL_OS_POLL_IF_READY));
 }
@@ -64,14 +64,14 @@ static int epoll_wait_poll_os(struct vma_wait *wait)
 	        epoll_call_collect(wait->arg, wait->fds[0].revents != 0 ? EPOLL_OS_POLL_ALWAYS : EPOLL_OS_POLL_IF_DUE));
 }
 
-static uint64_t epoll_wait_rings(struct vma_wait *wait)
+static uint64_t epoll_set_rings_of_wait(struct vma_wait *wait)
 {
 	struct call *call = wait->arg;
 
 	return atomic_load_explicit(&call->set->rings, memory_order_relaxed);
 }
 
-static uint64_t epoll_wait_accept_rings(struct vma_wait *wait)
+static uint64_t epoll_set_accept_rings_of_wait(struct vma_wait *wait)
 {
 	struct call *call = wait->arg;
 
@@ -86,14 +86,15 @@ static void epoll_pass_wakeup_on(struct epoll_set *set)
 }
 
 /*
- * Who leaves with events may have had another wake-up spent on it since, be it by its own epoll_set_unlock: that is
- * passed on. It stood in the queue or not when it had collected (A), gave the set back, looked for what is left and
- * woke one for it (B), and goes now (C). Was it out of the queue at A, nobody can spend a wake-up on it any more: what
- * was there by B, B has told another of, and who adds to it later finds another. Was it there at A and is at C, no
- * wake-up was spent on it. Was it there at A and is not at C, one was, and what it was for is there (or somebody has
- * taken it, which is as good): who took it out of its place had put that there before.
+ * Who leaves with events may have had another wake-up spent on it since, be it by its own
+ * epoll_set_unlock_and_wake_waiter: that is passed on. It stood in the queue or not when it had collected (A), gave the
+ * set back, looked for what is left and woke one for it (B), and goes now (C). Was it out of the queue at A, nobody can
+ * spend a wake-up on it any more: what was there by B, B has told another of, and who adds to it later finds another.
+ * Was it there at A and is at C, no wake-up was spent on it. Was it there at A and is not at C, one was, and what it
+ * was for is there (or somebody has taken it, which is as good): who took it out of its place had put that there
+ * before.
  */
-static void epoll_wait_set_queued(struct vma_wait *wait, bool on)
+static void epoll_wait_enter_or_leave_wait_queue(struct vma_wait *wait, bool on)
 {
 	struct call *call = wait->arg;
 	struct vma_waitq *q = &call->set->file.waitq;
@@ -101,8 +102,8 @@ static void epoll_wait_set_queued(struct vma_wait *wait, bool on)
 	call->queued = on;
 	if (on) {
 		vma_waitq_add(q, wait->self);
-		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
-	} else if (!iomux_leave_queue(q, wait->self, call->signals) && call->wakeup_unspent) {
+		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock_and_wake_waiter */
+	} else if (!iomux_remove_from_wait_queue_unless_woken(q, wait->self, call->signals) && call->wakeup_unspent) {
 		epoll_pass_wakeup_on(call->set);
 	}
 }
@@ -115,11 +116,11 @@ static void epoll_wait_abandon(struct vma_wait *wait)
 	vma_file_put(&call->set->file);
 }
 
-static const struct vma_wait_ops epoll_wait_ops = {.ready = epoll_wait_ready,
+static const struct vma_wait_ops epoll_wait_ops = {.ready = epoll_wait_collect_if_ready,
                                                    .poll_os = epoll_wait_poll_os,
-                                                   .rings = epoll_wait_rings,
-                                                   .accept_rings = epoll_wait_accept_rings,
-                                                   .set_queued = epoll_wait_set_queued,
+                                                   .rings = epoll_set_rings_of_wait,
+                                                   .accept_rings = epoll_set_accept_rings_of_wait,
+                                                   .set_queued = epoll_wait_enter_or_leave_wait_queue,
                                                    .abandon = epoll_wait_abandon};
 
 static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
@@ -164,7 +165,7 @@ static int epoll_collect_before_return(struct call *call)
 	return n;
 }
 
-static int epoll_call_poll(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
+static int epoll_call_wait_for_events(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct epoll_set *set = call->set;
 	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
@@ -177,7 +178,7 @@ static int epoll_call_poll(struct call *call, struct iomux_timeout *timeout, str
 	}
 	n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	if (n == 0 && rings != 0) {
-		for (unsigned steps = 0; iomux_may_drive_again(steps, driven, epoll_set_has_ready(set)); steps++)
+		for (unsigned steps = 0; iomux_may_poll_rings_again(steps, driven, epoll_set_has_ready(set)); steps++)
 			driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(rings) : vma_ring_ctxs_catch_up(rings);
 		n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	}
@@ -187,17 +188,17 @@ static int epoll_call_poll(struct call *call, struct iomux_timeout *timeout, str
 	if (n == 0)
 		n = timeout->nsec != 0 ? epoll_sleep_or_spin(call, timeout, self) : epoll_collect_before_return(call);
 	/* The kernel's epoll_wait that does not wait is not interrupted, unlike its poll. */
-	return n == 0 && timeout->nsec != 0 ? iomux_interrupted(self) : n;
+	return n == 0 && timeout->nsec != 0 ? iomux_run_held_signals_return_eintr(self) : n;
 }
 
 int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *events, int max,
                          const struct timespec *timeout, const sigset_t *mask)
 {
 	struct vma_thread *self = vma_thread_self();
-	struct call call = {.set = epoll_set(set), .epfd = epfd, .events = events, .max = max, .self = self};
+	struct call call = {.set = epoll_set_of_file(set), .epfd = epfd, .events = events, .max = max, .self = self};
 	struct iomux_timeout time;
 	struct iomux_sigmask before;
-	int rc = iomux_timeout_get(&time, timeout);
+	int rc = iomux_timeout_from_timespec(&time, timeout);
 
 	if (rc < 0)
 		return rc;
@@ -205,11 +206,11 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
 	if (rc < 0)
 		return rc;
 	iomux_policy_get(&call.policy);
-	iomux_call_begin(&call.count);
-	rc = max > 0 && max <= EVENTS_MAX ? epoll_call_poll(&call, &time, self) : -EINVAL;
-	iomux_call_end(&call.count, atomic_load_explicit(&call.set->stats, memory_order_acquire), rc);
+	iomux_call_begin_timing(&call.count);
+	rc = max > 0 && max <= EVENTS_MAX ? epoll_call_wait_for_events(&call, &time, self) : -EINVAL;
+	iomux_count_call_result(&call.count, atomic_load_explicit(&call.set->stats, memory_order_acquire), rc);
 	vma_thread_set_tx_batch(self, rc);
-	self->overdue_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
+	self->overdue_rings = atomic_load_explicit(&epoll_set_of_file(set)->rings, memory_order_relaxed);
 	iomux_sigmask_restore(&before, self);
 	return rc;
 }

@@ -17,8 +17,8 @@ void vma_log_write(enum vma_log_level level, const char *fmt, ...)
 	va_list args;
 
 	va_start(args, fmt);
-	log_line_text(&line, fmt, args);
+	log_line_format_text(&line, fmt, args);
 	va_end(args);
-	log_out_send(&line, level);
+	log_out_write_line(&line, level);
 	errno = saved;
 }

@@ -18,7 +18,7 @@ static char upper_char(char c)
 }
 
 /* strcasecmp follows the program's locale, where "info" and "INFO" may differ (Turkish). */
-static bool same_word(const char *text, const char *word)
+static bool equals_ignoring_ascii_case(const char *text, const char *word)
 {
 	while (*text != '\0' && upper_char(*text) == *word) {
 		text++;
@@ -33,7 +33,8 @@ int vma_log_level_parse(const char *text, enum vma_log_level *level)
 		return -EINVAL;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		const struct log_level_name_row *n = &names[i];
-		if (same_word(text, n->label) || same_word(text, n->alias) || same_word(text, n->number)) {
+		if (equals_ignoring_ascii_case(text, n->label) || equals_ignoring_ascii_case(text, n->alias) ||
+		    equals_ignoring_ascii_case(text, n->number)) {
 			*level = n->level;
 			return 0;
 		}

@@ -40,7 +40,7 @@ static void cut_log_text(char *text, size_t *len)
 	*len = end + sizeof(CUT_MARK) - 1;
 }
 
-void log_line_text(struct log_line *line, const char *fmt, va_list args)
+void log_line_format_text(struct log_line *line, const char *fmt, va_list args)
 {
 	char *text = line->bytes + LOG_HEAD_MAX;
 	int n = vsnprintf(text, LOG_TEXT_MAX, fmt, args);
@@ -91,8 +91,8 @@ static size_t log_write_head(char *head, enum vma_log_level level, unsigned deta
 	return len;
 }
 
-const char *log_line_finish(struct log_line *line, enum vma_log_level level, unsigned details, bool terminal,
-                            size_t *len)
+const char *log_line_add_head_and_newline(struct log_line *line, enum vma_log_level level, unsigned details,
+                                          bool terminal, size_t *len)
 {
 	const char *color = terminal ? log_line_color(level) : NULL;
 	const char *tail = color != NULL ? COLOR_END "\n" : "\n";

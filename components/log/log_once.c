@@ -44,14 +44,14 @@ bool vma_log_once(enum vma_log_level level, const char *fmt, ...)
 	bool first;
 	va_list args;
 
-	if (!vma_log_on(level))
+	if (!vma_log_level_is_enabled(level))
 		return false;
 	va_start(args, fmt);
-	log_line_text(&line, fmt, args);
+	log_line_format_text(&line, fmt, args);
 	va_end(args);
 	first = message_is_first_time(hash_text(log_line_text_at(&line), line.text_len));
 	if (first)
-		log_out_send(&line, level);
+		log_out_write_line(&line, level);
 	errno = saved;
 	return first;
 }

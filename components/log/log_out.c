@@ -155,14 +155,14 @@ static void fall_back_to_stderr(int fd, int error)
 	write_without_signals(STDERR_FILENO, text, (size_t)len);
 }
 
-void log_out_send(struct log_line *line, enum vma_log_level level)
+void log_out_write_line(struct log_line *line, enum vma_log_level level)
 {
 	int fd = atomic_load_explicit(&log_out_fd, memory_order_relaxed);
 	bool colored = atomic_load_explicit(&log_out_colors, memory_order_relaxed) && log_line_color(level) != NULL &&
 	               is_terminal(fd);
 	size_t len;
-	const char *bytes = log_line_finish(line, level, atomic_load_explicit(&log_out_details, memory_order_relaxed),
-	                                    colored, &len);
+	const char *bytes = log_line_add_head_and_newline(
+	        line, level, atomic_load_explicit(&log_out_details, memory_order_relaxed), colored, &len);
 	int rc;
 
 	if (atomic_load_explicit(&log_lost_lines, memory_order_relaxed) != 0)
@@ -192,7 +192,7 @@ static int log_expand_file_name(const char *name, char *path, size_t size)
 }
 
 /* O_NONBLOCK: a FIFO without reader is an error here and not a program that hangs. */
-static int open_flags(const char *path, int more)
+static int open_log_file_with_flags(const char *path, int more)
 {
 	long fd = syscall(SYS_openat, AT_FDCWD, path,
 	                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | more, 0644);
@@ -204,10 +204,10 @@ static int open_flags(const char *path, int more)
 static int log_open_path(const char *path)
 {
 	struct stat link;
-	int fd = open_flags(path, O_NOFOLLOW);
+	int fd = open_log_file_with_flags(path, O_NOFOLLOW);
 
 	if (fd == -ELOOP && lstat(path, &link) == 0 && (link.st_uid == 0 || link.st_uid == geteuid()))
-		fd = open_flags(path, 0);
+		fd = open_log_file_with_flags(path, 0);
 	return fd;
 }
 

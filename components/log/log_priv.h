@@ -18,18 +18,18 @@ struct log_line {
 };
 
 /* Fills in the text: formatted, cut with a mark, without control characters. */
-void log_line_text(struct log_line *line, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
+void log_line_format_text(struct log_line *line, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
 static inline const char *log_line_text_at(const struct log_line *line)
 {
 	return line->bytes + LOG_HEAD_MAX;
 }
 /* Puts head and tail around the text; returns the first byte to send, and how many. */
-const char *log_line_finish(struct log_line *line, enum vma_log_level level, unsigned details, bool terminal,
-                            size_t *len);
+const char *log_line_add_head_and_newline(struct log_line *line, enum vma_log_level level, unsigned details,
+                                          bool terminal, size_t *len);
 /* NULL: lines of this level have no colour. */
 const char *log_line_color(enum vma_log_level level);
 
 /* Sends the line to where the log goes now. */
-void log_out_send(struct log_line *line, enum vma_log_level level);
+void log_out_write_line(struct log_line *line, enum vma_log_level level);
 
 #endif

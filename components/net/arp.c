@@ -33,11 +33,12 @@ _Static_assert(sizeof(struct arp_request) == 28, "as on the wire");
 
 int net_arp_open(void)
 {
-	return net_fd_up((int)syscall(SYS_socket, AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	return net_move_fd_to_high_number(
+	        (int)syscall(SYS_socket, AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 /* The source is that of a path: an address of this host's. */
-static int arp_send(struct vma_net *net, const struct neigh *neigh, bool to_all)
+static int arp_send_request(struct vma_net *net, const struct neigh *neigh, bool to_all)
 {
 	struct sockaddr_ll to = {.sll_family = AF_PACKET,
 	                         .sll_protocol = htons(ETH_P_ARP),
@@ -48,7 +49,7 @@ static int arp_send(struct vma_net *net, const struct neigh *neigh, bool to_all)
 	                              .hw_len = 6,
 	                              .protocol_len = 4,
 	                              .operation_be = htons(ARPOP_REQUEST)};
-	const struct vma_net_link *link = net_tables_link(net, neigh->neigh.ifindex);
+	const struct vma_net_link *link = net_tables_find_link(net, neigh->neigh.ifindex);
 	const struct path *path = LIST_FIRST(&neigh->paths);
 
 	if (link == NULL || link->hw_type != ARPHRD_ETHER || path == NULL || neigh->neigh.mac_len != 6)
@@ -66,10 +67,10 @@ static int arp_send(struct vma_net *net, const struct neigh *neigh, bool to_all)
 	               : 0;
 }
 
-static void arp_step(struct vma_net *net, struct neigh *neigh, uint64_t now_ns)
+static void arp_send_next_request(struct vma_net *net, struct neigh *neigh, uint64_t now_ns)
 {
 	const bool to_all = neigh->arps >= net->attr.uc_arps;
-	const int rc = arp_send(net, neigh, to_all);
+	const int rc = arp_send_request(net, neigh, to_all);
 
 	if (rc < 0)
 		vma_log_debug("net: an ARP request is not sent on interface %u: %s", neigh->neigh.ifindex,
@@ -78,14 +79,14 @@ static void arp_step(struct vma_net *net, struct neigh *neigh, uint64_t now_ns)
 	neigh->arp_ns = now_ns + (uint64_t)net->attr.uc_arp_delay_msec * 1000000;
 }
 
-void net_arp_end(struct neigh *neigh)
+void net_arp_stop_for_neigh(struct neigh *neigh)
 {
 	if (neigh->arp_ns != 0)
 		LIST_REMOVE(neigh, arping);
 	neigh->arp_ns = 0;
 }
 
-bool net_arp_begin(struct vma_net *net, struct neigh *neigh)
+bool net_arp_start_confirming_neigh(struct vma_net *net, struct neigh *neigh)
 {
 	if (net->arp_fd < 0 || neigh->neigh.state != NUD_STALE)
 		return false;
@@ -93,20 +94,20 @@ bool net_arp_begin(struct vma_net *net, struct neigh *neigh)
 		return true;
 	neigh->arps = 0;
 	LIST_INSERT_HEAD(&net->arping, neigh, arping);
-	arp_step(net, neigh, net_now_ns());
+	arp_send_next_request(net, neigh, net_now_ns());
 	return true;
 }
 
 /* The last request was to all, and has had its time. */
-static void arp_give_up(struct vma_net *net, struct neigh *neigh)
+static void arp_stop_and_let_kernel_probe(struct vma_net *net, struct neigh *neigh)
 {
-	net_arp_end(neigh);
-	net_neigh_probe(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
-	net_neigh_refresh(net, neigh);
+	net_arp_stop_for_neigh(neigh);
+	net_neigh_make_kernel_resolve(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
+	net_neigh_refresh_from_kernel(net, neigh);
 	neigh->probed_ns = neigh->neigh.state == NUD_STALE ? net_now_ns() : 0;
 }
 
-void net_arp_run(struct vma_net *net, uint64_t now_ns)
+void net_arp_process_due_neighs(struct vma_net *net, uint64_t now_ns)
 {
 	struct neigh *neigh, *next;
 
@@ -114,18 +115,18 @@ void net_arp_run(struct vma_net *net, uint64_t now_ns)
 		next = LIST_NEXT(neigh, arping);
 		if (now_ns < neigh->arp_ns)
 			continue;
-		net_neigh_refresh(net, neigh);
+		net_neigh_refresh_from_kernel(net, neigh);
 		if (neigh->neigh.state != NUD_STALE)
-			net_arp_end(neigh);
+			net_arp_stop_for_neigh(neigh);
 		else if (neigh->arps > net->attr.uc_arps)
-			arp_give_up(net, neigh);
+			arp_stop_and_let_kernel_probe(net, neigh);
 		else
-			arp_step(net, neigh, now_ns);
-		net_path_neigh_changed(neigh);
+			arp_send_next_request(net, neigh, now_ns);
+		net_paths_republish_for_neigh(neigh);
 	}
 }
 
-uint64_t net_arp_due(const struct vma_net *net)
+uint64_t net_arp_next_due_ns(const struct vma_net *net)
 {
 	const struct neigh *neigh;
 	uint64_t due = 0;

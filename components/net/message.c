@@ -66,7 +66,7 @@ static uint16_t vlan_id(struct nlattr *data)
 	return nla_get_u16(attrs[IFLA_VLAN_ID]) & 0xfff;
 }
 
-static int link_kind(struct nlattr *info, struct vma_net_link *out)
+static int parse_link_kind_and_vlan(struct nlattr *info, struct vma_net_link *out)
 {
 	static const struct nla_policy policy[IFLA_INFO_MAX + 1] = {
 	        [IFLA_INFO_KIND] = {.type = NLA_STRING, .minlen = 1},
@@ -84,7 +84,7 @@ static int link_kind(struct nlattr *info, struct vma_net_link *out)
 	return 0;
 }
 
-int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out)
+int net_msg_parse_link(struct nlmsghdr *message, struct vma_net_link *out)
 {
 	static const struct nla_policy policy[IFLA_MAX + 1] = {
 	        [IFLA_IFNAME] = {.type = NLA_STRING, .minlen = 1},
@@ -111,7 +111,7 @@ int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out)
 	copy_link_name(out->name, attrs[IFLA_IFNAME]);
 	copy_mac(out->mac, attrs[IFLA_ADDRESS]);
 	copy_mac(out->broadcast, attrs[IFLA_BROADCAST]);
-	if (link_kind(attrs[IFLA_LINKINFO], out) < 0)
+	if (parse_link_kind_and_vlan(attrs[IFLA_LINKINFO], out) < 0)
 		return -EINVAL;
 	/* A veth's IFLA_LINK is its peer, which is beside it, not below; elsewhere numbers mean other interfaces. */
 	if (attrs[IFLA_LINK_NETNSID] == NULL && strcmp(out->kind, "veth") != 0)
@@ -123,7 +123,7 @@ int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out)
 
 /* ---- addresses ---- */
 
-int net_msg_addr(struct nlmsghdr *message, struct vma_net_addr *out)
+int net_msg_parse_addr(struct nlmsghdr *message, struct vma_net_addr *out)
 {
 	static const struct nla_policy policy[IFA_MAX + 1] = {
 	        [IFA_ADDRESS] = {.minlen = 4},
@@ -154,7 +154,7 @@ int net_msg_addr(struct nlmsghdr *message, struct vma_net_addr *out)
 
 /* ---- neighbours ---- */
 
-int net_msg_neigh(struct nlmsghdr *message, struct vma_net_neigh *out)
+int net_msg_parse_neigh(struct nlmsghdr *message, struct vma_net_neigh *out)
 {
 	static const struct nla_policy policy[NDA_MAX + 1] = {[NDA_DST] = {.minlen = 4, .maxlen = 16}};
 	const struct ndmsg *header = nlmsg_data(message);
@@ -178,9 +178,9 @@ int net_msg_neigh(struct nlmsghdr *message, struct vma_net_neigh *out)
 	return 0;
 }
 
-static struct nl_msg *neigh_request(int type, int flags, const struct ndmsg *header, const void *address)
+static struct nl_msg *net_msg_build_neigh_request(int type, int flags, const struct ndmsg *header, const void *address)
 {
-	struct nl_msg *request = net_nl_request(type, flags, header, sizeof(*header));
+	struct nl_msg *request = net_nl_alloc_request_message(type, flags, header, sizeof(*header));
 
 	if (request != NULL && nla_put(request, NDA_DST, header->ndm_family == AF_INET ? 4 : 16, address) < 0) {
 		nlmsg_free(request);
@@ -193,14 +193,14 @@ struct nl_msg *net_msg_getneigh(uint32_t ifindex, uint8_t family, const void *ad
 {
 	const struct ndmsg header = {.ndm_family = family, .ndm_ifindex = (int)ifindex};
 
-	return neigh_request(RTM_GETNEIGH, 0, &header, address);
+	return net_msg_build_neigh_request(RTM_GETNEIGH, 0, &header, address);
 }
 
-struct nl_msg *net_msg_use_neigh(uint32_t ifindex, uint8_t family, const void *address)
+struct nl_msg *net_msg_build_neigh_probe_request(uint32_t ifindex, uint8_t family, const void *address)
 {
 	const struct ndmsg header = {.ndm_family = family, .ndm_ifindex = (int)ifindex, .ndm_flags = NTF_USE};
 
-	return neigh_request(RTM_NEWNEIGH, NLM_F_CREATE, &header, address);
+	return net_msg_build_neigh_request(RTM_NEWNEIGH, NLM_F_CREATE, &header, address);
 }
 
 /* ---- routes ---- */
@@ -219,7 +219,7 @@ static uint16_t nla_get_u16_clamped(const struct nlattr *attr)
 	return (uint16_t)(value < UINT16_MAX ? value : UINT16_MAX);
 }
 
-static void read_metrics(struct nlattr *metrics, struct vma_net_route *out)
+static void parse_route_metrics(struct nlattr *metrics, struct vma_net_route *out)
 {
 	static const struct nla_policy policy[RTAX_MAX + 1] = {[RTAX_MTU] = {.type = NLA_U32},
 	                                                       [RTAX_ADVMSS] = {.type = NLA_U32},
@@ -235,7 +235,7 @@ static void read_metrics(struct nlattr *metrics, struct vma_net_route *out)
 	out->quickack = nla_get_u32_or_default(attrs[RTAX_QUICKACK], 0) != 0;
 }
 
-int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struct vma_net_route *out)
+int net_msg_parse_route(struct nlmsghdr *message, const struct vma_net_key *key, struct vma_net_route *out)
 {
 	const struct rtmsg *header = nlmsg_data(message);
 	struct nlattr *attrs[RTA_MAX + 1];
@@ -249,7 +249,7 @@ int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struc
 	out->family = header->rtm_family;
 	out->oif = nla_get_u32_or_default(attrs[RTA_OIF], 0);
 	out->table = nla_get_u32_or_default(attrs[RTA_TABLE], header->rtm_table);
-	read_metrics(attrs[RTA_METRICS], out);
+	parse_route_metrics(attrs[RTA_METRICS], out);
 	out->encap = attrs[RTA_ENCAP] != NULL;
 	if (attrs[RTA_PREFSRC] != NULL)
 		memcpy(out->src, nla_data(attrs[RTA_PREFSRC]), 4);
@@ -268,7 +268,7 @@ int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struc
 	return 0;
 }
 
-int net_msg_prefix(struct nlmsghdr *message, struct net_msg_prefix *out)
+int net_msg_parse_prefix(struct nlmsghdr *message, struct net_msg_prefix *out)
 {
 	const struct rtmsg *header = nlmsg_data(message);
 	struct nlattr *attrs[RTA_MAX + 1];
@@ -297,7 +297,7 @@ struct nl_msg *net_msg_getroute(const struct vma_net_key *key)
 	/* The two ECN bits are no part of a lookup. */
 	const struct rtmsg header = {.rtm_family = key->family, .rtm_dst_len = 32, .rtm_tos = key->tos & 0xfc};
 	const bool ports = key->proto == IPPROTO_UDP || key->proto == IPPROTO_TCP;
-	struct nl_msg *r = net_nl_request(RTM_GETROUTE, 0, &header, sizeof(header));
+	struct nl_msg *r = net_nl_alloc_request_message(RTM_GETROUTE, 0, &header, sizeof(header));
 
 	if (r == NULL)
 		return NULL;
@@ -315,7 +315,7 @@ struct nl_msg *net_msg_getroute(const struct vma_net_key *key)
 
 /* ---- rules ---- */
 
-int net_msg_rule(struct nlmsghdr *message, bool *ports)
+int net_msg_parse_rule_selects_ports(struct nlmsghdr *message, bool *ports)
 {
 	static const struct nla_policy rule_policy[FRA_MAX + 1];
 	const struct fib_rule_hdr *header = nlmsg_data(message);
@@ -329,25 +329,25 @@ int net_msg_rule(struct nlmsghdr *message, bool *ports)
 	return 0;
 }
 
-struct nl_msg *net_msg_dump_rules(void)
+struct nl_msg *net_msg_build_rule_dump_request(void)
 {
 	const struct fib_rule_hdr header = {.family = AF_INET};
 
-	return net_nl_request(RTM_GETRULE, NLM_F_DUMP, &header, sizeof(header));
+	return net_nl_alloc_request_message(RTM_GETRULE, NLM_F_DUMP, &header, sizeof(header));
 }
 
 /* ---- tables ---- */
 
-struct nl_msg *net_msg_dump_links(void)
+struct nl_msg *net_msg_build_link_dump_request(void)
 {
 	const struct ifinfomsg header = {.ifi_family = AF_UNSPEC};
 
-	return net_nl_request(RTM_GETLINK, NLM_F_DUMP, &header, sizeof(header));
+	return net_nl_alloc_request_message(RTM_GETLINK, NLM_F_DUMP, &header, sizeof(header));
 }
 
-struct nl_msg *net_msg_dump_addrs(void)
+struct nl_msg *net_msg_build_addr_dump_request(void)
 {
 	const struct ifaddrmsg header = {.ifa_family = AF_INET};
 
-	return net_nl_request(RTM_GETADDR, NLM_F_DUMP, &header, sizeof(header));
+	return net_nl_alloc_request_message(RTM_GETADDR, NLM_F_DUMP, &header, sizeof(header));
 }

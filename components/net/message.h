@@ -12,29 +12,29 @@
 struct nlmsghdr;
 struct nl_msg;
 
-int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out);
-int net_msg_addr(struct nlmsghdr *message, struct vma_net_addr *out);
-int net_msg_neigh(struct nlmsghdr *message, struct vma_net_neigh *out);
+int net_msg_parse_link(struct nlmsghdr *message, struct vma_net_link *out);
+int net_msg_parse_addr(struct nlmsghdr *message, struct vma_net_addr *out);
+int net_msg_parse_neigh(struct nlmsghdr *message, struct vma_net_neigh *out);
 /* An answer to net_msg_getroute. The source is the key's unless the kernel names one. */
-int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struct vma_net_route *out);
+int net_msg_parse_route(struct nlmsghdr *message, const struct vma_net_key *key, struct vma_net_route *out);
 
 /* A route event: which destinations it concerns. */
 struct net_msg_prefix {
 	uint8_t address[16];
 	uint8_t bits;
 };
-int net_msg_prefix(struct nlmsghdr *message, struct net_msg_prefix *out);
+int net_msg_parse_prefix(struct nlmsghdr *message, struct net_msg_prefix *out);
 bool net_msg_prefix_covers(const struct net_msg_prefix *prefix, const uint8_t address[16]);
 
 /* A routing rule: whether it looks at ports. */
-int net_msg_rule(struct nlmsghdr *message, bool *ports);
+int net_msg_parse_rule_selects_ports(struct nlmsghdr *message, bool *ports);
 
 /* Requests; NULL: no memory. */
 struct nl_msg *net_msg_getroute(const struct vma_net_key *key);
 struct nl_msg *net_msg_getneigh(uint32_t ifindex, uint8_t family, const void *address);
-struct nl_msg *net_msg_use_neigh(uint32_t ifindex, uint8_t family, const void *address);
-struct nl_msg *net_msg_dump_links(void);
-struct nl_msg *net_msg_dump_addrs(void);
-struct nl_msg *net_msg_dump_rules(void);
+struct nl_msg *net_msg_build_neigh_probe_request(uint32_t ifindex, uint8_t family, const void *address);
+struct nl_msg *net_msg_build_link_dump_request(void);
+struct nl_msg *net_msg_build_addr_dump_request(void);
+struct nl_msg *net_msg_build_rule_dump_request(void);
 
 #endif

@@ -39,7 +39,7 @@ struct neigh *net_neigh_find(struct vma_net *net, const struct vma_net_neigh *li
 	return NULL;
 }
 
-struct neigh *net_neigh_get(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16])
+struct neigh *net_neigh_find_or_add(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16])
 {
 	struct vma_net_neigh like = {.ifindex = ifindex, .family = family};
 	struct neigh *neigh;
@@ -53,7 +53,7 @@ struct neigh *net_neigh_get(struct vma_net *net, uint32_t ifindex, uint8_t famil
 		return NULL;
 	neigh->neigh = like;
 	LIST_INSERT_HEAD(neigh_bucket_of(net, ifindex, address), neigh, bucket);
-	net_neigh_refresh(net, neigh);
+	net_neigh_refresh_from_kernel(net, neigh);
 	return neigh;
 }
 
@@ -61,7 +61,7 @@ void net_neigh_drop_if_unused(struct neigh *neigh)
 {
 	if (!LIST_EMPTY(&neigh->paths))
 		return;
-	net_arp_end(neigh);
+	net_arp_stop_for_neigh(neigh);
 	LIST_REMOVE(neigh, bucket);
 	free(neigh);
 }
@@ -73,12 +73,12 @@ struct neigh_reply {
 	bool found;
 };
 
-static void neigh_on_reply(struct nlmsghdr *message, void *arg)
+static void neigh_copy_from_netlink_reply(struct nlmsghdr *message, void *arg)
 {
 	struct neigh_reply *neigh_reply = arg;
 	struct vma_net_neigh received;
 
-	if (message->nlmsg_type != RTM_NEWNEIGH || net_msg_neigh(message, &received) < 0 ||
+	if (message->nlmsg_type != RTM_NEWNEIGH || net_msg_parse_neigh(message, &received) < 0 ||
 	    received.ifindex != neigh_reply->neigh->ifindex ||
 	    memcmp(received.address, neigh_reply->neigh->address, 16) != 0)
 		return;
@@ -86,11 +86,12 @@ static void neigh_on_reply(struct nlmsghdr *message, void *arg)
 	neigh_reply->found = true;
 }
 
-static int neigh_query(struct vma_net *net, struct vma_net_neigh *neigh)
+static int neigh_refresh_state_from_kernel(struct vma_net *net, struct vma_net_neigh *neigh)
 {
 	struct neigh_reply neigh_reply = {.neigh = neigh};
-	int rc = net_nl_query(net->query, net_msg_getneigh(neigh->ifindex, neigh->family, neigh->address),
-	                      neigh_on_reply, &neigh_reply);
+	int rc = net_nl_send_request_and_read_replies(net->query,
+	                                              net_msg_getneigh(neigh->ifindex, neigh->family, neigh->address),
+	                                              neigh_copy_from_netlink_reply, &neigh_reply);
 
 	if (rc == 0 && neigh_reply.found)
 		return 0;
@@ -100,9 +101,9 @@ static int neigh_query(struct vma_net *net, struct vma_net_neigh *neigh)
 	return rc < 0 ? rc : -ENOENT;
 }
 
-void net_neigh_refresh(struct vma_net *net, struct neigh *neigh)
+void net_neigh_refresh_from_kernel(struct vma_net *net, struct neigh *neigh)
 {
-	neigh_query(net, &neigh->neigh);
+	neigh_refresh_state_from_kernel(net, &neigh->neigh);
 	if (neigh->neigh.state != NUD_STALE)
 		neigh->probed_ns = 0;
 }
@@ -114,7 +115,8 @@ static int check_neigh_family(uint8_t family)
 	return family == AF_INET ? 0 : -EINVAL;
 }
 
-int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address, struct vma_net_neigh *out)
+int vma_net_read_neigh_from_kernel(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address,
+                                   struct vma_net_neigh *out)
 {
 	struct net_hold hold;
 	int rc = check_neigh_family(family);
@@ -126,7 +128,7 @@ int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const v
 	out->family = family;
 	memcpy(out->address, address, 4);
 	net_lock(net, &hold);
-	rc = neigh_query(net, out);
+	rc = neigh_refresh_state_from_kernel(net, out);
 	net_unlock(net, &hold);
 	return rc;
 }
@@ -134,9 +136,10 @@ int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const v
 /* ---- probing ---- */
 
 /* In the namespace of the tables, like the netlink sockets; therefore made at the start and kept. */
-int net_probe_open(void)
+int net_open_neigh_probe_udp_socket(void)
 {
-	return net_fd_up((int)syscall(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	return net_move_fd_to_high_number(
+	        (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 /*
@@ -144,7 +147,7 @@ int net_probe_open(void)
  * no privilege is needed for either; the kernel resolves as for any packet, and confirms a stale entry afterwards. What
  * comes back (port unreachable) is nobody's.
  */
-static int send_probe(int fd, uint32_t ifindex, const uint8_t address[4])
+static int send_empty_udp_to_resolve_neigh(int fd, uint32_t ifindex, const uint8_t address[4])
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(DISCARD_PORT)};
 	const struct in_pktinfo via = {.ipi_ifindex = (int)ifindex};
@@ -167,19 +170,20 @@ static int send_probe(int fd, uint32_t ifindex, const uint8_t address[4])
 	return syscall(SYS_sendmsg, fd, &message, MSG_DONTROUTE | MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-int net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16])
+int net_neigh_make_kernel_resolve(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16])
 {
-	int rc = net_nl_query(net->query, net_msg_use_neigh(ifindex, family, address), NULL, NULL);
+	int rc = net_nl_send_request_and_read_replies(
+	        net->query, net_msg_build_neigh_probe_request(ifindex, family, address), NULL, NULL);
 
 	if (rc == -EPERM && net->probe_fd >= 0)
-		rc = send_probe(net->probe_fd, ifindex, address);
+		rc = send_empty_udp_to_resolve_neigh(net->probe_fd, ifindex, address);
 	if (rc < 0)
 		vma_log_debug("net: the kernel does not resolve %u.%u.%u.%u on interface %u: %s", address[0],
 		              address[1], address[2], address[3], ifindex, strerror(-rc));
 	return rc;
 }
 
-void net_neigh_retry(struct vma_net *net, struct neigh *neigh)
+void net_neigh_reprobe_if_failed(struct vma_net *net, struct neigh *neigh)
 {
 	const uint16_t valid = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
 
@@ -188,11 +192,11 @@ void net_neigh_retry(struct vma_net *net, struct neigh *neigh)
 	if ((neigh->neigh.state & NUD_FAILED) == 0 || neigh->failures >= net->attr.failed_retries)
 		return;
 	neigh->failures++;
-	net_neigh_probe(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
-	net_neigh_refresh(net, neigh);
+	net_neigh_make_kernel_resolve(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
+	net_neigh_refresh_from_kernel(net, neigh);
 }
 
-int vma_net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address)
+int vma_net_make_kernel_resolve_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address)
 {
 	struct net_hold hold;
 	uint8_t padded[16] = {0};
@@ -202,7 +206,7 @@ int vma_net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, c
 		return rc;
 	memcpy(padded, address, 4);
 	net_lock(net, &hold);
-	rc = net_neigh_probe(net, ifindex, family, padded);
+	rc = net_neigh_make_kernel_resolve(net, ifindex, family, padded);
 	net_unlock(net, &hold);
 	return rc;
 }

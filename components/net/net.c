@@ -62,23 +62,23 @@ void net_wake(const struct vma_net *net)
  * The kernel tells of a link that went down before it removes the routes through it, and of those it says nothing: a
  * lookup made right now may still find them. So all is asked for at once, and once more a moment later.
  */
-static void links_changed(struct vma_net *net)
+static void net_mark_all_paths_dirty(struct vma_net *net)
 {
-	net_paths_all_dirty(net);
+	net_paths_mark_all_dirty(net);
 	net->settle_ns = net_now_ns() + NET_SETTLE_NS;
 }
 
-static void route_changed(struct vma_net *net, struct nlmsghdr *message)
+static void net_mark_paths_dirty_on_route_event(struct vma_net *net, struct nlmsghdr *message)
 {
 	struct net_msg_prefix prefix;
 	struct path *path;
 
-	if (net_msg_prefix(message, &prefix) < 0)
+	if (net_msg_parse_prefix(message, &prefix) < 0)
 		return;
 	if (net->route_events++ >=
 	    ROUTE_EVENTS_EACH) { /* a storm: looking for whom each concerns costs more than asking */
 		if (net->route_events == ROUTE_EVENTS_EACH + 1)
-			net_paths_all_dirty(net);
+			net_paths_mark_all_dirty(net);
 		return;
 	}
 	atomic_fetch_add_explicit(&net->generation, 1, memory_order_relaxed);
@@ -89,20 +89,20 @@ static void route_changed(struct vma_net *net, struct nlmsghdr *message)
 	}
 }
 
-static void neigh_changed(struct vma_net *net, struct nlmsghdr *message)
+static void net_refresh_neigh_on_netlink_event(struct vma_net *net, struct nlmsghdr *message)
 {
 	struct vma_net_neigh told;
 	struct neigh *neigh;
 
-	if (net_msg_neigh(message, &told) < 0)
+	if (net_msg_parse_neigh(message, &told) < 0)
 		return;
 	neigh = net_neigh_find(net, &told);
 	if (neigh == NULL)
 		return;
 	/* What the event says may be older than an answer that we have: it only says what to ask again. */
-	net_neigh_refresh(net, neigh);
-	net_neigh_retry(net, neigh);
-	net_path_neigh_changed(neigh);
+	net_neigh_refresh_from_kernel(net, neigh);
+	net_neigh_reprobe_if_failed(net, neigh);
+	net_paths_republish_for_neigh(neigh);
 }
 
 static void net_apply_event(struct nlmsghdr *message, void *arg)
@@ -114,31 +114,31 @@ static void net_apply_event(struct nlmsghdr *message, void *arg)
 	switch (message->nlmsg_type) {
 	case RTM_NEWLINK:
 	case RTM_DELLINK:
-		if (net_msg_link(message, &link) == 0 &&
+		if (net_msg_parse_link(message, &link) == 0 &&
 		    net_tables_apply_link(net, &link, message->nlmsg_type == RTM_DELLINK))
-			links_changed(net);
+			net_mark_all_paths_dirty(net);
 		break;
 	case RTM_NEWADDR:
 	case RTM_DELADDR:
-		if (net_msg_addr(message, &addr) == 0 &&
+		if (net_msg_parse_addr(message, &addr) == 0 &&
 		    net_tables_apply_addr(net, &addr, message->nlmsg_type == RTM_DELADDR))
-			links_changed(net);
+			net_mark_all_paths_dirty(net);
 		break;
 	case RTM_NEWROUTE:
 	case RTM_DELROUTE:
-		route_changed(net, message);
+		net_mark_paths_dirty_on_route_event(net, message);
 		break;
 	case RTM_NEWNEIGH:
 	case RTM_DELNEIGH:
-		neigh_changed(net, message);
+		net_refresh_neigh_on_netlink_event(net, message);
 		break;
 	case RTM_NEWRULE:
 	case RTM_DELRULE:
-		net_rules_read(net);
-		net_paths_all_dirty(net);
+		net_update_whether_routing_uses_ports(net);
+		net_paths_mark_all_dirty(net);
 		break;
 	default: /* next hops, an interface's IPv4 settings: any destination may be concerned */
-		net_paths_all_dirty(net);
+		net_paths_mark_all_dirty(net);
 	}
 }
 
@@ -153,18 +153,18 @@ static int net_resync(struct vma_net *net)
 		if (rc == 0)
 			break;
 	}
-	net_rules_read(net);
+	net_update_whether_routing_uses_ports(net);
 	net->resync_due = rc < 0; /* what could be read is in the tables; the next call tries again */
 	for (unsigned i = 0; i < NET_NEIGH_BUCKETS; i++) {
 		struct neigh *neigh;
 
 		LIST_FOREACH(neigh, &net->neighs[i], bucket)
 		{
-			net_neigh_refresh(net, neigh);
-			net_path_neigh_changed(neigh);
+			net_neigh_refresh_from_kernel(net, neigh);
+			net_paths_republish_for_neigh(neigh);
 		}
 	}
-	links_changed(net);
+	net_mark_all_paths_dirty(net);
 	return rc;
 }
 
@@ -172,19 +172,19 @@ static void run_timers(struct vma_net *net, uint64_t now)
 {
 	if (net->settle_ns != 0 && now >= net->settle_ns) {
 		net->settle_ns = 0;
-		net_paths_all_dirty(net);
+		net_paths_mark_all_dirty(net);
 	}
 	if (net->recheck_ns != 0 && now >= net->recheck_ns) {
 		net->recheck_ns = 0;
-		net_rules_read(net);
+		net_update_whether_routing_uses_ports(net);
 		net_paths_sweep(net, now);
 	}
-	net_arp_run(net, now);
+	net_arp_process_due_neighs(net, now);
 }
 
-void net_pump_arm(struct vma_net *net)
+void net_arm_timer_for_next_work(struct vma_net *net)
 {
-	const uint64_t arp_ns = net_arp_due(net);
+	const uint64_t arp_ns = net_arp_next_due_ns(net);
 	uint64_t due;
 	struct itimerspec when = {0};
 
@@ -210,12 +210,12 @@ static void drain_event_fd(int fd)
 	syscall(SYS_read, fd, &count, sizeof(count));
 }
 
-int net_catch_up(struct vma_net *net)
+int net_process_events_and_timers(struct vma_net *net)
 {
 	int events, requests, rc = 0;
 
 	net->route_events = 0;
-	events = net_nl_events(net->events, net_apply_event, net);
+	events = net_nl_read_pending_events(net->events, net_apply_event, net);
 	if (events == -ENOBUFS) {
 		atomic_fetch_add_explicit(&net->resyncs, 1, memory_order_relaxed);
 		vma_log_debug("net: events were lost; reading links, addresses, routes and neighbours anew");
@@ -224,14 +224,14 @@ int net_catch_up(struct vma_net *net)
 	}
 	if (net->resync_due)
 		rc = net_resync(net);
-	requests = net_paths_take_requests(net) + net_paths_take_wants(net);
+	requests = net_paths_process_requests(net) + net_paths_create_requested(net);
 	run_timers(net, net_now_ns());
 	net_paths_update_dirty(net);
-	net_pump_arm(net);
+	net_arm_timer_for_next_work(net);
 	return rc < 0 ? rc : events + requests;
 }
 
-int vma_net_process(struct vma_net *net)
+int vma_net_process_events(struct vma_net *net)
 {
 	struct net_hold hold;
 	int rc;
@@ -239,7 +239,7 @@ int vma_net_process(struct vma_net *net)
 	net_lock(net, &hold);
 	drain_event_fd(net->wake_fd); /* before the requests are taken: one that comes later wakes again */
 	drain_event_fd(net->timer_fd);
-	rc = net_catch_up(net);
+	rc = net_process_events_and_timers(net);
 	net_unlock(net, &hold);
 	return rc;
 }
@@ -281,15 +281,15 @@ static int net_open_fds(struct vma_net *net)
 {
 	const int fds[] = {
 	        net_nl_fd(net->events),
-	        net->wake_fd = net_fd_up((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)),
-	        net->timer_fd =
-	                net_fd_up((int)syscall(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
+	        net->wake_fd = net_move_fd_to_high_number((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK)),
+	        net->timer_fd = net_move_fd_to_high_number(
+	                (int)syscall(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
 	};
 
-	net->epoll_fd = net_fd_up((int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
-	net->probe_fd = net_probe_open();
+	net->epoll_fd = net_move_fd_to_high_number((int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
+	net->probe_fd = net_open_neigh_probe_udp_socket();
 	net->arp_fd = net->attr.sends_arps ? net_arp_open() : -1;
-	net->policy_fd = net_rules_open();
+	net->policy_fd = net_open_multipath_hash_policy_file();
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
 		struct epoll_event event = {.events = EPOLLIN, .data.fd = fds[i]};
 
@@ -344,7 +344,7 @@ int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 		vma_net_destroy(net);
 		return rc;
 	}
-	net_pump_arm(net);
+	net_arm_timer_for_next_work(net);
 	*out = net;
 	return 0;
 }

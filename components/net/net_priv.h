@@ -24,7 +24,7 @@ struct net_msg_prefix;
 #define NET_PATHS_IDLE_MAX 16384          /* cached without a holder; beyond this the least used is replaced */
 #define NET_PATH_IDLE_NS 60000000000u     /* a path that nobody held or found for so long leaves the cache */
 #define NET_RECHECK_NS 30000000000u       /* paths in use are asked for again: path MTU, redirects, sysctls */
-#define NET_SETTLE_NS 20000000u           /* see links_changed in net.c */
+#define NET_SETTLE_NS 20000000u           /* see net_mark_all_paths_dirty in net.c */
 #define NET_PROBE_TIMEOUT_NS 10000000000u /* a stale neighbour is probed again when nothing came of it */
 
 struct link {
@@ -115,13 +115,13 @@ void net_unlock(struct vma_net *net, const struct net_hold *hold);
 uint64_t net_now_ns(void);
 void net_wake(const struct vma_net *net); /* any thread, also a signal handler */
 /* What the kernel has announced so far, and what follows from it for the paths. Events and requests handled. */
-int net_catch_up(struct vma_net *net);
-void net_pump_arm(struct vma_net *net); /* the timer, after what may need it earlier */
+int net_process_events_and_timers(struct vma_net *net);
+void net_arm_timer_for_next_work(struct vma_net *net); /* the timer, after what may need it earlier */
 
 /* tables.c: true if something changed */
 bool net_tables_apply_link(struct vma_net *net, const struct vma_net_link *link, bool gone);
 bool net_tables_apply_addr(struct vma_net *net, const struct vma_net_addr *addr, bool gone);
-const struct vma_net_link *net_tables_link(struct vma_net *net, uint32_t ifindex);
+const struct vma_net_link *net_tables_find_link(struct vma_net *net, uint32_t ifindex);
 int net_tables_sync(struct vma_net *net); /* dumps both */
 void net_tables_fini(struct vma_net *net);
 
@@ -129,40 +129,42 @@ void net_tables_fini(struct vma_net *net);
 int net_route_query(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out);
 
 /* rules.c */
-int net_rules_open(void);                 /* policy_fd */
-void net_rules_read(struct vma_net *net); /* whether ports matter: after a change of rules, and now and then */
-struct vma_net_key net_rules_key(const struct vma_net *net, const struct vma_net_key *key); /* without what does not */
+int net_open_multipath_hash_policy_file(void); /* policy_fd */
+void net_update_whether_routing_uses_ports(
+        struct vma_net *net); /* whether ports matter: after a change of rules, and now and then */
+struct vma_net_key net_route_key_without_unused_ports(const struct vma_net *net,
+                                                      const struct vma_net_key *key); /* without what does not */
 
 /* neigh.c */
-struct neigh *net_neigh_get(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16]);
+struct neigh *net_neigh_find_or_add(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16]);
 struct neigh *net_neigh_find(struct vma_net *net, const struct vma_net_neigh *like);
 void net_neigh_drop_if_unused(struct neigh *neigh);
-void net_neigh_refresh(struct vma_net *net, struct neigh *neigh); /* asks the kernel */
-int net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16]);
-int net_probe_open(void); /* probe_fd */
+void net_neigh_refresh_from_kernel(struct vma_net *net, struct neigh *neigh); /* asks the kernel */
+int net_neigh_make_kernel_resolve(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16]);
+int net_open_neigh_probe_udp_socket(void); /* probe_fd */
 /* A resolution that has failed is begun again, as often as VMA_NEIGH_NUM_ERR_RETRIES says. */
-void net_neigh_retry(struct vma_net *net, struct neigh *neigh);
+void net_neigh_reprobe_if_failed(struct vma_net *net, struct neigh *neigh);
 
 /* arp.c */
 int net_arp_open(void); /* arp_fd; -EPERM */
 /* False: the kernel is to confirm it. */
-bool net_arp_begin(struct vma_net *net, struct neigh *neigh);
-void net_arp_end(struct neigh *neigh);
-void net_arp_run(struct vma_net *net, uint64_t now_ns);
-uint64_t net_arp_due(const struct vma_net *net); /* 0: never */
+bool net_arp_start_confirming_neigh(struct vma_net *net, struct neigh *neigh);
+void net_arp_stop_for_neigh(struct neigh *neigh);
+void net_arp_process_due_neighs(struct vma_net *net, uint64_t now_ns);
+uint64_t net_arp_next_due_ns(const struct vma_net *net); /* 0: never */
 
 /* path.c */
 void net_path_free(struct vma_net *net, struct path *path); /* nobody holds it */
-int net_paths_take_wants(struct vma_net *net);
+int net_paths_create_requested(struct vma_net *net);
 void net_paths_fini(struct vma_net *net);
 
 /* path_update.c */
 void net_path_update(struct vma_net *net, struct path *path); /* asks for the route */
-void net_path_neigh_changed(struct neigh *neigh);             /* publishes for all its paths */
+void net_paths_republish_for_neigh(struct neigh *neigh);      /* publishes for all its paths */
 void net_path_drop_neigh(struct path *path);
-void net_paths_all_dirty(struct vma_net *net);
+void net_paths_mark_all_dirty(struct vma_net *net);
 void net_paths_update_dirty(struct vma_net *net);
-int net_paths_take_requests(struct vma_net *net);
+int net_paths_process_requests(struct vma_net *net);
 void net_paths_sweep(struct vma_net *net, uint64_t now_ns);
 
 #endif

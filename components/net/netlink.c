@@ -24,7 +24,7 @@ static const int event_groups[] = {
         RTNLGRP_NEIGH, RTNLGRP_NEXTHOP,     RTNLGRP_IPV4_NETCONF, 0,
 };
 
-int net_fd_up(int fd)
+int net_move_fd_to_high_number(int fd)
 {
 	long up;
 
@@ -42,7 +42,8 @@ static int create_netlink_socket(int flags)
 {
 	const struct sockaddr_nl any = {.nl_family = AF_NETLINK};
 	const struct timeval limit = {.tv_sec = RECV_TIMEOUT_SEC};
-	const int fd = net_fd_up((int)syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE));
+	const int fd = net_move_fd_to_high_number(
+	        (int)syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE));
 
 	if (fd < 0)
 		return -errno;
@@ -107,7 +108,7 @@ int net_nl_fd(struct nl_sock *sock)
 	return nl_socket_get_fd(sock);
 }
 
-struct nl_msg *net_nl_request(int type, int flags, const void *header, int header_bytes)
+struct nl_msg *net_nl_alloc_request_message(int type, int flags, const void *header, int header_bytes)
 {
 	struct nl_msg *request = nlmsg_alloc_simple(type, flags);
 
@@ -136,7 +137,7 @@ static int process_replies(void *buffer, int len, uint32_t seq, net_nl_sink sink
 	return 1;
 }
 
-int net_nl_query(struct nl_sock *sock, struct nl_msg *request, net_nl_sink sink, void *arg)
+int net_nl_send_request_and_read_replies(struct nl_sock *sock, struct nl_msg *request, net_nl_sink sink, void *arg)
 {
 	bool interrupted = false;
 	uint32_t seq;
@@ -164,7 +165,7 @@ int net_nl_query(struct nl_sock *sock, struct nl_msg *request, net_nl_sink sink,
 	return rc == 0 && interrupted ? -EAGAIN : rc;
 }
 
-int net_nl_events(struct nl_sock *sock, net_nl_sink sink, void *arg)
+int net_nl_read_pending_events(struct nl_sock *sock, net_nl_sink sink, void *arg)
 {
 	int count = 0;
 

@@ -62,7 +62,7 @@ void net_path_free(struct vma_net *net, struct path *path)
 	path->dirty = false;
 	net_path_drop_neigh(path);
 	path->key = path->published_key = nothing;
-	path_slot_write(&path->pub, &empty, &nothing);
+	path_slot_publish_template(&path->pub, &empty, &nothing);
 	path->now = empty;
 	TAILQ_REMOVE(&net->paths, path, all);
 	TAILQ_INSERT_HEAD(&net->free_paths, path, all);
@@ -135,8 +135,8 @@ int vma_net_path_get(struct vma_net *net, const struct vma_net_key *requested, s
 	if (rc < 0)
 		return rc;
 	net_lock(net, &hold);
-	net_catch_up(net);
-	key = net_rules_key(net, requested);
+	net_process_events_and_timers(net);
+	key = net_route_key_without_unused_ports(net, requested);
 	path = path_find_locked(net, &key);
 	if (path == NULL)
 		path = path_create(net, &key);
@@ -144,7 +144,7 @@ int vma_net_path_get(struct vma_net *net, const struct vma_net_key *requested, s
 		if (path->refs++ == 0)
 			net->paths_idle--;
 		*out = &path->pub;
-		net_pump_arm(net); /* the first path starts the rechecks */
+		net_arm_timer_for_next_work(net); /* the first path starts the rechecks */
 	}
 	net_unlock(net, &hold);
 	return path != NULL ? 0 : -ENOMEM;
@@ -167,11 +167,11 @@ void vma_net_path_put(struct vma_net *net, struct vma_net_path *pub)
 
 /* ---- without the lock ---- */
 
-void vma_net_path_read(const struct vma_net_path *path, struct vma_net_template *out)
+void vma_net_path_read_template(const struct vma_net_path *path, struct vma_net_template *out)
 {
 	uint64_t words[VMA_NET_TEMPLATE_WORDS];
 
-	path_slot_read(path, words, VMA_NET_TEMPLATE_WORDS);
+	path_slot_read_template_words(path, words, VMA_NET_TEMPLATE_WORDS);
 	memcpy(out, words, sizeof(*out));
 }
 
@@ -179,13 +179,13 @@ void vma_net_path_read(const struct vma_net_path *path, struct vma_net_template 
 static struct vma_net_path *path_find(struct vma_net *net, const struct vma_net_key *requested,
                                       struct vma_net_template *out)
 {
-	const struct vma_net_key key = net_rules_key(net, requested);
+	const struct vma_net_key key = net_route_key_without_unused_ports(net, requested);
 	struct vma_net_path *path = path_table_find(&net->table, &key);
 	uint64_t words[PATH_SLOT_WORDS];
 
 	if (path == NULL)
 		return NULL;
-	path_slot_read(path, words, PATH_SLOT_WORDS);
+	path_slot_read_template_words(path, words, PATH_SLOT_WORDS);
 	if (memcmp(words + VMA_NET_TEMPLATE_WORDS, &key, sizeof(key)) != 0)
 		return NULL;
 	memcpy(out, words, sizeof(*out));
@@ -205,7 +205,7 @@ static void path_post_request(struct vma_net *net, struct vma_net_path *path, ui
 		net_wake(net);
 }
 
-void vma_net_request(struct vma_net *net, const struct vma_net_key *key, unsigned what)
+void vma_net_request_path_check(struct vma_net *net, const struct vma_net_key *key, unsigned what)
 {
 	struct vma_net_template unused;
 	struct vma_net_path *path = path_find(net, key, &unused);
@@ -216,7 +216,7 @@ void vma_net_request(struct vma_net *net, const struct vma_net_key *key, unsigne
 
 bool vma_net_request_path(struct vma_net *net, const struct vma_net_key *requested)
 {
-	const struct vma_net_key key = net_rules_key(net, requested);
+	const struct vma_net_key key = net_route_key_without_unused_ports(net, requested);
 
 	if (check_path_key(&key) < 0 || !path_request_board_post(&net->wants, &key))
 		return false;
@@ -224,7 +224,7 @@ bool vma_net_request_path(struct vma_net *net, const struct vma_net_key *request
 	return true;
 }
 
-int net_paths_take_wants(struct vma_net *net)
+int net_paths_create_requested(struct vma_net *net)
 {
 	struct vma_net_key key;
 	unsigned at = 0;

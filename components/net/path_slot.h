@@ -28,7 +28,8 @@
 #define PATH_SLOT_WORDS (VMA_NET_TEMPLATE_WORDS + VMA_NET_KEY_WORDS)
 
 /* Publishes the template (whose version is filled in) and the key that it belongs to; one writer at a time. */
-static inline void path_slot_write(struct vma_net_path *path, struct vma_net_template *t, const struct vma_net_key *key)
+static inline void path_slot_publish_template(struct vma_net_path *path, struct vma_net_template *t,
+                                              const struct vma_net_key *key)
 {
 	const uint32_t version = atomic_load_explicit(&path->version, memory_order_relaxed) + 1;
 	uint64_t words[PATH_SLOT_WORDS];
@@ -42,7 +43,7 @@ static inline void path_slot_write(struct vma_net_path *path, struct vma_net_tem
 }
 
 /* The first n words of the present version. */
-static inline void path_slot_read(const struct vma_net_path *path, uint64_t *words, size_t n)
+static inline void path_slot_read_template_words(const struct vma_net_path *path, uint64_t *words, size_t n)
 {
 	uint32_t version;
 

@@ -23,11 +23,11 @@ static void *path_table_block_alloc(size_t bytes)
 	struct path_table_block *block =
 	        aligned_alloc(_Alignof(struct path_table_block), (sizeof(*block) + bytes + 63) & ~(size_t)63);
 
-	/* cppcheck-suppress memleak ; path_block_free finds it from what is returned */
+	/* cppcheck-suppress memleak ; path_table_block_free_or_defer finds it from what is returned */
 	return block != NULL ? block + 1 : NULL;
 }
 
-static void path_block_free(void *memory, size_t bytes, bool readers)
+static void path_table_block_free_or_defer(void *memory, size_t bytes, bool readers)
 {
 	struct path_table_block *block;
 
@@ -43,7 +43,7 @@ static void path_block_free(void *memory, size_t bytes, bool readers)
 	changing->outgrown = block;
 }
 
-static struct ck_malloc allocator = {.malloc = path_table_block_alloc, .free = path_block_free};
+static struct ck_malloc allocator = {.malloc = path_table_block_alloc, .free = path_table_block_free_or_defer};
 
 int path_table_init(struct path_table *table)
 {

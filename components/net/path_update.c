@@ -20,7 +20,7 @@ static void log_path(const struct path *path)
 {
 	char dst[INET_ADDRSTRLEN], text[256];
 
-	if (!vma_log_on(VMA_LOG_DEBUG))
+	if (!vma_log_level_is_enabled(VMA_LOG_DEBUG))
 		return;
 	inet_ntop(AF_INET, path->key.dst, dst, sizeof(dst));
 	vma_net_template_text(&path->now, text, sizeof(text));
@@ -28,7 +28,7 @@ static void log_path(const struct path *path)
 }
 
 /* Publishes what differs, and tells the watches. */
-static void publish_template(struct path *path, struct vma_net_template *t)
+static void publish_path_template_if_changed(struct path *path, struct vma_net_template *t)
 {
 	struct vma_net_watch *watch, *next;
 	const bool fresh = memcmp(&path->published_key, &path->key, sizeof(path->key)) != 0;
@@ -36,7 +36,7 @@ static void publish_template(struct path *path, struct vma_net_template *t)
 	t->version = path->now.version;
 	if (!fresh && memcmp(t, &path->now, sizeof(*t)) == 0)
 		return;
-	path_slot_write(&path->pub, t, &path->key);
+	path_slot_publish_template(&path->pub, t, &path->key);
 	path->now = *t;
 	path->published_key = path->key;
 	log_path(path);
@@ -47,24 +47,24 @@ static void publish_template(struct path *path, struct vma_net_template *t)
 }
 
 /* The plan, completed by what is known of the neighbour. */
-static void publish_plan(struct path *path)
+static void publish_path_template_from_plan_and_neigh(struct path *path)
 {
 	static const struct vma_net_neigh unknown;
 	struct vma_net_template t = path->plan;
 
 	if (path->need != PLAN_NOTHING)
-		plan_neigh(&t, path->need, path->neigh != NULL ? &path->neigh->neigh : &unknown);
+		plan_apply_neigh_to_template(&t, path->need, path->neigh != NULL ? &path->neigh->neigh : &unknown);
 	if (path->neigh != NULL && path->neigh->probed_ns != 0) /* asked already, the answer is to come */
 		t.flags &= (uint8_t)~VMA_NET_CONFIRM;
-	publish_template(path, &t);
+	publish_path_template_if_changed(path, &t);
 }
 
-void net_path_neigh_changed(struct neigh *neigh)
+void net_paths_republish_for_neigh(struct neigh *neigh)
 {
 	struct path *path;
 
 	LIST_FOREACH(path, &neigh->paths, same_neigh)
-	publish_plan(path);
+	publish_path_template_from_plan_and_neigh(path);
 }
 
 /* ---- updating ---- */
@@ -83,7 +83,7 @@ static void path_set_neigh(struct vma_net *net, struct path *path)
 	struct neigh *neigh = NULL;
 
 	if (path->need != PLAN_NOTHING)
-		neigh = net_neigh_get(net, path->plan.ifindex, path->key.family, path->plan.next_hop);
+		neigh = net_neigh_find_or_add(net, path->plan.ifindex, path->key.family, path->plan.next_hop);
 	if (neigh == path->neigh)
 		return;
 	net_path_drop_neigh(path);
@@ -99,14 +99,15 @@ void net_path_update(struct vma_net *net, struct path *path)
 
 	path->dirty = false;
 	facts.refused = net_route_query(net, &path->key, &route);
-	facts.link = facts.refused == 0 ? net_tables_link(net, route.oif) : NULL;
-	facts.lower = facts.link != NULL && facts.link->lower != 0 ? net_tables_link(net, facts.link->lower) : NULL;
-	path->need = plan_path(&facts, &path->plan);
+	facts.link = facts.refused == 0 ? net_tables_find_link(net, route.oif) : NULL;
+	facts.lower =
+	        facts.link != NULL && facts.link->lower != 0 ? net_tables_find_link(net, facts.link->lower) : NULL;
+	path->need = plan_fill_path_template_from_facts(&facts, &path->plan);
 	path_set_neigh(net, path);
-	publish_plan(path);
+	publish_path_template_from_plan_and_neigh(path);
 }
 
-void net_paths_all_dirty(struct vma_net *net)
+void net_paths_mark_all_dirty(struct vma_net *net)
 {
 	struct path *path;
 
@@ -137,21 +138,21 @@ static void probe_path_neigh(struct vma_net *net, struct path *path)
 
 	if (neigh == NULL)
 		return;
-	net_neigh_refresh(net, neigh); /* perhaps another path's probe has done it */
+	net_neigh_refresh_from_kernel(net, neigh); /* perhaps another path's probe has done it */
 	if ((neigh->neigh.state & NUD_FAILED) != 0)
 		neigh->failures = 0;
-	if (net_arp_begin(net, neigh)) {
+	if (net_arp_start_confirming_neigh(net, neigh)) {
 		/* it is told again by the kernel's event */
 	} else if ((neigh->neigh.state & (NUD_STALE | NUD_FAILED)) != 0 || neigh->neigh.state == 0) {
-		net_neigh_probe(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
-		net_neigh_refresh(net, neigh);
+		net_neigh_make_kernel_resolve(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
+		net_neigh_refresh_from_kernel(net, neigh);
 	}
 	/* Still stale: it did not take, so the next request waits a while. Else events tell how it went. */
 	neigh->probed_ns = (neigh->neigh.state & NUD_STALE) != 0 ? net_now_ns() : 0;
-	net_path_neigh_changed(neigh);
+	net_paths_republish_for_neigh(neigh);
 }
 
-int net_paths_take_requests(struct vma_net *net)
+int net_paths_process_requests(struct vma_net *net)
 {
 	ck_stack_entry_t *entry = request_queue_take_all(&net->requests), *next;
 	int n = 0;
@@ -172,15 +173,15 @@ int net_paths_take_requests(struct vma_net *net)
 	return n;
 }
 
-int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path)
+int vma_net_path_start_neigh_resolution(struct vma_net *net, struct vma_net_path *path)
 {
 	struct net_hold hold;
 	int rc;
 
 	net_lock(net, &hold);
-	rc = net_catch_up(net);
+	rc = net_process_events_and_timers(net);
 	probe_path_neigh(net, (struct path *)path);
-	net_pump_arm(net);
+	net_arm_timer_for_next_work(net);
 	net_unlock(net, &hold);
 	return rc < 0 ? rc : 0;
 }

@@ -66,7 +66,7 @@ static void write_template_headers(const struct plan_facts *facts, struct vma_ne
 	memcpy(at + 16, facts->key->dst, 4);
 }
 
-static void complete_template(struct vma_net_template *t, const uint8_t mac[6])
+static void complete_template_with_mac(struct vma_net_template *t, const uint8_t mac[6])
 {
 	memcpy(t->bytes, mac, ETH_ALEN);
 	t->len = t->ip_off + IP4_BYTES;
@@ -75,7 +75,7 @@ static void complete_template(struct vma_net_template *t, const uint8_t mac[6])
 }
 
 /* RFC 1112, 6.4: the group's low 23 bits. */
-static void multicast_mac(uint8_t mac[6], const uint8_t group[16])
+static void multicast_mac_of_group(uint8_t mac[6], const uint8_t group[16])
 {
 	const uint8_t bytes[6] = {0x01, 0x00, 0x5e, group[1] & 0x7f, group[2], group[3]};
 
@@ -83,14 +83,14 @@ static void multicast_mac(uint8_t mac[6], const uint8_t group[16])
 }
 
 /* As the kernel's arp_constructor chooses, in its order. */
-static enum plan_need next_hop_mac(const struct plan_facts *facts, struct vma_net_template *out)
+static enum plan_need set_next_hop_mac_or_need_neigh(const struct plan_facts *facts, struct vma_net_template *out)
 {
 	const struct vma_net_link *link = facts->link;
 	uint8_t mac[6];
 
 	if (facts->route->type == RTN_MULTICAST) {
-		multicast_mac(mac, facts->key->dst);
-		complete_template(out, mac);
+		multicast_mac_of_group(mac, facts->key->dst);
+		complete_template_with_mac(out, mac);
 		return PLAN_NOTHING;
 	}
 	if ((link->flags & IFF_NOARP) != 0) {
@@ -98,7 +98,7 @@ static enum plan_need next_hop_mac(const struct plan_facts *facts, struct vma_ne
 		return PLAN_NEIGH_IF_KNOWN;
 	}
 	if (facts->route->type == RTN_BROADCAST) {
-		complete_template(out, link->broadcast);
+		complete_template_with_mac(out, link->broadcast);
 		return PLAN_NOTHING;
 	}
 	if ((link->flags & IFF_POINTOPOINT) != 0) {
@@ -109,7 +109,7 @@ static enum plan_need next_hop_mac(const struct plan_facts *facts, struct vma_ne
 	return PLAN_NEIGH;
 }
 
-enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template *out)
+enum plan_need plan_fill_path_template_from_facts(const struct plan_facts *facts, struct vma_net_template *out)
 {
 	const struct vma_net_route *route = facts->route;
 	const struct vma_net_link *link = facts->link, *lower = facts->lower;
@@ -145,19 +145,19 @@ enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template
 		out->nic = lower->ifindex;
 	}
 	write_template_headers(facts, out);
-	return next_hop_mac(facts, out);
+	return set_next_hop_mac_or_need_neigh(facts, out);
 }
 
-void plan_neigh(struct vma_net_template *t, enum plan_need need, const struct vma_net_neigh *neigh)
+void plan_apply_neigh_to_template(struct vma_net_template *t, enum plan_need need, const struct vma_net_neigh *neigh)
 {
 	uint8_t mac[6];
 
 	memcpy(mac, t->bytes, sizeof(mac));
 	if ((neigh->state & NUD_USABLE) != 0 && neigh->mac_len == 6) {
-		complete_template(t, neigh->mac);
+		complete_template_with_mac(t, neigh->mac);
 		t->flags = (uint8_t)((t->flags & ~VMA_NET_CONFIRM) | (neigh->state == NUD_STALE ? VMA_NET_CONFIRM : 0));
 	} else if (need == PLAN_NEIGH_IF_KNOWN) {
-		complete_template(t, mac);
+		complete_template_with_mac(t, mac);
 	} else {
 		const bool failed = neigh->state == NUD_FAILED;
 

@@ -6,7 +6,7 @@
 
 #include <vma/net.h>
 
-/* vma_net_route's failure that is not the kernel's refusal. */
+/* vma_net_query_route's failure that is not the kernel's refusal. */
 #define PLAN_NOT_ASKED (-EIO)
 
 struct plan_facts {
@@ -25,8 +25,8 @@ enum plan_need {
 };
 
 /* Fills everything but what the neighbour decides. */
-enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template *out);
+enum plan_need plan_fill_path_template_from_facts(const struct plan_facts *facts, struct vma_net_template *out);
 /* Completes a plan that needs a neighbour; state 0 and no MAC: the kernel has no entry. */
-void plan_neigh(struct vma_net_template *t, enum plan_need need, const struct vma_net_neigh *neigh);
+void plan_apply_neigh_to_template(struct vma_net_template *t, enum plan_need need, const struct vma_net_neigh *neigh);
 
 #endif

@@ -14,18 +14,19 @@ struct route_reply {
 	int rc;
 };
 
-static void route_on_reply(struct nlmsghdr *message, void *arg)
+static void route_parse_netlink_reply(struct nlmsghdr *message, void *arg)
 {
 	struct route_reply *route_reply = arg;
 
 	if (message->nlmsg_type == RTM_NEWROUTE)
-		route_reply->rc = net_msg_route(message, route_reply->key, route_reply->route);
+		route_reply->rc = net_msg_parse_route(message, route_reply->key, route_reply->route);
 }
 
 static int route_query_once(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out)
 {
 	struct route_reply route_reply = {.key = key, .route = out, .rc = -EIO};
-	const int rc = net_nl_query(net->query, net_msg_getroute(key), route_on_reply, &route_reply);
+	const int rc = net_nl_send_request_and_read_replies(net->query, net_msg_getroute(key),
+	                                                    route_parse_netlink_reply, &route_reply);
 
 	if (rc < 0)
 		return rc;
@@ -53,7 +54,7 @@ static int check_route_key(const struct vma_net_key *key)
 	return key->family == AF_INET && key->zero == 0 ? 0 : -EINVAL;
 }
 
-int vma_net_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out)
+int vma_net_query_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out)
 {
 	struct net_hold hold;
 	int rc = check_route_key(key);

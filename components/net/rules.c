@@ -16,19 +16,21 @@
 #include "net_priv.h"
 #include "netlink.h"
 
-static void check_rule_ports(struct nlmsghdr *message, void *arg)
+static void rules_note_if_rule_matches_ports(struct nlmsghdr *message, void *arg)
 {
 	bool ports, *any = arg;
 
-	if (message->nlmsg_type == RTM_NEWRULE && net_msg_rule(message, &ports) == 0)
+	if (message->nlmsg_type == RTM_NEWRULE && net_msg_parse_rule_selects_ports(message, &ports) == 0)
 		*any |= ports;
 }
 
-static bool rules_name_ports(struct vma_net *net)
+static bool net_any_policy_rule_matches_ports(struct vma_net *net)
 {
 	bool any = false;
 
-	return net_nl_query(net->query, net_msg_dump_rules(), check_rule_ports, &any) < 0 || any;
+	return net_nl_send_request_and_read_replies(net->query, net_msg_build_rule_dump_request(),
+	                                            rules_note_if_rule_matches_ports, &any) < 0 ||
+	       any;
 }
 
 /* fib_multipath_hash_policy: 0 looks at addresses only. */
@@ -40,21 +42,21 @@ static bool multipath_hash_uses_ports(const struct vma_net *net)
 }
 
 /* Kept: a descriptor of the moment would have the number that the program's next one should have. */
-int net_rules_open(void)
+int net_open_multipath_hash_policy_file(void)
 {
-	return net_fd_up((int)syscall(SYS_openat, AT_FDCWD, "/proc/sys/net/ipv4/fib_multipath_hash_policy",
-	                              O_RDONLY | O_CLOEXEC));
+	return net_move_fd_to_high_number((int)syscall(
+	        SYS_openat, AT_FDCWD, "/proc/sys/net/ipv4/fib_multipath_hash_policy", O_RDONLY | O_CLOEXEC));
 }
 
-void net_rules_read(struct vma_net *net)
+void net_update_whether_routing_uses_ports(struct vma_net *net)
 {
-	const bool by_ports = multipath_hash_uses_ports(net) || rules_name_ports(net);
+	const bool by_ports = multipath_hash_uses_ports(net) || net_any_policy_rule_matches_ports(net);
 
 	if (atomic_exchange_explicit(&net->by_ports, by_ports, memory_order_relaxed) != by_ports)
-		net_paths_all_dirty(net);
+		net_paths_mark_all_dirty(net);
 }
 
-struct vma_net_key net_rules_key(const struct vma_net *net, const struct vma_net_key *key)
+struct vma_net_key net_route_key_without_unused_ports(const struct vma_net *net, const struct vma_net_key *key)
 {
 	struct vma_net_key out = *key;
 

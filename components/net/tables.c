@@ -20,7 +20,7 @@ static struct link *find_link(struct vma_net *net, uint32_t ifindex)
 	return NULL;
 }
 
-const struct vma_net_link *net_tables_link(struct vma_net *net, uint32_t ifindex)
+const struct vma_net_link *net_tables_find_link(struct vma_net *net, uint32_t ifindex)
 {
 	struct link *link = find_link(net, ifindex);
 
@@ -90,18 +90,18 @@ bool net_tables_apply_addr(struct vma_net *net, const struct vma_net_addr *recei
 
 /* ---- reading everything ---- */
 
-static void tables_on_reply(struct nlmsghdr *message, void *arg)
+static void net_tables_on_netlink_reply(struct nlmsghdr *message, void *arg)
 {
 	struct vma_net_link link;
 	struct vma_net_addr addr;
 
-	if (message->nlmsg_type == RTM_NEWLINK && net_msg_link(message, &link) == 0)
+	if (message->nlmsg_type == RTM_NEWLINK && net_msg_parse_link(message, &link) == 0)
 		net_tables_apply_link(arg, &link, false);
-	else if (message->nlmsg_type == RTM_NEWADDR && net_msg_addr(message, &addr) == 0)
+	else if (message->nlmsg_type == RTM_NEWADDR && net_msg_parse_addr(message, &addr) == 0)
 		net_tables_apply_addr(arg, &addr, false);
 }
 
-static void remove_unseen(struct vma_net *net)
+static void remove_unseen_links_and_addrs(struct vma_net *net)
 {
 	struct link *link, *next_link;
 	struct addr *addr, *next_addr;
@@ -128,15 +128,17 @@ int net_tables_sync(struct vma_net *net)
 	link->seen = false;
 	LIST_FOREACH(addr, &net->addrs, all)
 	addr->seen = false;
-	rc = net_nl_query(net->query, net_msg_dump_links(), tables_on_reply, net);
+	rc = net_nl_send_request_and_read_replies(net->query, net_msg_build_link_dump_request(),
+	                                          net_tables_on_netlink_reply, net);
 	if (rc == 0)
-		rc = net_nl_query(net->query, net_msg_dump_addrs(), tables_on_reply, net);
+		rc = net_nl_send_request_and_read_replies(net->query, net_msg_build_addr_dump_request(),
+		                                          net_tables_on_netlink_reply, net);
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "net: the kernel's interfaces and addresses cannot be read: %s",
 		             strerror(-rc));
 		return rc;
 	}
-	remove_unseen(net);
+	remove_unseen_links_and_addrs(net);
 	return 0;
 }
 
@@ -150,14 +152,14 @@ void net_tables_fini(struct vma_net *net)
 
 /* ---- for others ---- */
 
-static int copy_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out, bool known)
+static int net_find_and_copy_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out, bool known)
 {
 	struct net_hold hold;
 	const struct link *link;
 
 	net_lock(net, &hold);
 	if (!known)
-		net_catch_up(net);
+		net_process_events_and_timers(net);
 	link = find_link(net, ifindex);
 	if (link != NULL)
 		*out = link->link;
@@ -165,14 +167,14 @@ static int copy_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link 
 	return link != NULL ? 0 : -ENODEV;
 }
 
-int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+int vma_net_get_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
-	return copy_link(net, ifindex, out, false);
+	return net_find_and_copy_link(net, ifindex, out, false);
 }
 
 int vma_net_link_cached(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
-	return copy_link(net, ifindex, out, true);
+	return net_find_and_copy_link(net, ifindex, out, true);
 }
 
 int vma_net_link_by_name(struct vma_net *net, const char *name, struct vma_net_link *out)
@@ -181,7 +183,7 @@ int vma_net_link_by_name(struct vma_net *net, const char *name, struct vma_net_l
 	const struct link *link;
 
 	net_lock(net, &hold);
-	net_catch_up(net);
+	net_process_events_and_timers(net);
 	LIST_FOREACH(link, &net->links, all)
 	if (strcmp(link->link.name, name) == 0)
 		break;
@@ -198,7 +200,7 @@ int vma_net_links(struct vma_net *net, struct vma_net_link *out, unsigned max)
 	unsigned n = 0;
 
 	net_lock(net, &hold);
-	net_catch_up(net);
+	net_process_events_and_timers(net);
 	LIST_FOREACH(link, &net->links, all)
 	{
 		if (n < max)
@@ -216,7 +218,7 @@ int vma_net_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *ou
 	unsigned n = 0;
 
 	net_lock(net, &hold);
-	net_catch_up(net);
+	net_process_events_and_timers(net);
 	LIST_FOREACH(addr, &net->addrs, all)
 	{
 		if (ifindex != 0 && addr->addr.ifindex != ifindex)

@@ -30,7 +30,7 @@ struct want_board {
 	} places[WANT_PLACES];
 };
 
-static inline unsigned path_request_board_home(const struct vma_net_key *key)
+static inline unsigned path_request_board_hash_slot(const struct vma_net_key *key)
 {
 	uint32_t words[sizeof(*key) / 4], hash = 0;
 
@@ -42,7 +42,7 @@ static inline unsigned path_request_board_home(const struct vma_net_key *key)
 
 static inline bool path_request_board_post(struct want_board *board, const struct vma_net_key *key)
 {
-	const unsigned home = path_request_board_home(key);
+	const unsigned home = path_request_board_hash_slot(key);
 
 	for (unsigned i = 0; i < WANT_PLACES_EACH; i++) {
 		struct path_request_place *place = &board->places[(home + i) % WANT_PLACES];

@@ -9,7 +9,7 @@
 #include "backends.h"
 
 /* If it has a device that cannot be used, verbs has said why. */
-static int auto_open(const char *name, const struct vma_nic_attr *attr, struct vma_nic **out)
+static int nic_open_verbs_or_xdp(const char *name, const struct vma_nic_attr *attr, struct vma_nic **out)
 {
 	const int rc = nic_verbs_open(name, attr, true, out);
 
@@ -23,4 +23,4 @@ static int nic_auto_probe(const char *name, const struct vma_nic_attr *attr)
 	return rc >= 0 ? rc : vma_nic_xdp_ops.look(name, attr);
 }
 
-const struct vma_nic_ops vma_nic_auto_ops = {.name = "auto", .open = auto_open, .look = nic_auto_probe};
+const struct vma_nic_ops vma_nic_auto_ops = {.name = "auto", .open = nic_open_verbs_or_xdp, .look = nic_auto_probe};

@@ -53,13 +53,13 @@ int nic_fd_move_high(int fd)
 	return high;
 }
 
-void nic_fd_unreport(int fd)
+void nic_fd_report_not_internal(int fd)
 {
 	report_internal_fd(fd, false);
 }
 
 void nic_fd_close(int fd)
 {
-	nic_fd_unreport(fd);
+	nic_fd_report_not_internal(fd);
 	os_close(fd);
 }

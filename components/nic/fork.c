@@ -19,21 +19,21 @@ static bool fork_guard_is_wipeonfork; /* by the kernel, in a child */
 static bool hooked;
 
 /* Every lock, so that the child finds whole lists. Order: the registry's before any nic's. */
-static void nic_before_fork(void)
+static void nic_lock_registry_before_fork(void)
 {
 	pthread_mutex_lock(&registry_lock);
 	for (struct nic_fork_entry *forked = registry; forked != NULL; forked = forked->next)
 		pthread_mutex_lock(forked->lock);
 }
 
-static void nic_after_fork_parent(void)
+static void nic_unlock_after_fork_in_parent(void)
 {
 	for (struct nic_fork_entry *forked = registry; forked != NULL; forked = forked->next)
 		pthread_mutex_unlock(forked->lock);
 	pthread_mutex_unlock(&registry_lock);
 }
 
-static __attribute__((cold)) void nic_after_fork_child(void)
+static __attribute__((cold)) void nic_give_up_all_in_fork_child(void)
 {
 	for (struct nic_fork_entry *forked = registry; forked != NULL; forked = forked->next)
 		forked->give_up(forked);
@@ -51,21 +51,22 @@ static __attribute__((cold)) void nic_after_fork_child(void)
  */
 static __attribute__((constructor(101))) void register_fork_handlers(void)
 {
-	hooked = pthread_atfork(nic_before_fork, nic_after_fork_parent, nic_after_fork_child) == 0;
+	hooked = pthread_atfork(nic_lock_registry_before_fork, nic_unlock_after_fork_in_parent,
+	                        nic_give_up_all_in_fork_child) == 0;
 }
 
 /* A copy that nobody announced (raw clone) opens a nic: its first thread does now what its fork would have done. */
-static void detect_raw_clone(void)
+static void give_up_nics_if_raw_clone_child(void)
 {
 	if (fork_guard != NULL && atomic_load_explicit(fork_guard, memory_order_relaxed) == 0)
-		nic_after_fork_child();
+		nic_give_up_all_in_fork_child();
 }
 
-const _Atomic uint32_t *nic_get_fork_guard(void)
+const _Atomic uint32_t *nic_get_fork_detection_page(void)
 {
 	const _Atomic uint32_t *page;
 
-	detect_raw_clone();
+	give_up_nics_if_raw_clone_child();
 	pthread_mutex_lock(&registry_lock);
 	if (fork_guard == NULL && hooked) {
 		const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);

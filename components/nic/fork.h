@@ -21,7 +21,8 @@ struct nic_fork_entry {
 	void (*give_up)(struct nic_fork_entry *forked);
 };
 
-const _Atomic uint32_t *nic_get_fork_guard(void); /* a word that is 1 here and 0 in every child; NULL: no memory */
+const _Atomic uint32_t *
+nic_get_fork_detection_page(void); /* a word that is 1 here and 0 in every child; NULL: no memory */
 void nic_fork_register(struct nic_fork_entry *forked);
 void nic_fork_unregister(struct nic_fork_entry *forked);
 

@@ -41,7 +41,8 @@ int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_
 {
 	struct search search = {.nic = nic, .key = key, .see = see, .arg = arg};
 
-	return kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(key->local_port_be), false, conn_search_check_socket, &search);
+	return kernel_sock_visit_sockets_of_port(NULL, IPPROTO_TCP, ntohs(key->local_port_be), false,
+	                                         conn_search_check_socket, &search);
 }
 
 struct question {
@@ -65,7 +66,8 @@ int vma_nic_kernel_has_connections(const struct vma_nic *nic, const struct vma_f
 		struct question question = {.key = &keys[i], .has = &has[i]};
 
 		has[i] = false;
-		rc = kernel_sock_connection(&fd, &keys[i], nic->info.ifindex, conn_question_check_socket, &question);
+		rc = kernel_sock_visit_sockets_of_connection(&fd, &keys[i], nic->info.ifindex,
+		                                             conn_question_check_socket, &question);
 		if (rc == -ENOENT)
 			rc = 0;
 	}

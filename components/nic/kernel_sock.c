@@ -85,7 +85,7 @@ static uint16_t diag_filter_set_peer(struct request *request, const struct vma_f
 	return sizeof(ops);
 }
 
-static void fill_request(struct request *request, uint8_t family, uint8_t proto, const struct walk *walk)
+static void fill_sock_diag_dump_request(struct request *request, uint8_t family, uint8_t proto, const struct walk *walk)
 {
 	const uint32_t ranges = walk->ranges != NULL ? walk->ranges->n : 0;
 	const uint16_t each = OPS_EACH * sizeof(struct inet_diag_bc_op);
@@ -114,7 +114,7 @@ static void fill_request(struct request *request, uint8_t family, uint8_t proto,
 /* ---- ranges of ports ---- */
 
 /* Those of the set, and up to `gap` others between two of them. False: there are too many. */
-static bool ports_to_ranges(const uint8_t ports[65536 / 8], uint32_t gap, struct port_ranges *out)
+static bool port_bitmap_to_ranges(const uint8_t ports[65536 / 8], uint32_t gap, struct port_ranges *out)
 {
 	out->n = 0;
 	for (uint32_t port = 0; port < 65536; port++) {
@@ -136,11 +136,11 @@ static bool ports_to_ranges(const uint8_t ports[65536 / 8], uint32_t gap, struct
 	return true;
 }
 
-void port_ranges_of(const uint8_t ports[65536 / 8], struct port_ranges *out)
+void port_ranges_covering_bitmap(const uint8_t ports[65536 / 8], struct port_ranges *out)
 {
 	uint32_t gap = 0;
 
-	while (!ports_to_ranges(ports, gap, out))
+	while (!port_bitmap_to_ranges(ports, gap, out))
 		gap = gap * 4 + 3;
 }
 
@@ -154,7 +154,7 @@ static bool is_zero(const void *bytes, size_t n)
 }
 
 /* IPv4 addresses of an IPv6 socket lie behind ::ffff:. Returns false for one that is IPv6 for good. */
-static bool unmap_diag_address(uint8_t address[16])
+static bool kernel_sock_unmap_v4mapped_address(uint8_t address[16])
 {
 	static const uint8_t prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -168,7 +168,7 @@ static bool unmap_diag_address(uint8_t address[16])
 }
 
 /* A kernel that cannot filter would list all. */
-static bool kernel_sock_in_ranges(const struct walk *walk, uint16_t port)
+static bool kernel_sock_port_is_in_walk_ranges(const struct walk *walk, uint16_t port)
 {
 	bool asked = walk->ranges == NULL;
 
@@ -177,7 +177,7 @@ static bool kernel_sock_in_ranges(const struct walk *walk, uint16_t port)
 	return asked;
 }
 
-static void report_diag_socket(const struct walk *walk, uint8_t proto, const struct nlmsghdr *head)
+static void visit_socket_of_diag_message(const struct walk *walk, uint8_t proto, const struct nlmsghdr *head)
 {
 	const struct inet_diag_msg *msg = NLMSG_DATA(head);
 	struct kernel_sock socket = {.proto = proto};
@@ -201,10 +201,10 @@ static void report_diag_socket(const struct walk *walk, uint8_t proto, const str
 	     attr = RTA_NEXT(attr, left))
 		if (attr->rta_type == INET_DIAG_SKV6ONLY && RTA_PAYLOAD(attr) >= 1)
 			socket.v6only = *(const uint8_t *)RTA_DATA(attr) != 0;
-	if (socket.family == AF_INET6 &&
-	    (socket.v6only || !unmap_diag_address(socket.local) || !unmap_diag_address(socket.peer)))
+	if (socket.family == AF_INET6 && (socket.v6only || !kernel_sock_unmap_v4mapped_address(socket.local) ||
+	                                  !kernel_sock_unmap_v4mapped_address(socket.peer)))
 		return;
-	if (kernel_sock_in_ranges(walk, ntohs(socket.port_be)))
+	if (kernel_sock_port_is_in_walk_ranges(walk, ntohs(socket.port_be)))
 		walk->visit(&socket, walk->arg);
 }
 
@@ -232,7 +232,7 @@ static int diag_receive_dump(int fd, const struct walk *walk, uint8_t proto)
 			                                                                            : -EPROTO;
 		}
 		if (head->nlmsg_type == SOCK_DIAG_BY_FAMILY)
-			report_diag_socket(walk, proto, head);
+			visit_socket_of_diag_message(walk, proto, head);
 	}
 	return 1;
 }
@@ -242,7 +242,7 @@ static int walk_sockets_of_family(int fd, const struct walk *walk, uint8_t famil
 	struct request request;
 	int rc;
 
-	fill_request(&request, family, proto, walk);
+	fill_sock_diag_dump_request(&request, family, proto, walk);
 	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		return -errno;
 	do
@@ -251,7 +251,7 @@ static int walk_sockets_of_family(int fd, const struct walk *walk, uint8_t famil
 	return rc;
 }
 
-static int open_diag(int *kept)
+static int open_or_reuse_sock_diag_socket(int *kept)
 {
 	const struct timeval timeout = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
 	int fd;
@@ -269,11 +269,11 @@ static int open_diag(int *kept)
 
 int kernel_sock_open_diag(void)
 {
-	return open_diag(NULL);
+	return open_or_reuse_sock_diag_socket(NULL);
 }
 
 /* rc: of the conversation. What was not heard to its end may have left something to read: that one is not kept. */
-static void diag_socket_release(int *kept, int fd, int rc)
+static void diag_socket_close_unless_kept(int *kept, int fd, int rc)
 {
 	if (kept != NULL && (rc >= 0 || rc == -ENOENT))
 		return;
@@ -284,14 +284,14 @@ static void diag_socket_release(int *kept, int fd, int rc)
 
 static int walk_sockets_of_both_families(int *kept, uint8_t proto, const struct walk *walk)
 {
-	int fd = open_diag(kept), rc;
+	int fd = open_or_reuse_sock_diag_socket(kept), rc;
 
 	if (fd < 0)
 		return fd;
 	rc = walk_sockets_of_family(fd, walk, AF_INET, proto);
 	if (rc == 0)
 		rc = walk_sockets_of_family(fd, walk, AF_INET6, proto);
-	diag_socket_release(kept, fd, rc);
+	diag_socket_close_unless_kept(kept, fd, rc);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
 }
 
@@ -301,8 +301,8 @@ static uint32_t diag_states_mask(bool listeners)
 	return listeners ? 1u << TCP_LISTEN : ~(1u << TCP_TIME_WAIT);
 }
 
-int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
-                     void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
+int kernel_sock_visit_sockets_of_port(int *kept, uint8_t proto, uint16_t port, bool listeners,
+                                      void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	const struct port_ranges one = {.n = 1, .first = {port}, .last = {port}};
 	const struct walk walk = {
@@ -319,32 +319,32 @@ int kernel_sock_walk_connected(int *kept, const struct vma_flow_key *key,
 	return walk_sockets_of_both_families(kept, key->proto, &walk);
 }
 
-int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
-                            void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
+int kernel_sock_visit_sockets_in_port_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
+                                             void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	const struct walk walk = {.ranges = ranges, .states = diag_states_mask(listeners), .visit = visit, .arg = arg};
 
 	return walk_sockets_of_both_families(kept, proto, &walk);
 }
 
-int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
-                      void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
+int kernel_sock_visit_sockets_bound_to_port(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+                                            void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	const uint32_t bound = 1u << TCP_LISTEN | 1u << BOUND_INACTIVE;
 	const struct port_ranges one = {.n = 1, .first = {port}, .last = {port}};
 	const struct walk walk = {
 	        .ranges = &one, .states = proto == IPPROTO_TCP ? bound : ~0u, .visit = visit, .arg = arg};
-	int fd = open_diag(kept), rc;
+	int fd = open_or_reuse_sock_diag_socket(kept), rc;
 
 	if (fd < 0)
 		return fd;
 	rc = walk_sockets_of_family(fd, &walk, family, proto);
-	diag_socket_release(kept, fd, rc);
+	diag_socket_close_unless_kept(kept, fd, rc);
 	return rc;
 }
 
-int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                           void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
+int kernel_sock_visit_sockets_of_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
+                                            void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	const struct walk walk = {.visit = visit, .arg = arg};
 	struct request request = {
@@ -355,7 +355,7 @@ int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned i
 	        .diag = {.sdiag_family = AF_INET, .sdiag_protocol = key->proto, .idiag_states = ~0u},
 	};
 	struct inet_diag_sockid *id = &request.diag.id;
-	int fd = open_diag(kept), rc = 0;
+	int fd = open_or_reuse_sock_diag_socket(kept), rc = 0;
 
 	if (fd < 0)
 		return fd;
@@ -369,7 +369,7 @@ int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned i
 		rc = -errno;
 	while (rc == 0)
 		rc = diag_receive_dump(fd, &walk, key->proto);
-	diag_socket_release(kept, fd, rc);
+	diag_socket_close_unless_kept(kept, fd, rc);
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 

@@ -29,8 +29,8 @@ struct kernel_sock {
  * only the TCP listeners: a list of all connections costs the kernel a walk over a large table. -errno. Asked by the
  * netlink socket *kept, which is opened if it is -1, and stays open: the program would see its number come and go.
  * NULL: one for this question. */
-int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
-                     void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
+int kernel_sock_visit_sockets_of_port(int *kept, uint8_t proto, uint16_t port, bool listeners,
+                                      void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
 /* The same of ranges of local ports, which the kernel looks at: of any set of ports as few ranges as there is room for,
  * with ports between them that are not in the set. */
 #define PORT_RANGES_MAX 16
@@ -38,19 +38,19 @@ struct port_ranges {
 	uint32_t n;
 	uint16_t first[PORT_RANGES_MAX], last[PORT_RANGES_MAX];
 };
-void port_ranges_of(const uint8_t ports[65536 / 8], struct port_ranges *out);
-int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
-                            void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
+void port_ranges_covering_bitmap(const uint8_t ports[65536 / 8], struct port_ranges *out);
+int kernel_sock_visit_sockets_in_port_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
+                                             void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
 /* The same of those that are connected with the key's peer, at any local address. */
 int kernel_sock_walk_connected(int *kept, const struct vma_flow_key *key,
                                void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
 /* The sockets of one family that are bound to a local port (host order): all of UDP; of TCP those that listen or have
  * no connection yet (Linux 6.8: kernels before that do not tell of these). -errno. */
-int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
-                      void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
+int kernel_sock_visit_sockets_bound_to_port(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+                                            void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
 /* The one TCP socket that the kernel would ask first for a packet of this 5-tuple, if there is one. -errno. */
-int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                           void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
+int kernel_sock_visit_sockets_of_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
+                                            void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
 int kernel_sock_open_diag(void); /* a socket for other questions; -errno. The caller's, as nic_fd_close */
 /* Would the kernel give `socket` packets that the rule takes? */
 bool kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct kernel_sock *socket, unsigned ifindex);

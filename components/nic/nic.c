@@ -68,7 +68,7 @@ int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, s
 	*out = NULL;
 	rc = nic->ops->qp_create(nic, attr, out);
 	if (rc == 0)
-		nic_tap_add(*out);
+		nic_tap_register_queue_pair(*out);
 	return rc;
 }
 
@@ -76,7 +76,7 @@ void vma_nic_qp_destroy(struct vma_nic_qp *qp)
 {
 	if (qp == NULL)
 		return;
-	nic_tap_remove(qp);
+	nic_tap_unregister_queue_pair(qp);
 	qp->ops->qp_destroy(qp);
 }
 
@@ -146,7 +146,7 @@ int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const stru
 
 	if (rc != 0)
 		return rc;
-	if (from == to || from->nic != to->nic || !vma_flow_may_move(key))
+	if (from == to || from->nic != to->nic || !vma_flow_may_move_to_other_qp(key))
 		return -EINVAL;
 	return from->ops->flow_move != NULL ? from->ops->flow_move(from, to, key) : -EOPNOTSUPP;
 }
@@ -161,19 +161,19 @@ bool vma_nic_qp_is_only_tenant(const struct vma_nic_qp *qp)
 	return qp->ops->is_alone == NULL || qp->ops->is_alone(qp);
 }
 
-int vma_nic_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n)
+int vma_nic_export_tcp_states_to_daemon(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n)
 {
 	return qp->ops->minisock_export != NULL ? qp->ops->minisock_export(qp, minisocks, n) : -EOPNOTSUPP;
 }
 
-int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec)
+int vma_nic_set_interrupt_moderation(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec)
 {
 	if (qp->ops->moderate == NULL || (qp->nic->info.caps & VMA_NIC_CAP_MODERATION) == 0)
 		return -EOPNOTSUPP;
 	return qp->ops->moderate(qp, count, period_usec);
 }
 
-int vma_nic_pace(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes)
+int vma_nic_set_tx_pacing_rate(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes)
 {
 	if (qp->ops->pace == NULL || (qp->nic->info.caps & VMA_NIC_CAP_PACING) == 0)
 		return -EOPNOTSUPP;
@@ -187,7 +187,7 @@ int vma_nic_enable_hw_timestamps(struct vma_nic *nic)
 	return nic->ops->stamp(nic);
 }
 
-int vma_nic_exempt(struct vma_nic *nic, const struct vma_flow_key *key)
+int vma_nic_leave_connection_to_kernel(struct vma_nic *nic, const struct vma_flow_key *key)
 {
 	if (nic->ops->exempt == NULL)
 		return -EOPNOTSUPP;
@@ -196,7 +196,7 @@ int vma_nic_exempt(struct vma_nic *nic, const struct vma_flow_key *key)
 	return nic->ops->exempt(nic, key);
 }
 
-void vma_nic_unexempt(struct vma_nic *nic, const struct vma_flow_key *key)
+void vma_nic_end_leave_connection_to_kernel(struct vma_nic *nic, const struct vma_flow_key *key)
 {
 	if (nic->ops->unexempt != NULL)
 		nic->ops->unexempt(nic, key);

@@ -17,7 +17,7 @@
 #define PIECES_MAX 48 /* buffers of 2 KB: more than the longest packet has */
 enum { ETH_BYTES = 14, TAG_BYTES = 4, IP_BYTES = 20 };
 
-int vma_reinject_open(bool by_loopback)
+int vma_reinject_open_raw_socket(bool by_loopback)
 {
 	const int loopback = VMA_NIC_LOOPBACK;
 	const int fd = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
@@ -33,7 +33,7 @@ int vma_reinject_open(bool by_loopback)
 
 #define ASK_AGAIN_NS 1000000000
 
-int vma_reinject_addrs_init(struct vma_reinject_addrs *addrs)
+int vma_reinject_open_netlink_socket(struct vma_reinject_addrs *addrs)
 {
 	memset(addrs, 0, sizeof(*addrs));
 	addrs->fd = os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
@@ -93,7 +93,8 @@ static bool reinject_routes_are_martian(struct vma_reinject_addrs *addrs, const 
 /* ---- packets ---- */
 
 /* The first piece has the header's first twenty bytes; `len` in all. */
-static int reinject_pieces(int fd, struct vma_reinject_addrs *addrs, struct iovec *pieces, unsigned n, size_t len)
+static int reinject_send_unless_martian(int fd, struct vma_reinject_addrs *addrs, struct iovec *pieces, unsigned n,
+                                        size_t len)
 {
 	const uint8_t *ip = pieces[0].iov_base;
 	struct sockaddr_in to = {.sin_family = AF_INET};
@@ -109,11 +110,11 @@ static int reinject_pieces(int fd, struct vma_reinject_addrs *addrs, struct iove
 	return sent < 0 ? -errno : 0;
 }
 
-int vma_reinject(int fd, const void *packet, size_t len)
+int vma_reinject_ip_packet_to_kernel(int fd, const void *packet, size_t len)
 {
 	struct iovec piece = {.iov_base = (void *)(uintptr_t)packet, .iov_len = len};
 
-	return len < IP_BYTES ? -EINVAL : reinject_pieces(fd, NULL, &piece, 1, len);
+	return len < IP_BYTES ? -EINVAL : reinject_send_unless_martian(fd, NULL, &piece, 1, len);
 }
 
 /* Where the IPv4 header is, in the first buffer; 0: there is none. */
@@ -127,8 +128,8 @@ static size_t reinject_ip_offset(const uint8_t *frame, size_t len)
 }
 
 /* Ethernet pads short packets: no more than the header says is given. */
-int vma_reinject_frame(int fd, struct vma_reinject_addrs *addrs, const struct vma_bufarena *arena,
-                       const struct vma_buf *frame)
+int vma_reinject_frame_to_kernel(int fd, struct vma_reinject_addrs *addrs, const struct vma_bufarena *arena,
+                                 const struct vma_buf *frame)
 {
 	const uint8_t *bytes = (const uint8_t *)vma_buf_data(arena, frame);
 	const size_t at = reinject_ip_offset(bytes, frame->len);
@@ -148,5 +149,5 @@ int vma_reinject_frame(int fd, struct vma_reinject_addrs *addrs, const struct vm
 		pieces[n++] = (struct iovec){.iov_base = vma_buf_data(arena, buf) + skip, .iov_len = here};
 		left -= here;
 	}
-	return n == 0 ? -EINVAL : reinject_pieces(fd, addrs, pieces, n, len);
+	return n == 0 ? -EINVAL : reinject_send_unless_martian(fd, addrs, pieces, n, len);
 }

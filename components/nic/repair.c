@@ -31,14 +31,14 @@ struct saved_socket_option {
 
 int (*vma_repair_setsockopt)(int fd, int level, int name, const void *value, socklen_t len) = os_setsockopt;
 
-static int repair_get_int(int fd, int level, int name, int *value)
+static int repair_getsockopt_int(int fd, int level, int name, int *value)
 {
 	socklen_t len = sizeof(*value);
 
 	return os_getsockopt(fd, level, name, value, &len) != 0 ? -errno : 0;
 }
 
-static int set_int(int fd, int level, int name, int value)
+static int repair_setsockopt_int(int fd, int level, int name, int value)
 {
 	return vma_repair_setsockopt(fd, level, name, &value, sizeof(value)) != 0 ? -errno : 0;
 }
@@ -52,21 +52,22 @@ struct saved_options {
 
 static void save_options(int fd, struct saved_options *saved_options)
 {
-	repair_get_int(fd, SOL_SOCKET, SO_SNDBUF, &saved_options->sndbuf);
-	repair_get_int(fd, SOL_SOCKET, SO_RCVBUF, &saved_options->rcvbuf);
-	repair_get_int(fd, IPPROTO_TCP, TCP_NODELAY, &saved_options->nodelay);
-	saved_options->has_locks = repair_get_int(fd, SOL_SOCKET, SO_BUF_LOCK, &saved_options->locks) == 0;
+	repair_getsockopt_int(fd, SOL_SOCKET, SO_SNDBUF, &saved_options->sndbuf);
+	repair_getsockopt_int(fd, SOL_SOCKET, SO_RCVBUF, &saved_options->rcvbuf);
+	repair_getsockopt_int(fd, IPPROTO_TCP, TCP_NODELAY, &saved_options->nodelay);
+	saved_options->has_locks = repair_getsockopt_int(fd, SOL_SOCKET, SO_BUF_LOCK, &saved_options->locks) == 0;
 }
 
 /* Buffers are told doubled. Those that grew with the connection here grow in the kernel by themselves. */
 static void restore_options(int fd, const struct saved_options *saved_options)
 {
-	set_int(fd, SOL_SOCKET, SO_REUSEADDR, saved_options->reuse); /* the end of a repair takes it away */
-	set_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, saved_options->sndbuf / 2);
-	set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, saved_options->rcvbuf / 2);
-	set_int(fd, IPPROTO_TCP, TCP_NODELAY, saved_options->nodelay);
+	repair_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR,
+	                      saved_options->reuse); /* the end of a repair takes it away */
+	repair_setsockopt_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, saved_options->sndbuf / 2);
+	repair_setsockopt_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, saved_options->rcvbuf / 2);
+	repair_setsockopt_int(fd, IPPROTO_TCP, TCP_NODELAY, saved_options->nodelay);
 	if (saved_options->has_locks)
-		set_int(fd, SOL_SOCKET, SO_BUF_LOCK, saved_options->locks);
+		repair_setsockopt_int(fd, SOL_SOCKET, SO_BUF_LOCK, saved_options->locks);
 }
 
 static void repair_grow_buffer(int fd, int now, int name, uint64_t bytes)
@@ -74,7 +75,7 @@ static void repair_grow_buffer(int fd, int now, int name, uint64_t bytes)
 	uint64_t wanted = bytes + (bytes / CHUNK + 2) * OVERHEAD;
 
 	if (bytes != 0 && (uint64_t)now < 2 * wanted)
-		set_int(fd, SOL_SOCKET, name, wanted < INT_MAX / 4 ? (int)wanted : INT_MAX / 4);
+		repair_setsockopt_int(fd, SOL_SOCKET, name, wanted < INT_MAX / 4 ? (int)wanted : INT_MAX / 4);
 }
 
 /* ---- what the kernel is told ---- */
@@ -97,11 +98,11 @@ static socklen_t repair_sockaddr_of(int domain, const uint8_t *ip, uint16_t port
 	return sizeof(*in6);
 }
 
-static int set_seq(int fd, int queue, uint32_t seq)
+static int repair_set_queue_seq(int fd, int queue, uint32_t seq)
 {
-	int rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
+	int rc = repair_setsockopt_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
 
-	return rc < 0 ? rc : set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
+	return rc < 0 ? rc : repair_setsockopt_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
 /* The address has gone with its interface, and may come back with another one. */
@@ -111,10 +112,10 @@ static int bind_repaired(int fd, const struct vma_repair *what, const struct soc
 
 	if (rc != -EADDRNOTAVAIL || !what->interface_gone)
 		return rc;
-	repair_get_int(fd, IPPROTO_IP, IP_FREEBIND, &free_bind);
-	set_int(fd, IPPROTO_IP, IP_FREEBIND, 1);
+	repair_getsockopt_int(fd, IPPROTO_IP, IP_FREEBIND, &free_bind);
+	repair_setsockopt_int(fd, IPPROTO_IP, IP_FREEBIND, 1);
 	rc = os_bind(fd, local, len) != 0 ? -errno : 0;
-	set_int(fd, IPPROTO_IP, IP_FREEBIND, free_bind);
+	repair_setsockopt_int(fd, IPPROTO_IP, IP_FREEBIND, free_bind);
 	return rc;
 }
 
@@ -122,8 +123,8 @@ static int bind_repaired(int fd, const struct vma_repair *what, const struct soc
 static bool may_unbind_from_device(void)
 {
 	const int fd = os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	const bool may = fd >= 0 && set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, VMA_NIC_LOOPBACK) == 0 &&
-	                 set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0) == 0;
+	const bool may = fd >= 0 && repair_setsockopt_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, VMA_NIC_LOOPBACK) == 0 &&
+	                 repair_setsockopt_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0) == 0;
 
 	if (fd >= 0)
 		os_close(fd);
@@ -141,15 +142,15 @@ static int repair_connect_without_route(int fd, const struct sockaddr *peer, soc
 
 	if (!may_unbind_from_device())
 		return -EPERM;
-	repair_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &bound);
-	repair_get_int(fd, IPPROTO_IP, IP_TRANSPARENT, &transparent);
-	rc = set_int(fd, IPPROTO_IP, IP_TRANSPARENT, 1);
+	repair_getsockopt_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &bound);
+	repair_getsockopt_int(fd, IPPROTO_IP, IP_TRANSPARENT, &transparent);
+	rc = repair_setsockopt_int(fd, IPPROTO_IP, IP_TRANSPARENT, 1);
 	if (rc == 0)
-		rc = set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, VMA_NIC_LOOPBACK);
+		rc = repair_setsockopt_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, VMA_NIC_LOOPBACK);
 	if (rc == 0 && os_connect(fd, peer, len) != 0)
 		rc = -errno;
-	set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, bound);
-	set_int(fd, IPPROTO_IP, IP_TRANSPARENT, transparent);
+	repair_setsockopt_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, bound);
+	repair_setsockopt_int(fd, IPPROTO_IP, IP_TRANSPARENT, transparent);
 	return rc;
 }
 
@@ -173,12 +174,12 @@ static int connect_repaired(int fd, const struct vma_repair *what)
 	struct sockaddr_in6 bound = {0}; /* the port lies where that of sockaddr_in does */
 	socklen_t len = sizeof(bound);
 	int domain = AF_INET;
-	int rc = set_seq(fd, TCP_SEND_QUEUE, what->snd_una);
+	int rc = repair_set_queue_seq(fd, TCP_SEND_QUEUE, what->snd_una);
 
 	if (rc == 0)
-		rc = set_seq(fd, TCP_RECV_QUEUE, what->rcv_nxt - what->unread);
+		rc = repair_set_queue_seq(fd, TCP_RECV_QUEUE, what->rcv_nxt - what->unread);
 	if (rc == 0)
-		rc = repair_get_int(fd, SOL_SOCKET, SO_DOMAIN, &domain);
+		rc = repair_getsockopt_int(fd, SOL_SOCKET, SO_DOMAIN, &domain);
 	if (rc < 0)
 		return rc;
 	if (syscall(SYS_getsockname, fd, &bound, &len) != 0)
@@ -228,7 +229,8 @@ static int repair_set_options(int fd, const struct vma_repair *what)
 		return -errno;
 	recompute_segment_size(fd);
 	/* Even: the lowest bit asks for stamps of microseconds. */
-	return what->has_ts ? set_int(fd, IPPROTO_TCP, TCP_TIMESTAMP, (int)((what->ts_now + 1) & ~1U)) : 0;
+	return what->has_ts ? repair_setsockopt_int(fd, IPPROTO_TCP, TCP_TIMESTAMP, (int)((what->ts_now + 1) & ~1U))
+	                    : 0;
 }
 
 static int repair_set_window(int fd, const struct vma_repair *what)
@@ -264,12 +266,12 @@ static int repair_write_queue_bytes(int fd, const struct vma_repair_bytes *bytes
 /* While it is repaired, what is put into the send queue counts as sent. */
 static int repair_fill_both_queues(int fd, const struct vma_repair *what, const struct vma_repair_bytes *bytes)
 {
-	int rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_RECV_QUEUE);
+	int rc = repair_setsockopt_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_RECV_QUEUE);
 
 	if (rc == 0)
 		rc = repair_write_queue_bytes(fd, bytes, 0, what->unread);
 	if (rc == 0)
-		rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
+		rc = repair_setsockopt_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
 	if (rc == 0)
 		rc = repair_write_queue_bytes(fd, bytes, what->unread, (uint64_t)what->unread + what->sent);
 	return rc;
@@ -292,29 +294,30 @@ static void repair_lower_unacked_to_unsent(int fd, struct vma_repair *what)
 	    what->sent > what->snd_wnd)
 		return;
 	what->sent = 0;
-	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	repair_setsockopt_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
 /* ---- all of it ---- */
 
 /* Not connected any more, and without a word about it. It stays bound. */
-static void repair_undo(int fd)
+static void repair_undo_connect_and_end(int fd)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
 	os_connect(fd, &none, sizeof(none));
-	set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
+	repair_setsockopt_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
 }
 
-int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_repair_bytes *bytes, int *incomplete)
+int vma_repair_restore_connection(int fd, const struct vma_repair *state, const struct vma_repair_bytes *bytes,
+                                  int *incomplete)
 {
 	struct vma_repair changed = *state, *what = &changed;
 	struct saved_options saved_options = {0};
 	int rc;
 
 	*incomplete = 0;
-	repair_get_int(fd, SOL_SOCKET, SO_REUSEADDR, &saved_options.reuse); /* a repair changes it */
-	rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
+	repair_getsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, &saved_options.reuse); /* a repair changes it */
+	rc = repair_setsockopt_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 	if (rc < 0)
 		return rc;
 	save_options(fd, &saved_options);
@@ -330,10 +333,10 @@ int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_r
 	if (rc == 0)
 		rc = repair_set_window(fd, what);
 	if (rc < 0) {
-		repair_undo(fd);
+		repair_undo_connect_and_end(fd);
 	} else {
 		/* The kernel has it: what is left to do cannot be undone, and may fail as a connection may. */
-		*incomplete = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
+		*incomplete = repair_setsockopt_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
 		if (*incomplete == 0)
 			*incomplete = repair_write_queue_bytes(fd, bytes, (uint64_t)what->unread + what->sent,
 			                                       (uint64_t)what->unread + what->unacked);

@@ -25,7 +25,7 @@ struct cookie_prune_walk {
 	uint32_t present; /* the first ones of the list */
 };
 
-static void cookie_prune_check_socket(const struct kernel_sock *socket, void *arg)
+static void cookie_prune_keep_cookie_of_live_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct cookie_prune_walk *walk = arg;
 	uint64_t *list = walk->set->list;
@@ -43,8 +43,8 @@ void nic_cookies_prune(struct nic_cookies *set, const struct vma_flow_key *key, 
 {
 	struct cookie_prune_walk walk = {.set = set};
 
-	if (set->n > 0 && kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false,
-	                                   cookie_prune_check_socket, &walk) == 0)
+	if (set->n > 0 && kernel_sock_visit_sockets_of_port(kept_fd, key->proto, ntohs(key->local_port_be), false,
+	                                                    cookie_prune_keep_cookie_of_live_socket, &walk) == 0)
 		set->n = walk.present;
 }
 

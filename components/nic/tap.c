@@ -45,7 +45,7 @@ static struct tap_table {
 
 /* ---- with the lock ---- */
 
-static void untap_all(void)
+static void tap_stop_capture_on_all_queue_pairs(void)
 {
 	atomic_store_explicit(&vma_nic_tap_capture, NULL, memory_order_relaxed);
 	for (struct vma_nic_qp *qp = tap_list; qp != NULL; qp = qp->next_of_all)
@@ -61,7 +61,7 @@ static struct vma_capture *tap_current_capture(void)
 		return capture;
 	if (pthread_mutex_trylock(&tap_lock) == 0) {
 		if (!vma_capture_wanted(capture)) /* it may have been asked for again meanwhile */
-			untap_all();
+			tap_stop_capture_on_all_queue_pairs();
 		pthread_mutex_unlock(&tap_lock);
 	}
 	return NULL;
@@ -103,8 +103,8 @@ static void tap_keep_partial_packet(struct tap_partial_packet *part, const struc
 }
 
 /* One packet, or as much of it as there is: how many buffers. */
-static unsigned tap_packet(struct vma_capture *capture, const struct vma_nic_qp *qp, struct vma_buf *const *bufs,
-                           unsigned n)
+static unsigned tap_write_packet_to_capture(struct vma_capture *capture, const struct vma_nic_qp *qp,
+                                            struct vma_buf *const *bufs, unsigned n)
 {
 	struct tap_partial_packet *part = qp->tap_partial_packet;
 	struct vma_capture_info info = tap_fill_capture_info(qp, bufs[0], VMA_CAPTURE_IN);
@@ -126,14 +126,14 @@ static unsigned tap_packet(struct vma_capture *capture, const struct vma_nic_qp 
 	if (goes_on) {
 		tap_keep_partial_packet(part, &info, pieces, k);
 	} else {
-		vma_capture_put(capture, &info, pieces, k);
+		vma_capture_write_packet(capture, &info, pieces, k);
 		part->is_open = false;
 	}
 	return i;
 }
 
 /* Buffers that the backend has just handed over. */
-static unsigned tap_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
+static unsigned tap_poll_rx_and_capture(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	const unsigned got = qp->backend_ops->poll_rx(qp, bufs, n);
 	struct vma_capture *capture = got != 0 ? tap_current_capture() : NULL;
@@ -146,7 +146,7 @@ static unsigned tap_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsign
 		qp->tap_partial_packet->is_open = false;
 	}
 	for (unsigned i = 0; i < got;)
-		i += tap_packet(capture, qp, bufs + i, got - i);
+		i += tap_write_packet_to_capture(capture, qp, bufs + i, got - i);
 	return got;
 }
 
@@ -168,12 +168,12 @@ static void tap_capture_sent(struct vma_capture *capture, const struct vma_nic_q
 			if (!(segs[i].flags & VMA_NIC_SEG_MORE) || i + 1 == n)
 				break;
 		}
-		vma_capture_put(capture, &info, pieces, k);
+		vma_capture_write_packet(capture, &info, pieces, k);
 	}
 }
 
 /* A backend may give a buffer back at once, so each is held until it has been copied. Only what was taken is. */
-static unsigned tap_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+static unsigned tap_send_and_capture(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct vma_capture *capture = tap_current_capture();
 	unsigned taken;
@@ -196,7 +196,7 @@ void vma_nic_tap_note_drop(const struct vma_nic_qp *qp, const struct vma_buf *pa
 
 	snprintf(info.text, sizeof(info.text), "%s", reason);
 	if (capture != NULL)
-		vma_capture_put(capture, &info, NULL, 0);
+		vma_capture_write_packet(capture, &info, NULL, 0);
 }
 
 void vma_nic_tap_note_copy(const struct vma_nic_qp *qp, const struct vma_buf *packet, const struct vma_buf *copy)
@@ -206,13 +206,13 @@ void vma_nic_tap_note_copy(const struct vma_nic_qp *qp, const struct vma_buf *pa
 
 	info.len = vma_buf_index(qp->arena, copy);
 	if (capture != NULL)
-		vma_capture_put(capture, &info, NULL, 0);
+		vma_capture_write_packet(capture, &info, NULL, 0);
 }
 
 /* ---- control path ---- */
 
 /* NULL: there are more backends than tables. */
-static const struct vma_nic_ops *tap_table_of(const struct vma_nic_ops *ops)
+static const struct vma_nic_ops *tap_get_or_create_capture_ops(const struct vma_nic_ops *ops)
 {
 	struct tap_table *table = tap_tables;
 
@@ -222,16 +222,16 @@ static const struct vma_nic_ops *tap_table_of(const struct vma_nic_ops *ops)
 		return NULL;
 	if (table->of == NULL) {
 		table->ops = *ops;
-		table->ops.poll_rx = tap_poll_rx;
-		table->ops.tx = tap_tx;
+		table->ops.poll_rx = tap_poll_rx_and_capture;
+		table->ops.tx = tap_send_and_capture;
 		table->of = ops;
 	}
 	return &table->ops;
 }
 
-static void tap_qp(struct vma_nic_qp *qp)
+static void tap_start_capture_on_queue_pair(struct vma_nic_qp *qp)
 {
-	const struct vma_nic_ops *table = tap_table_of(qp->backend_ops);
+	const struct vma_nic_ops *table = tap_get_or_create_capture_ops(qp->backend_ops);
 
 	if (qp->tap_partial_packet == NULL)
 		qp->tap_partial_packet = calloc(1, sizeof(*qp->tap_partial_packet));
@@ -241,18 +241,18 @@ static void tap_qp(struct vma_nic_qp *qp)
 		vma_log_warn("%s: packets cannot be captured: no memory", qp->nic->info.name);
 }
 
-void nic_tap_add(struct vma_nic_qp *qp)
+void nic_tap_register_queue_pair(struct vma_nic_qp *qp)
 {
 	pthread_mutex_lock(&tap_lock);
 	qp->backend_ops = qp->ops;
 	qp->next_of_all = tap_list;
 	tap_list = qp;
 	if (atomic_load_explicit(&vma_nic_tap_capture, memory_order_relaxed) != NULL)
-		tap_qp(qp);
+		tap_start_capture_on_queue_pair(qp);
 	pthread_mutex_unlock(&tap_lock);
 }
 
-void nic_tap_remove(struct vma_nic_qp *qp)
+void nic_tap_unregister_queue_pair(struct vma_nic_qp *qp)
 {
 	struct vma_nic_qp **place = &tap_list;
 
@@ -266,14 +266,14 @@ void nic_tap_remove(struct vma_nic_qp *qp)
 	qp->tap_partial_packet = NULL;
 }
 
-void vma_nic_tap(struct vma_capture *capture)
+void vma_nic_tap_start_capture(struct vma_capture *capture)
 {
 	pthread_mutex_lock(&tap_lock);
 	if (atomic_load_explicit(&vma_nic_tap_capture, memory_order_relaxed) == NULL)
 		atomic_fetch_add_explicit(&tap_session_count, 1, memory_order_relaxed);
 	atomic_store_explicit(&vma_nic_tap_capture, capture, memory_order_release);
 	for (struct vma_nic_qp *qp = tap_list; qp != NULL; qp = qp->next_of_all)
-		tap_qp(qp);
+		tap_start_capture_on_queue_pair(qp);
 	pthread_mutex_unlock(&tap_lock);
 }
 

@@ -4,7 +4,7 @@
 
 #include <vma/nic.h>
 
-void nic_tap_add(struct vma_nic_qp *qp);
-void nic_tap_remove(struct vma_nic_qp *qp);
+void nic_tap_register_queue_pair(struct vma_nic_qp *qp);
+void nic_tap_unregister_queue_pair(struct vma_nic_qp *qp);
 
 #endif

@@ -76,7 +76,7 @@ static inline uint64_t checksum_add(uint64_t sum, const void *data, size_t len)
 }
 
 /* The same of bytes that lie behind at least eight others that can be read. */
-static inline uint64_t checksum_add_behind(uint64_t sum, const void *data, size_t len)
+static inline uint64_t checksum_add_after_8_readable_bytes(uint64_t sum, const void *data, size_t len)
 {
 	return checksum_sum(sum, data, len, true);
 }

@@ -33,7 +33,7 @@ static inline void command_queue_init(struct command_queue *queue)
 }
 
 /* Makes the next release look, also when nothing was pushed. */
-static inline void command_queue_mark(struct command_queue *queue)
+static inline void command_queue_set_pending(struct command_queue *queue)
 {
 	atomic_store(&queue->pending, true);
 }
@@ -46,7 +46,7 @@ static inline bool command_queue_pending(struct command_queue *queue)
 static inline void command_queue_push_mpsc(struct command_queue *queue, ck_stack_entry_t *entry)
 {
 	vma_mpsc_push(&queue->stack, entry);
-	command_queue_mark(queue);
+	command_queue_set_pending(queue);
 }
 
 /* Everything that was pushed, oldest first, NULL-terminated; flag held. */

@@ -43,8 +43,8 @@
  *   - The owner finds itself in: it is a handler, or a sink. What it interrupted goes on to its own D, in this thread.
  * A sleeper makes a heavy barrier between A and B, so the owner's D sees A, or B sees the owner's C.
  *
- * The owner's release in the drive that delivers (drive_release_fully) is a full barrier all the same: the thread goes
- * on to look for sleepers of sockets, whose side has none (engine/ring_ctx.c).
+ * The owner's release in the drive that delivers (drive_flag_release_with_full_barrier) is a full barrier all the same:
+ * the thread goes on to look for sleepers of sockets, whose side has none (engine/ring_ctx.c).
  *
  * The bias ends when threads of the program other than the owner have taken the flag UNBIAS_AFTER times: the last of
  * them takes BIASED out of the word while it holds the flag, and releases to 0. The owner finds at 2 that BIASED has
@@ -87,7 +87,7 @@ struct drive {
 extern __thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec"), visibility("hidden")));
 uint32_t drive_tid_slow(void) __attribute__((cold));
 
-static inline uint32_t drive_tid(void)
+static inline uint32_t drive_get_own_thread_id(void)
 {
 	uint32_t tid = drive_tid_cache;
 
@@ -102,11 +102,11 @@ void drive_wake(struct drive *drive) __attribute__((cold));
 bool drive_yields(struct drive *drive) __attribute__((cold));
 /* See vma_ring_wait_for_holder. */
 bool drive_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
-/* The rest of drive_try: the owner has met another thread; another thread comes to a biased flag. */
+/* The rest of drive_flag_try_acquire: the owner has met another thread; another thread comes to a biased flag. */
 bool drive_try_met(struct drive *drive, uint32_t tid) __attribute__((cold));
 bool drive_try_biased(struct drive *drive, uint32_t tid) __attribute__((cold));
 
-static inline void drive_count_hold(struct drive *drive)
+static inline void drive_flag_count_acquisition(struct drive *drive)
 {
 	uint32_t hold = atomic_load_explicit(&drive->hold, memory_order_relaxed);
 
@@ -114,7 +114,7 @@ static inline void drive_count_hold(struct drive *drive)
 }
 
 /* Whether any thread holds, as seen without the flag. */
-static inline bool drive_is_held(const struct drive *drive)
+static inline bool drive_flag_is_held(const struct drive *drive)
 {
 	return (atomic_load_explicit(&drive->both, memory_order_relaxed) & ~(uint64_t)DRIVE_BIASED) != 0;
 }
@@ -123,18 +123,18 @@ static inline bool drive_is_held(const struct drive *drive)
  * A failed try is a sequentially consistent load: with a push to the command queue before it, and the release's store
  * and the look at the queue on the other side, it makes the store-load pair that command_queue.h argues with.
  */
-static inline bool drive_try_unbiased(struct drive *drive, uint32_t tid)
+static inline bool drive_flag_try_acquire_unbiased(struct drive *drive, uint32_t tid)
 {
 	uint32_t nobody = 0;
 
 	if (atomic_load(&drive->holder) != 0 || !atomic_compare_exchange_strong(&drive->holder, &nobody, tid))
 		return false;
-	drive_count_hold(drive);
+	drive_flag_count_acquisition(drive);
 	return true;
 }
 
 /* signal_fence: between 1 and 2 the processor may take the load first, which the heavy barrier reckons with. */
-static inline bool drive_try(struct drive *drive, uint32_t tid)
+static inline bool drive_flag_try_acquire(struct drive *drive, uint32_t tid)
 {
 	if (atomic_load_explicit(&drive->owner, memory_order_relaxed) == tid) {
 		if (atomic_load_explicit(&drive->owner_in, memory_order_relaxed) != 0)
@@ -145,12 +145,13 @@ static inline bool drive_try(struct drive *drive, uint32_t tid)
 			return true;
 		return drive_try_met(drive, tid);
 	}
-	if (drive_try_unbiased(drive, tid))
+	if (drive_flag_try_acquire_unbiased(drive, tid))
 		return true;
 	return __builtin_expect(drive->mode == VMA_THREAD_SINGLE, 0) && drive_try_biased(drive, tid);
 }
 
-static inline __attribute__((always_inline)) void drive_release_as(struct drive *drive, uint32_t tid, bool fully)
+static inline __attribute__((always_inline)) void drive_flag_release_with_optional_barrier(struct drive *drive,
+                                                                                           uint32_t tid, bool fully)
 {
 	if (atomic_load_explicit(&drive->owner, memory_order_relaxed) == tid) {
 		if (fully)
@@ -165,15 +166,15 @@ static inline __attribute__((always_inline)) void drive_release_as(struct drive 
 		drive_wake(drive);
 }
 
-static inline void drive_release(struct drive *drive, uint32_t tid)
+static inline void drive_flag_release(struct drive *drive, uint32_t tid)
 {
-	drive_release_as(drive, tid, false);
+	drive_flag_release_with_optional_barrier(drive, tid, false);
 }
 
 /* Between what was done with the flag and what the caller does next stands a full barrier. */
-static inline void drive_release_fully(struct drive *drive, uint32_t tid)
+static inline void drive_flag_release_with_full_barrier(struct drive *drive, uint32_t tid)
 {
-	drive_release_as(drive, tid, true);
+	drive_flag_release_with_optional_barrier(drive, tid, true);
 }
 
 #endif

@@ -41,7 +41,7 @@ void flow_table_fini(struct flow_table *table)
 	table->entries = NULL;
 }
 
-static struct flow_entry *empty_entry(struct flow_table *table, uint32_t hash)
+static struct flow_entry *flow_table_find_empty_entry(struct flow_table *table, uint32_t hash)
 {
 	uint32_t i = hash & table->mask;
 
@@ -62,7 +62,7 @@ static int flow_table_grow(struct flow_table *table)
 	table->mask = old_size * 2 - 1;
 	for (uint32_t i = 0; i < old_size; i++) {
 		if (old[i].head != NULL)
-			*empty_entry(table, old[i].hash) = old[i];
+			*flow_table_find_empty_entry(table, old[i].hash) = old[i];
 	}
 	free(old);
 	return 0;
@@ -84,7 +84,7 @@ int flow_table_insert(struct flow_table *table, struct vma_flow *flow, struct fl
 	}
 	if ((table->used + 1) * 2 > table->mask + 1 && flow_table_grow(table) != 0)
 		return -ENOMEM;
-	entry = empty_entry(table, flow_hash(table, &words));
+	entry = flow_table_find_empty_entry(table, flow_hash(table, &words));
 	*entry = (struct flow_entry){.head = flow, .hash = flow_hash(table, &words)};
 	table->used++;
 	*out = entry;
@@ -95,7 +95,7 @@ int flow_table_insert(struct flow_table *table, struct vma_flow *flow, struct fl
  * Closes the gap at `hole`: an entry further on in the same cluster moves into it unless its home lies after the hole
  * (cyclically), because a search for it would then start behind where it stands.
  */
-static void shift_back(struct flow_table *table, uint32_t hole)
+static void flow_table_fill_hole_by_shifting(struct flow_table *table, uint32_t hole)
 {
 	for (uint32_t i = (hole + 1) & table->mask; table->entries[i].head != NULL; i = (i + 1) & table->mask) {
 		uint32_t home = table->entries[i].hash & table->mask;
@@ -120,7 +120,7 @@ bool flow_table_remove(struct flow_table *table, struct vma_flow *flow)
 		return false;
 	flow->next = NULL;
 	if (link == &entry->head && rest == NULL) {
-		shift_back(table, (uint32_t)(entry - table->entries));
+		flow_table_fill_hole_by_shifting(table, (uint32_t)(entry - table->entries));
 		table->used--;
 		return true;
 	}

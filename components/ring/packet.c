@@ -13,12 +13,12 @@ enum {
 };
 
 /* Headers that the packet has, but not in its first buffer, are the NIC's or the sender's mischief. */
-static unsigned __attribute__((cold)) packet_headers_too_short(const struct vma_buf *packet, uint32_t needed)
+static unsigned __attribute__((cold)) packet_drop_reason_of_short_headers(const struct vma_buf *packet, uint32_t needed)
 {
 	return packet->next != NULL && packet->packet_len >= needed ? PACKET_DROP(chain) : PACKET_DROP(runt);
 }
 
-static unsigned __attribute__((cold)) check_chain(const struct vma_buf *packet)
+static unsigned __attribute__((cold)) packet_validate_chain_length(const struct vma_buf *packet)
 {
 	uint64_t sum = 0;
 
@@ -51,7 +51,7 @@ static inline bool l4_checksum_right(const struct packet_rules *rules, const str
 {
 	uint64_t sum = vma_csum_pseudo4(info->src, info->dst, info->proto, l4_len);
 
-	if (rules->memory_link && field != 0 && is_pseudo_sum(field, sum))
+	if (rules->memory_link && field != 0 && field_is_pseudo_header_checksum(field, sum))
 		return true;
 	if (packet->next == NULL)
 		sum = vma_csum_add(sum, l4, l4_len);
@@ -69,8 +69,8 @@ static inline bool l4_checksum_ok(const struct packet_rules *rules, const struct
 	return !rules->sw_csum || l4_checksum_right(rules, packet, info, l4, l4_len, field);
 }
 
-static inline unsigned check_udp(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
-                                 const uint8_t *l4, uint32_t l4_len)
+static inline unsigned validate_udp_header_and_set_payload(const struct packet_rules *rules, struct vma_buf *packet,
+                                                           struct vma_rx_info *info, const uint8_t *l4, uint32_t l4_len)
 {
 	uint32_t udp_len;
 	uint16_t field;
@@ -78,7 +78,7 @@ static inline unsigned check_udp(const struct packet_rules *rules, struct vma_bu
 	if (l4_len < VMA_PKT_UDP_HLEN)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_UDP_HLEN)
-		return packet_headers_too_short(packet, packet->l4_off + VMA_PKT_UDP_HLEN);
+		return packet_drop_reason_of_short_headers(packet, packet->l4_off + VMA_PKT_UDP_HLEN);
 	udp_len = __builtin_bswap16(packet_load16(l4 + 4));
 	if (udp_len < VMA_PKT_UDP_HLEN || udp_len > l4_len)
 		return PACKET_DROP(l4_length);
@@ -91,20 +91,20 @@ static inline unsigned check_udp(const struct packet_rules *rules, struct vma_bu
 	return PACKET_PASS;
 }
 
-static inline unsigned check_tcp(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
-                                 const uint8_t *l4, uint32_t l4_len)
+static inline unsigned validate_tcp_header_and_set_payload(const struct packet_rules *rules, struct vma_buf *packet,
+                                                           struct vma_rx_info *info, const uint8_t *l4, uint32_t l4_len)
 {
 	uint32_t header_len;
 
 	if (l4_len < VMA_PKT_TCP_HLEN)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_TCP_HLEN)
-		return packet_headers_too_short(packet, packet->l4_off + VMA_PKT_TCP_HLEN);
+		return packet_drop_reason_of_short_headers(packet, packet->l4_off + VMA_PKT_TCP_HLEN);
 	header_len = (packet_load8(l4 + 12) >> 4) * 4u;
 	if (header_len < VMA_PKT_TCP_HLEN || header_len > l4_len)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + header_len)
-		return packet_headers_too_short(packet, packet->l4_off + header_len);
+		return packet_drop_reason_of_short_headers(packet, packet->l4_off + header_len);
 	if (!l4_checksum_ok(rules, packet, info, l4, l4_len, packet_load16(l4 + 16)))
 		return PACKET_DROP(l4_checksum);
 	packet->payload_off = (uint16_t)(packet->l4_off + header_len);
@@ -124,7 +124,7 @@ static inline bool ip4_checksum_right(const uint8_t *ip, uint32_t header_len)
 }
 
 /* A source route, or what cannot be read: the kernel drops it, unless it is told to obey such packets. */
-static bool __attribute__((cold)) options_are_kernels(const uint8_t *ip, uint32_t header_len)
+static bool __attribute__((cold)) ip_options_have_source_route_or_error(const uint8_t *ip, uint32_t header_len)
 {
 	enum { END = 0, NOOP = 1, LSRR = 131, SSRR = 137 };
 	uint32_t at = VMA_PKT_IP4_HLEN;
@@ -143,21 +143,22 @@ static bool __attribute__((cold)) options_are_kernels(const uint8_t *ip, uint32_
 	return false;
 }
 
-static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
-                                 const uint8_t *frame, uint32_t l3_off, uint32_t *l4_len)
+static inline unsigned validate_ip4_header_and_get_l4_len(const struct packet_rules *rules, struct vma_buf *packet,
+                                                          struct vma_rx_info *info, const uint8_t *frame,
+                                                          uint32_t l3_off, uint32_t *l4_len)
 {
 	const uint8_t *ip = frame + l3_off;
 	uint32_t header_len, total_len, packet_len = packet->next == NULL ? packet->len : packet->packet_len;
 	uint8_t version;
 
 	if (packet->len < l3_off + VMA_PKT_IP4_HLEN)
-		return packet_headers_too_short(packet, l3_off + VMA_PKT_IP4_HLEN);
+		return packet_drop_reason_of_short_headers(packet, l3_off + VMA_PKT_IP4_HLEN);
 	version = packet_load8(ip);
 	header_len = (version & 15) * 4u;
 	if (version >> 4 != 4 || header_len < VMA_PKT_IP4_HLEN)
 		return PACKET_DROP(ip_version);
 	if (packet->len < l3_off + header_len)
-		return packet_headers_too_short(packet, l3_off + header_len);
+		return packet_drop_reason_of_short_headers(packet, l3_off + header_len);
 	total_len = __builtin_bswap16(packet_load16(ip + 2));
 	if (total_len < header_len || l3_off + total_len > packet_len)
 		return PACKET_DROP(ip_length);
@@ -165,7 +166,7 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
 		return PACKET_DROP(ip_checksum);
 	if (packet_load16(ip + 6) & FRAGMENT_BE)
 		return rules->to_kernel ? PACKET_TO_KERNEL : PACKET_DROP(ip_fragment);
-	if (rules->to_kernel && header_len > VMA_PKT_IP4_HLEN && options_are_kernels(ip, header_len))
+	if (rules->to_kernel && header_len > VMA_PKT_IP4_HLEN && ip_options_have_source_route_or_error(ip, header_len))
 		return PACKET_TO_KERNEL;
 	info->family = AF_INET;
 	info->tos = ip[1];
@@ -185,42 +186,43 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
  * reason.
  */
 /* Ethertype and version with header length. */
-static inline bool has_plain_ip4(const uint8_t *frame)
+static inline bool frame_is_untagged_ip4_without_options(const uint8_t *frame)
 {
 	return (packet_load32(frame + 12) & 0x00ffffff) == (ETHERTYPE_IP4_BE | 0x45 << 16);
 }
 
 /* Of an IPv4 header the fragment bits and the protocol; a plain one's are the protocol's alone. */
-static inline uint32_t plain_proto(const uint8_t *frame)
+static inline uint32_t plain_proto_and_fragment_bits(const uint8_t *frame)
 {
 	return packet_load32(frame + PLAIN_IP + 6) & (0xff000000 | FRAGMENT_BE);
 }
 #define PLAIN_PROTO(proto) ((uint32_t)(proto) << 24)
 
-static inline uint64_t plain_addresses(const uint8_t *frame)
+static inline uint64_t plain_ip4_address_checksum_sum(const uint8_t *frame)
 {
 	return (uint64_t)packet_load32(frame + PLAIN_IP + 12) + packet_load32(frame + PLAIN_IP + 16);
 }
 
-static inline bool plain_ip_right(const struct packet_rules *rules, const struct vma_buf *packet, const uint8_t *frame,
-                                  uint64_t addresses)
+static inline bool plain_ip4_checksum_is_acceptable(const struct packet_rules *rules, const struct vma_buf *packet,
+                                                    const uint8_t *frame, uint64_t addresses)
 {
 	return !rules->sw_csum || packet->flags & VMA_BUF_RX_L3_CSUM_OK ||
 	       checksum_is_valid(addresses + packet_load32(frame + PLAIN_IP) + packet_load32(frame + PLAIN_IP + 4) +
 	                         packet_load32(frame + PLAIN_IP + 8));
 }
 
-static inline bool plain_l4_right(const struct packet_rules *rules, const struct vma_buf *packet, const uint8_t *frame,
-                                  uint64_t pseudo, uint16_t field, uint32_t l4_len)
+static inline bool plain_l4_checksum_is_acceptable(const struct packet_rules *rules, const struct vma_buf *packet,
+                                                   const uint8_t *frame, uint64_t pseudo, uint16_t field,
+                                                   uint32_t l4_len)
 {
 	if (!rules->sw_csum || packet->flags & VMA_BUF_RX_L4_CSUM_OK)
 		return true;
-	return (rules->memory_link && field != 0 && is_pseudo_sum(field, pseudo)) ||
-	       checksum_is_valid(checksum_add_behind(pseudo, frame + PLAIN_L4, l4_len));
+	return (rules->memory_link && field != 0 && field_is_pseudo_header_checksum(field, pseudo)) ||
+	       checksum_is_valid(checksum_add_after_8_readable_bytes(pseudo, frame + PLAIN_L4, l4_len));
 }
 
-static inline void parse_plain(struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame, uint8_t proto,
-                               uint8_t tcp_flags)
+static inline void packet_set_info_from_plain_headers(struct vma_buf *packet, struct vma_rx_info *info,
+                                                      const uint8_t *frame, uint8_t proto, uint8_t tcp_flags)
 {
 	memcpy(info->src, frame + PLAIN_IP + 12, 4);
 	memcpy(info->dst, frame + PLAIN_IP + 16, 4);
@@ -236,36 +238,37 @@ static inline void parse_plain(struct vma_buf *packet, struct vma_rx_info *info,
 	packet->l4_off = PLAIN_L4;
 }
 
-static inline bool check_plain_udp(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
-                                   const uint8_t *frame)
+static inline bool plain_udp_validate_and_set_payload(const struct packet_rules *rules, struct vma_buf *packet,
+                                                      struct vma_rx_info *info, const uint8_t *frame)
 {
 	const uint16_t udp_len_be = packet_load16(frame + PLAIN_L4 + 4), field = packet_load16(frame + PLAIN_L4 + 6);
 	const uint32_t total_len = __builtin_bswap16(packet_load16(frame + PLAIN_IP + 2));
 	const uint32_t udp_len = __builtin_bswap16(udp_len_be);
-	const uint64_t addresses = plain_addresses(frame);
+	const uint64_t addresses = plain_ip4_address_checksum_sum(frame);
 
 	if (PLAIN_IP + total_len > packet->len || udp_len < VMA_PKT_UDP_HLEN || VMA_PKT_IP4_HLEN + udp_len > total_len)
 		return false;
-	if (!plain_ip_right(rules, packet, frame, addresses))
+	if (!plain_ip4_checksum_is_acceptable(rules, packet, frame, addresses))
 		return false;
 	if (packet->flags & VMA_BUF_RX_L4_CSUM_BAD && field != 0)
 		return false;
-	if (field != 0 &&
-	    !plain_l4_right(rules, packet, frame, addresses + udp_len_be + (IPPROTO_UDP << 8), field, udp_len))
+	if (field != 0 && !plain_l4_checksum_is_acceptable(rules, packet, frame,
+	                                                   addresses + udp_len_be + (IPPROTO_UDP << 8), field, udp_len))
 		return false;
-	parse_plain(packet, info, frame, IPPROTO_UDP, 0);
+	packet_set_info_from_plain_headers(packet, info, frame, IPPROTO_UDP, 0);
 	packet->payload_off = PLAIN_L4 + VMA_PKT_UDP_HLEN;
 	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_HLEN);
 	return true;
 }
 
-/* As check_tcp: all of the header lies before the end of what the IPv4 header announces, which lies in the buffer. */
-static inline bool check_plain_tcp(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
-                                   const uint8_t *frame)
+/* As validate_tcp_header_and_set_payload: all of the header lies before the end of what the IPv4 header announces,
+ * which lies in the buffer. */
+static inline bool plain_tcp_validate_and_set_payload(const struct packet_rules *rules, struct vma_buf *packet,
+                                                      struct vma_rx_info *info, const uint8_t *frame)
 {
 	const uint32_t total_len = __builtin_bswap16(packet_load16(frame + PLAIN_IP + 2));
 	const uint32_t l4_len = total_len - VMA_PKT_IP4_HLEN;
-	const uint64_t addresses = plain_addresses(frame);
+	const uint64_t addresses = plain_ip4_address_checksum_sum(frame);
 	uint32_t header_len;
 
 	if (PLAIN_IP + total_len > packet->len || total_len < VMA_PKT_IP4_HLEN + VMA_PKT_TCP_HLEN)
@@ -273,46 +276,48 @@ static inline bool check_plain_tcp(const struct packet_rules *rules, struct vma_
 	header_len = (packet_load8(frame + PLAIN_L4 + 12) >> 4) * 4u;
 	if (header_len < VMA_PKT_TCP_HLEN || header_len > l4_len || packet->flags & VMA_BUF_RX_L4_CSUM_BAD)
 		return false;
-	if (!plain_ip_right(rules, packet, frame, addresses) ||
-	    !plain_l4_right(rules, packet, frame, addresses + __builtin_bswap16((uint16_t)l4_len) + (IPPROTO_TCP << 8),
-	                    packet_load16(frame + PLAIN_L4 + 16), l4_len))
+	if (!plain_ip4_checksum_is_acceptable(rules, packet, frame, addresses) ||
+	    !plain_l4_checksum_is_acceptable(rules, packet, frame,
+	                                     addresses + __builtin_bswap16((uint16_t)l4_len) + (IPPROTO_TCP << 8),
+	                                     packet_load16(frame + PLAIN_L4 + 16), l4_len))
 		return false;
-	parse_plain(packet, info, frame, IPPROTO_TCP, frame[PLAIN_L4 + 13]);
+	packet_set_info_from_plain_headers(packet, info, frame, IPPROTO_TCP, frame[PLAIN_L4 + 13]);
 	packet->payload_off = (uint16_t)(PLAIN_L4 + header_len);
 	packet->payload_len = (uint16_t)(l4_len - header_len);
 	return true;
 }
 
-static unsigned __attribute__((noinline)) check_packet_slow(const struct packet_rules *rules, struct vma_buf *packet,
-                                                            struct vma_rx_info *info, const uint8_t *frame)
+static unsigned __attribute__((noinline))
+packet_validate_headers_slow_path(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
+                                  const uint8_t *frame)
 {
 	const uint8_t *l4;
 	uint32_t l3_off = VMA_PKT_ETH_HLEN, l4_len = 0;
 	unsigned verdict;
 
-	if (__builtin_expect(packet->next != NULL, 0) && check_chain(packet) != PACKET_PASS)
+	if (__builtin_expect(packet->next != NULL, 0) && packet_validate_chain_length(packet) != PACKET_PASS)
 		return PACKET_DROP(chain);
 	if (packet->len < VMA_PKT_ETH_HLEN)
-		return packet_headers_too_short(packet, VMA_PKT_ETH_HLEN);
+		return packet_drop_reason_of_short_headers(packet, VMA_PKT_ETH_HLEN);
 	info->vlan = 0;
 	if (__builtin_expect(packet_load16(frame + 12) != ETHERTYPE_IP4_BE, 0)) {
 		if (packet_load16(frame + 12) != ETHERTYPE_VLAN_BE)
 			return PACKET_DROP(ethertype);
 		l3_off += VMA_PKT_VLAN_HLEN;
 		if (packet->len < l3_off)
-			return packet_headers_too_short(packet, l3_off);
+			return packet_drop_reason_of_short_headers(packet, l3_off);
 		if (packet_load16(frame + 16) != ETHERTYPE_IP4_BE)
 			return PACKET_DROP(ethertype);
 		info->vlan = __builtin_bswap16(packet_load16(frame + 14)) & 0xfff;
 	}
-	verdict = check_ip4(rules, packet, info, frame, l3_off, &l4_len);
+	verdict = validate_ip4_header_and_get_l4_len(rules, packet, info, frame, l3_off, &l4_len);
 	if (verdict != PACKET_PASS)
 		return verdict;
 	l4 = frame + packet->l4_off;
 	if (__builtin_expect(info->proto == IPPROTO_UDP, 1))
-		verdict = check_udp(rules, packet, info, l4, l4_len);
+		verdict = validate_udp_header_and_set_payload(rules, packet, info, l4, l4_len);
 	else if (info->proto == IPPROTO_TCP)
-		verdict = check_tcp(rules, packet, info, l4, l4_len);
+		verdict = validate_tcp_header_and_set_payload(rules, packet, info, l4, l4_len);
 	else
 		return PACKET_DROP(protocol);
 	if (verdict != PACKET_PASS)
@@ -323,27 +328,31 @@ static unsigned __attribute__((noinline)) check_packet_slow(const struct packet_
 }
 
 /* The two functions below have no way back into them, so that neither has to keep registers for it. */
-static unsigned __attribute__((noinline)) check_tcp_first(const struct packet_rules *rules, struct vma_buf *packet,
-                                                          struct vma_rx_info *info, const uint8_t *frame)
+static unsigned __attribute__((noinline))
+packet_validate_tcp_fast_then_slow(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
+                                   const uint8_t *frame)
 {
-	if (__builtin_expect(check_plain_tcp(rules, packet, info, frame), 1))
+	if (__builtin_expect(plain_tcp_validate_and_set_payload(rules, packet, info, frame), 1))
 		return PACKET_PASS;
-	return check_packet_slow(rules, packet, info, frame);
+	return packet_validate_headers_slow_path(rules, packet, info, frame);
 }
 
-unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, const uint8_t *frame,
-                      struct vma_rx_info *info)
+unsigned packet_validate_and_parse_headers(const struct packet_rules *rules, struct vma_buf *packet,
+                                           const uint8_t *frame, struct vma_rx_info *info)
 {
 	enum { HEADERS = VMA_PKT_ETH_HLEN + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN };
 
-	if (__builtin_expect(packet->next == NULL && packet->len >= HEADERS && has_plain_ip4(frame), 1)) {
-		const uint32_t proto = plain_proto(frame);
+	if (__builtin_expect(packet->next == NULL && packet->len >= HEADERS &&
+	                             frame_is_untagged_ip4_without_options(frame),
+	                     1)) {
+		const uint32_t proto = plain_proto_and_fragment_bits(frame);
 
-		if (__builtin_expect(proto == PLAIN_PROTO(IPPROTO_UDP) && check_plain_udp(rules, packet, info, frame),
+		if (__builtin_expect(proto == PLAIN_PROTO(IPPROTO_UDP) &&
+		                             plain_udp_validate_and_set_payload(rules, packet, info, frame),
 		                     1))
 			return PACKET_PASS;
 		if (proto == PLAIN_PROTO(IPPROTO_TCP))
-			return check_tcp_first(rules, packet, info, frame);
+			return packet_validate_tcp_fast_then_slow(rules, packet, info, frame);
 	}
-	return check_packet_slow(rules, packet, info, frame);
+	return packet_validate_headers_slow_path(rules, packet, info, frame);
 }

@@ -8,7 +8,7 @@
 
 enum { UNTAGGED_LEN = VMA_PKT_UDP_HEADERS_MAX - VMA_PKT_VLAN_HLEN };
 
-static size_t put_ethernet(uint8_t *p, const struct vma_pkt_udp_attr *attr)
+static size_t write_ethernet_header(uint8_t *p, const struct vma_pkt_udp_attr *attr)
 {
 	memcpy(p, attr->dst_mac, 6);
 	memcpy(p + 6, attr->src_mac, 6);
@@ -27,7 +27,7 @@ void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *at
 	uint8_t *ip, *udp;
 
 	memset(pkt, 0, sizeof(*pkt));
-	pkt->ip_off = (uint16_t)put_ethernet(pkt->bytes, attr);
+	pkt->ip_off = (uint16_t)write_ethernet_header(pkt->bytes, attr);
 	pkt->len = pkt->ip_off + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
 
 	ip = pkt->bytes + pkt->ip_off;
@@ -46,7 +46,7 @@ void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *at
 	pkt->udp_sum = vma_csum_fold(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_UDP, 0));
 }
 
-void vma_pkt_udp_reply(struct vma_pkt_udp *pkt, const void *frame, const struct vma_rx_info *info)
+void vma_pkt_udp_init_reply_headers(struct vma_pkt_udp *pkt, const void *frame, const struct vma_rx_info *info)
 {
 	struct vma_pkt_udp_attr attr = {.vlan = info->vlan,
 	                                .src_port_be = info->dst_port_be,

@@ -56,7 +56,7 @@ static inline bool checksum_is_valid(uint64_t sum)
 }
 
 /* Whether `field` is what `pseudo` folds to: neither is 0, so it is enough that they agree modulo 0xffff. */
-static inline bool is_pseudo_sum(uint16_t field, uint64_t pseudo)
+static inline bool field_is_pseudo_header_checksum(uint16_t field, uint64_t pseudo)
 {
 	return checksum_is_valid(pseudo + 0xffff - field);
 }

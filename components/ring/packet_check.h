@@ -1,8 +1,8 @@
 /*
  * packet_check.h - the header checks between the NIC and the flow table.
  *
- * A packet passes, is dropped under exactly one reason of stats.h, or is the kernel's. Nothing is read beyond the first buffer's len
- * before it is known to be there; all headers must lie in the first buffer.
+ * A packet passes, is dropped under exactly one reason of stats.h, or is the kernel's. Nothing is read beyond the first
+ * buffer's len before it is known to be there; all headers must lie in the first buffer.
  */
 #ifndef VMA_RING_PACKET_CHECK_H
 #define VMA_RING_PACKET_CHECK_H
@@ -29,12 +29,12 @@ struct packet_rules {
  * `frame` is where the packet's bytes start. Fills info and packet's l3_off, l4_off, payload_off, payload_len.
  * info->src and dst must be zeroed beyond the first four bytes.
  */
-unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, const uint8_t *frame,
-                      struct vma_rx_info *info);
+unsigned packet_validate_and_parse_headers(const struct packet_rules *rules, struct vma_buf *packet,
+                                           const uint8_t *frame, struct vma_rx_info *info);
 
 /* A packet that passed is for all members of its key: 224/4, 255.255.255.255, or a subnet's broadcast address, which
  * shows in the Ethernet destination only. */
-static inline bool packet_is_for_all(const uint8_t *frame, const struct vma_rx_info *info)
+static inline bool packet_is_multicast_or_broadcast(const uint8_t *frame, const struct vma_rx_info *info)
 {
 	static const uint8_t ones[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 

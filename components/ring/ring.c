@@ -31,7 +31,7 @@ static void ring_update_packet_lengths(struct vma_ring *ring)
  */
 static void ring_update_abilities(struct vma_ring *ring)
 {
-	const uint16_t lacking = ring_flags_lacking(ring);
+	const uint16_t lacking = ring_seg_flags_nic_lacks(ring);
 	const uint16_t unable = atomic_load_explicit(&ring->flags_unable, memory_order_relaxed);
 	const uint32_t most = vma_nic_info(ring->nic)->tso_max_bytes;
 
@@ -74,8 +74,8 @@ static void ring_on_device_lost(struct vma_ring *ring)
 	drive_acquire(&ring->tx);
 	if (!atomic_load(&ring->closing))
 		ring_rebind_flows(ring);
-	ring_tx_release(ring, drive_tid());
-	ring_rx_release(ring, drive_tid());
+	ring_tx_release_drive_flag(ring, drive_get_own_thread_id());
+	ring_rx_release(ring, drive_get_own_thread_id());
 }
 
 struct revocation {
@@ -89,7 +89,7 @@ static void ring_run_revoke(struct vma_ring_command *command)
 	struct revocation *r = (struct revocation *)command;
 	struct vma_ring *ring = r->ring;
 	struct flow_words words = flow_words_of(&r->key);
-	struct flow_entry *entry = flow_table_find(ring_table_of(ring, &r->key), &words);
+	struct flow_entry *entry = flow_table_find(ring_flow_table_for_key(ring, &r->key), &words);
 	char local[INET_ADDRSTRLEN];
 
 	if (r->key.proto == VMA_FLOW_TCP_PORTS)
@@ -142,7 +142,7 @@ static void ring_run_adopt(struct vma_ring_command *command)
 	struct vma_flow *listener;
 
 	memcpy(key.local, a->pending.local, sizeof(a->pending.local));
-	listener = vma_ring_flow(a->ring, &key);
+	listener = vma_ring_find_first_flow_of_key(a->ring, &key);
 	if (listener != NULL && proto_ops != NULL && proto_ops->accept_pending != NULL)
 		proto_ops->accept_pending(proto_ops, listener, &a->pending);
 	if (a->ring->qp->member != NULL)
@@ -290,8 +290,8 @@ int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out)
 		ring_settle_attr(ring, attr);
 	else
 		atomic_store(&ring->closing, true);
-	ring_tx_release(ring, drive_tid());
-	ring_rx_release(ring, drive_tid());
+	ring_tx_release_drive_flag(ring, drive_get_own_thread_id());
+	ring_rx_release(ring, drive_get_own_thread_id());
 	if (rc != 0) {
 		vma_nic_qp_destroy(ring->qp); /* without the flags: an event that is at work waits for them */
 		ring_dismantle(ring);
@@ -319,12 +319,12 @@ void vma_ring_destroy(struct vma_ring *ring)
 	ring_exempts_fini(ring); /* one may have a rule of the queue pair */
 	ring_fragments_end(&ring->fragments, ring->rules.arena);
 	ring_tx_fini(ring);
-	drive_release(&ring->tx, drive_tid());
-	drive_release(&ring->rx, drive_tid());
+	drive_flag_release(&ring->tx, drive_get_own_thread_id());
+	drive_flag_release(&ring->rx, drive_get_own_thread_id());
 	vma_cq_destroy(ring->cq);
 	vma_nic_qp_destroy(ring->qp);
 	drive_acquire(&ring->rx);
-	ring_rx_release(ring, drive_tid());
+	ring_rx_release(ring, drive_get_own_thread_id());
 	ring_dismantle(ring);
 }
 

@@ -61,7 +61,7 @@ static uint32_t hash_ring_key(const struct vma_ring_key *key)
 }
 
 /* Sharing goes by the key, so that one asks twice and gets the same ring while the number of rings stands. */
-int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit)
+int vma_ring_choose_existing_or_new(struct vma_ring_key key, uint32_t existing, uint32_t limit)
 {
 	if (limit == 0 || existing < limit)
 		return -1;

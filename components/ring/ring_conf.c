@@ -15,7 +15,8 @@ static uint32_t min_conf_value(int64_t value, int64_t limit)
 	return (uint32_t)(value < limit ? value : limit);
 }
 
-void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr *arena, struct vma_bufpool_attr *spill)
+void vma_ring_conf_to_memory_attrs(const struct vma_conf *conf, struct vma_bufarena_attr *arena,
+                                   struct vma_bufpool_attr *spill)
 {
 	arena->capacity = (uint32_t)(conf->rx_bufs + conf->tx_bufs) + WINDOW_FRAMES;
 	arena->alloc_type = (enum vma_mem_alloc_type)conf->mem_alloc_type;
@@ -23,7 +24,7 @@ void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr 
 	spill->batching_mode = conf->buffer_batching_mode;
 }
 
-void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
+void vma_ring_conf_to_nic_attr(const struct vma_conf *conf, struct vma_nic_attr *nic)
 {
 	static const enum vma_nic_thread_caches caches[] = {VMA_NIC_CACHES_NONE, VMA_NIC_CACHES_RECLAIMED,
 	                                                    VMA_NIC_CACHES_KEPT};
@@ -35,7 +36,7 @@ void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
 	nic->mlx5_direct = conf->mlx5_direct;
 }
 
-int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size)
+int vma_ring_conf_to_device_spec(const struct vma_conf *conf, const char *ifname, char *spec, size_t size)
 {
 	static const char *const backends[] = {
 	        [VMA_CONF_NIC_AUTO] = "auto", [VMA_CONF_NIC_VERBS] = "verbs", [VMA_CONF_NIC_XDP] = "xdp"};
@@ -56,7 +57,7 @@ static bool adaptive_moderation_is_wanted(const struct vma_conf *conf)
 }
 
 /* Of count and period each has its default if the other is set; if neither is, a packet after silence wakes at once. */
-static void conf_moderation(const struct vma_conf *conf, struct vma_cq_attr *cq)
+static void conf_to_cq_moderation_attr(const struct vma_conf *conf, struct vma_cq_attr *cq)
 {
 	const bool is_fixed =
 	        conf->given[VMA_CONF_AT_cq_moderation_count] || conf->given[VMA_CONF_AT_cq_moderation_period_usec];
@@ -73,7 +74,7 @@ static void conf_moderation(const struct vma_conf *conf, struct vma_cq_attr *cq)
 	cq->moderation_enable = conf->cq_moderation_enable && (is_fixed || cq->aim.interval_msec != 0);
 }
 
-void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
+void vma_ring_conf_to_ring_attr(const struct vma_conf *conf, struct vma_ring_attr *ring)
 {
 	ring->rx_wre = min_conf_value(conf->rx_wre, conf->rx_bufs);
 	ring->tx_wre = min_conf_value(conf->tx_wre, conf->tx_bufs);
@@ -88,18 +89,18 @@ void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 	ring->cq.compensation_level = (uint32_t)conf->qp_compensation_level;
 	ring->cq.rx_wre_batching = (uint32_t)conf->rx_wre_batching;
 	ring->cq.prefetch_bytes = (uint32_t)conf->rx_prefetch_bytes;
-	conf_moderation(conf, &ring->cq);
+	conf_to_cq_moderation_attr(conf, &ring->cq);
 }
 
-static void conf_tell_granted(const struct vma_conf *conf, enum vma_conf_at at, const char *name, const char *ifname,
-                              int64_t wanted, uint32_t granted)
+static void conf_log_if_less_is_granted(const struct vma_conf *conf, enum vma_conf_at at, const char *name,
+                                        const char *ifname, int64_t wanted, uint32_t granted)
 {
 	if (conf->given[at] && (int64_t)granted < wanted)
 		vma_log_once(VMA_LOG_INFO, "%s=%" PRId64 ": %s grants %u", name, wanted, ifname, granted);
 }
 
-void vma_ring_conf_granted(const struct vma_conf *conf, const char *ifname, const struct vma_nic_qp *qp)
+void vma_ring_conf_log_granted_depths(const struct vma_conf *conf, const char *ifname, const struct vma_nic_qp *qp)
 {
-	conf_tell_granted(conf, VMA_CONF_AT_rx_wre, "VMA_RX_WRE", ifname, conf->rx_wre, qp->rx_depth);
-	conf_tell_granted(conf, VMA_CONF_AT_tx_wre, "VMA_TX_WRE", ifname, conf->tx_wre, qp->tx_depth);
+	conf_log_if_less_is_granted(conf, VMA_CONF_AT_rx_wre, "VMA_RX_WRE", ifname, conf->rx_wre, qp->rx_depth);
+	conf_log_if_less_is_granted(conf, VMA_CONF_AT_tx_wre, "VMA_TX_WRE", ifname, conf->tx_wre, qp->tx_depth);
 }

@@ -107,7 +107,7 @@ bool drive_try_met(struct drive *drive, uint32_t tid)
 		holder = atomic_load(&drive->holder);
 		if ((holder & DRIVE_BIASED) == 0) {
 			atomic_store_explicit(&drive->owner, 0, memory_order_relaxed);
-			return drive_try_unbiased(drive, tid);
+			return drive_flag_try_acquire_unbiased(drive, tid);
 		}
 		if (holder != DRIVE_BIASED)
 			return false;
@@ -144,13 +144,14 @@ bool drive_try_biased(struct drive *drive, uint32_t tid)
 		uint32_t free = DRIVE_BIASED;
 
 		if (!atomic_compare_exchange_strong(&drive->holder, &free, DRIVE_BIASED | tid))
-			return free == 0 && drive_try_unbiased(drive, tid); /* the bias has ended meanwhile */
+			return free == 0 &&
+			       drive_flag_try_acquire_unbiased(drive, tid); /* the bias has ended meanwhile */
 		if (!heavy_barrier()) {
 			drive_give_up(drive);
 			return false;
 		}
 		if (atomic_load_explicit(&drive->owner_in, memory_order_acquire) == 0) {
-			drive_count_hold(drive);
+			drive_flag_count_acquisition(drive);
 			drive_count_non_owner_hold(drive, tid);
 			return true;
 		}
@@ -168,7 +169,7 @@ void drive_init(struct drive *drive, enum vma_thread_mode mode)
 	if (biased)
 		atomic_store_explicit(&any_drive_flag_is_biased, true, memory_order_release);
 	atomic_init(&drive->both, biased ? DRIVE_BIASED : 0);
-	atomic_init(&drive->owner, biased ? drive_tid() : 0);
+	atomic_init(&drive->owner, biased ? drive_get_own_thread_id() : 0);
 	atomic_init(&drive->strangers, 0);
 	atomic_init(&drive->hold, 0);
 	atomic_init(&drive->sleepers, 0);
@@ -238,12 +239,12 @@ static void drive_spin_or_sleep(struct drive *drive, unsigned *tries)
 
 bool drive_acquire(struct drive *drive)
 {
-	uint32_t tid = drive_tid();
+	uint32_t tid = drive_get_own_thread_id();
 	unsigned tries = 0;
 
 	if (drive_is_mine(drive, tid))
 		return false; /* only this thread can have stored its own id: no race */
-	while (!drive_try(drive, tid)) {
+	while (!drive_flag_try_acquire(drive, tid)) {
 		atomic_store_explicit(&drive->yield_budget, YIELD_BUDGET_TRIES, memory_order_relaxed);
 		drive_spin_or_sleep(drive, &tries);
 	}
@@ -275,7 +276,7 @@ bool drive_yields(struct drive *drive)
 bool drive_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
 {
 	uint32_t hold = atomic_load_explicit(&drive->hold, memory_order_relaxed);
-	bool held = drive_is_held(drive);
+	bool held = drive_flag_is_held(drive);
 
 	if (!held || hold != backoff->hold) {
 		backoff->tries = hold != backoff->hold && held ? 1 : 0;
@@ -293,7 +294,7 @@ bool drive_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backo
 		sched_yield();
 	} else {
 		sleep_until_released(drive, timeout_ns);
-		return !drive_is_held(drive) || atomic_load_explicit(&drive->hold, memory_order_relaxed) != hold;
+		return !drive_flag_is_held(drive) || atomic_load_explicit(&drive->hold, memory_order_relaxed) != hold;
 	}
 	return true;
 }
@@ -317,7 +318,8 @@ bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns)
 
 	while ((atomic_load_explicit(&ring->rx.both, memory_order_acquire) & ~(uint64_t)DRIVE_BIASED) != 0 &&
 	       atomic_load_explicit(&ring->rx.hold, memory_order_acquire) - first < 3) {
-		if (drive_is_mine(&ring->rx, drive_tid()) || !drive_wait_with_backoff(&ring->rx, &backoff, timeout_ns))
+		if (drive_is_mine(&ring->rx, drive_get_own_thread_id()) ||
+		    !drive_wait_with_backoff(&ring->rx, &backoff, timeout_ns))
 			return false;
 	}
 	return true;
@@ -335,10 +337,10 @@ uint32_t vma_ring_drive_holder_tid(const struct vma_ring *ring, enum vma_ring_si
 
 int vma_ring_arm(struct vma_ring *ring)
 {
-	uint32_t tid = drive_tid();
+	uint32_t tid = drive_get_own_thread_id();
 	int rc;
 
-	if (!drive_try(&ring->rx, tid))
+	if (!drive_flag_try_acquire(&ring->rx, tid))
 		return -EBUSY;
 	rc = vma_cq_arm(ring->cq);
 	ring_rx_release(ring, tid);
@@ -376,7 +378,7 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 	while ((rc = vma_ring_arm(ring)) == -EBUSY) {
 		uint64_t left = ns_until(deadline);
 
-		if (drive_is_mine(&ring->rx, drive_tid()))
+		if (drive_is_mine(&ring->rx, drive_get_own_thread_id()))
 			return -EDEADLK; /* in a sink: this thread is the one to wait for */
 		if (left == 0)
 			return 0;

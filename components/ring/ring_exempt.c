@@ -5,14 +5,14 @@
  * (VMA_NIC_CAP_TO_KERNEL). Whatever such a connection gets is the kernel's, a SYN as well: so it has a flow of its own
  * in the ring's table, without a rule, whose sink gives its packets to the kernel.
  *
- * No event tells that the kernel has a connection no more. So the kernel is asked, by vma_ring_exempt_sweep, without
- * the receive flag. An exemption that comes too late, or for which there is no room, costs little: what a listener does
- * not know it gives to the kernel anyway (tcp/listener.c).
+ * No event tells that the kernel has a connection no more. So the kernel is asked, by
+ * vma_ring_remove_exempts_of_ended_conns, without the receive flag. An exemption that comes too late, or for which
+ * there is no room, costs little: what a listener does not know it gives to the kernel anyway (tcp/listener.c).
  *
  * The sweep holds the flag for SWEEP_BURST exemptions at a time, each found by its key: packets wait for no more.
  *
- * A NIC that can is asked to leave the connection to the kernel by itself (vma_nic_exempt), without the flag. What
- * comes before that, or if the NIC has let go of it, meets the entry in the table.
+ * A NIC that can is asked to leave the connection to the kernel by itself (vma_nic_leave_connection_to_kernel), without
+ * the flag. What comes before that, or if the NIC has let go of it, meets the entry in the table.
  *
  * Threads: the list is changed with the receive flag. One that the sweep has read may only be gone by another sweep:
  * it names them by key.
@@ -31,7 +31,8 @@ struct ring_exempt {
 	bool in_nic;
 };
 
-static bool exempt_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool exempt_flow_sink_reinjects_to_kernel(struct vma_flow *flow, struct vma_buf *packet,
+                                                 const struct vma_rx_info *info)
 {
 	(void)info;
 	if (!vma_ring_reinject_packet(flow->ring, packet))
@@ -48,15 +49,15 @@ static bool exempt_is_covered_by_flow(struct vma_ring *ring, const struct vma_fl
 
 	any.peer_port_be = 0;
 	memset(any.peer, 0, sizeof(any.peer));
-	return vma_ring_flow(ring, &any) != NULL;
+	return vma_ring_find_first_flow_of_key(ring, &any) != NULL;
 }
 
-static int exempt_add(struct vma_ring *ring, const struct vma_flow_key *key)
+static int exempt_insert_one_connection(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct ring_exempt *exempt;
 	int rc;
 
-	if (vma_ring_flow(ring, key) != NULL)
+	if (vma_ring_find_first_flow_of_key(ring, key) != NULL)
 		return -EEXIST;
 	if (!exempt_is_covered_by_flow(ring, key))
 		return -ENOENT;
@@ -65,7 +66,8 @@ static int exempt_add(struct vma_ring *ring, const struct vma_flow_key *key)
 	exempt = calloc(1, sizeof(*exempt));
 	if (exempt == NULL)
 		return -ENOMEM;
-	exempt->flow = (struct vma_flow){.key = *key, .flags = VMA_FLOW_RING_ONLY, .sink = exempt_sink};
+	exempt->flow = (struct vma_flow){
+	        .key = *key, .flags = VMA_FLOW_RING_ONLY, .sink = exempt_flow_sink_reinjects_to_kernel};
 	rc = vma_ring_attach(ring, &exempt->flow);
 	if (rc < 0) {
 		free(exempt);
@@ -76,20 +78,20 @@ static int exempt_add(struct vma_ring *ring, const struct vma_flow_key *key)
 	return 0;
 }
 
-static void exempt_end(struct vma_ring *ring, struct ring_exempt *exempt)
+static void exempt_remove_from_ring(struct vma_ring *ring, struct ring_exempt *exempt)
 {
 	TAILQ_REMOVE(&ring->exempts, exempt, link);
 	ring->exempts_count--;
-	ring_detach_held(ring, &exempt->flow, false);
+	ring_detach_flow_holding_rx_flag(ring, &exempt->flow, false);
 	free(exempt);
 }
 
 /* NULL: there is none. A connection of this process may have the same key meanwhile. */
-static struct ring_exempt *exempt_find(struct vma_ring *ring, const struct vma_flow_key *key)
+static struct ring_exempt *exempt_find_flow_of_key(struct vma_ring *ring, const struct vma_flow_key *key)
 {
-	struct vma_flow *flow = vma_ring_flow(ring, key);
+	struct vma_flow *flow = vma_ring_find_first_flow_of_key(ring, key);
 
-	while (flow != NULL && flow->sink != exempt_sink)
+	while (flow != NULL && flow->sink != exempt_flow_sink_reinjects_to_kernel)
 		flow = flow->next;
 	return (struct ring_exempt *)flow;
 }
@@ -105,8 +107,8 @@ void ring_exempts_fini(struct vma_ring *ring)
 
 	while ((exempt = TAILQ_FIRST(&ring->exempts)) != NULL) {
 		if (exempt->in_nic)
-			vma_nic_unexempt(ring->nic, &exempt->flow.key);
-		exempt_end(ring, exempt);
+			vma_nic_end_leave_connection_to_kernel(ring->nic, &exempt->flow.key);
+		exempt_remove_from_ring(ring, exempt);
 	}
 }
 
@@ -117,7 +119,7 @@ struct found {
 	unsigned n, room;
 };
 
-static void exempt_found_add(const struct vma_flow_key *connection, void *arg)
+static void exempt_collect_key_in_found(const struct vma_flow_key *connection, void *arg)
 {
 	struct found *found = arg;
 
@@ -126,23 +128,24 @@ static void exempt_found_add(const struct vma_flow_key *connection, void *arg)
 }
 
 /* True: the ring has one of them at least. */
-static bool exempt_all(struct vma_ring *ring, const struct vma_flow_key *keys, unsigned n)
+static bool exempt_add_connections_to_ring(struct vma_ring *ring, const struct vma_flow_key *keys, unsigned n)
 {
 	const bool acquired = vma_ring_acquire(ring);
 	bool any = false;
 
 	for (unsigned i = 0; i < n; i++)
-		any |= exempt_add(ring, &keys[i]) == 0 || exempt_find(ring, &keys[i]) != NULL;
+		any |= exempt_insert_one_connection(ring, &keys[i]) == 0 ||
+		       exempt_find_flow_of_key(ring, &keys[i]) != NULL;
 	if (acquired)
 		vma_ring_release(ring);
 	return any;
 }
 
 /* Whether there is an exemption that the NIC does not know of. If so, it is `known` from now on. */
-static bool exempt_is_new(struct vma_ring *ring, const struct vma_flow_key *key, bool known)
+static bool exempt_check_unknown_to_nic_and_set(struct vma_ring *ring, const struct vma_flow_key *key, bool known)
 {
 	const bool acquired = vma_ring_acquire(ring);
-	struct ring_exempt *exempt = exempt_find(ring, key);
+	struct ring_exempt *exempt = exempt_find_flow_of_key(ring, key);
 	const bool is_new = exempt != NULL && !exempt->in_nic;
 
 	if (is_new)
@@ -157,15 +160,16 @@ static void exempt_all_in_nic(struct vma_ring *ring, const struct vma_flow_key *
 	int rc = 0;
 
 	for (unsigned i = 0; i < n && rc != -EOPNOTSUPP; i++) {
-		if (!exempt_is_new(ring, &keys[i], false))
+		if (!exempt_check_unknown_to_nic_and_set(ring, &keys[i], false))
 			continue;
-		rc = vma_nic_exempt(ring->nic, &keys[i]);
-		if (rc == 0 && !exempt_is_new(ring, &keys[i], true)) /* it has ended, or another thread was faster */
-			vma_nic_unexempt(ring->nic, &keys[i]);
+		rc = vma_nic_leave_connection_to_kernel(ring->nic, &keys[i]);
+		if (rc == 0 && !exempt_check_unknown_to_nic_and_set(
+		                       ring, &keys[i], true)) /* it has ended, or another thread was faster */
+			vma_nic_end_leave_connection_to_kernel(ring->nic, &keys[i]);
 	}
 }
 
-bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key)
+bool vma_ring_exempt_kernel_connections(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct found found = {.room = RING_EXEMPTS_MAX};
 	bool any;
@@ -173,21 +177,21 @@ bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key)
 	if (!ring->rules.to_kernel || key->proto != IPPROTO_TCP)
 		return false;
 	if (key->peer_port_be != 0) {
-		any = exempt_all(ring, key, 1);
+		any = exempt_add_connections_to_ring(ring, key, 1);
 		exempt_all_in_nic(ring, key, 1);
 		return any;
 	}
 	found.keys = malloc(found.room * sizeof(*found.keys));
-	if (found.keys == NULL || vma_nic_kernel_connections(ring->nic, key, exempt_found_add, &found) < 0)
+	if (found.keys == NULL || vma_nic_kernel_connections(ring->nic, key, exempt_collect_key_in_found, &found) < 0)
 		found.n = 0;
-	any = exempt_all(ring, found.keys, found.n);
+	any = exempt_add_connections_to_ring(ring, found.keys, found.n);
 	exempt_all_in_nic(ring, found.keys, found.n);
 	free(found.keys);
 	return any;
 }
 
 /* The keys of all. */
-static unsigned exempts_collect(struct vma_ring *ring, struct vma_flow_key *keys)
+static unsigned exempts_copy_keys(struct vma_ring *ring, struct vma_flow_key *keys)
 {
 	const struct ring_exempt *exempt;
 	unsigned n = 0;
@@ -201,39 +205,40 @@ static unsigned exempts_collect(struct vma_ring *ring, struct vma_flow_key *keys
  * Those that the kernel has no more, and those that nothing covers: these the NIC leaves to the kernel. has[i]: whether
  * the kernel has it; from now on whether the NIC is to be told of its end.
  */
-static void exempts_end_stale(struct vma_ring *ring, const struct vma_flow_key *keys, bool *has, unsigned n)
+static void exempts_remove_ended_or_uncovered(struct vma_ring *ring, const struct vma_flow_key *keys, bool *has,
+                                              unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		const bool goes_on = has[i] && exempt_is_covered_by_flow(ring, &keys[i]);
-		struct ring_exempt *exempt = goes_on ? NULL : exempt_find(ring, &keys[i]);
+		struct ring_exempt *exempt = goes_on ? NULL : exempt_find_flow_of_key(ring, &keys[i]);
 
 		has[i] = exempt != NULL && exempt->in_nic;
 		if (exempt != NULL)
-			exempt_end(ring, exempt);
+			exempt_remove_from_ring(ring, exempt);
 	}
 }
 
-bool vma_ring_exempt_sweep(struct vma_ring *ring)
+bool vma_ring_remove_exempts_of_ended_conns(struct vma_ring *ring)
 {
 	struct vma_flow_key *keys = malloc(RING_EXEMPTS_MAX * sizeof(*keys));
 	bool *has = calloc(RING_EXEMPTS_MAX, sizeof(*has)), any = true;
 	unsigned n, at = 0;
 
 	if (keys != NULL && has != NULL && drive_acquire(&ring->rx)) {
-		n = exempts_collect(ring, keys);
-		ring_rx_release(ring, drive_tid());
+		n = exempts_copy_keys(ring, keys);
+		ring_rx_release(ring, drive_get_own_thread_id());
 		if (n != 0 && vma_nic_kernel_has_connections(ring->nic, keys, n, has) < 0)
 			memset(has, 1, n * sizeof(*has)); /* not known */
 		do {
 			const unsigned burst = n - at < SWEEP_BURST ? n - at : SWEEP_BURST;
 
 			drive_acquire(&ring->rx);
-			exempts_end_stale(ring, keys + at, has + at, burst);
+			exempts_remove_ended_or_uncovered(ring, keys + at, has + at, burst);
 			any = !TAILQ_EMPTY(&ring->exempts);
-			ring_rx_release(ring, drive_tid());
+			ring_rx_release(ring, drive_get_own_thread_id());
 			for (unsigned i = 0; i < burst; i++)
 				if (has[at + i])
-					vma_nic_unexempt(ring->nic, &keys[at + i]);
+					vma_nic_end_leave_connection_to_kernel(ring->nic, &keys[at + i]);
 			at += burst;
 		} while (at < n);
 	}

@@ -57,7 +57,7 @@ static void fragment_set_offsets(struct vma_buf *fragment, const struct piece *p
 	fragment->user = NULL;
 }
 
-/* packet_check has found an Ethernet header, perhaps a tag, and an IPv4 header. */
+/* packet_validate_and_parse_headers has found an Ethernet header, perhaps a tag, and an IPv4 header. */
 static bool fragment_parse_header(struct piece *piece, const struct vma_buf *packet, const uint8_t *frame)
 {
 	const uint32_t ip_off =
@@ -152,8 +152,8 @@ static struct ring_datagram *datagram_oldest(struct ring_fragments *fragments, u
 }
 
 /* A free place: what is too old is given up first, and if nothing is, the oldest. */
-static struct ring_datagram *datagram_begin(struct ring_fragments *fragments, struct vma_bufarena *arena,
-                                            const struct piece *piece, uint16_t vlan, uint64_t now_ms)
+static struct ring_datagram *datagram_begin_reassembly(struct ring_fragments *fragments, struct vma_bufarena *arena,
+                                                       const struct piece *piece, uint16_t vlan, uint64_t now_ms)
 {
 	struct ring_datagram *datagram = NULL;
 
@@ -194,7 +194,7 @@ static struct vma_buf *fragment_before(const struct ring_datagram *datagram, con
 	return before;
 }
 
-static enum added datagram_add(struct ring_datagram *datagram, struct vma_buf *fragment, bool is_last)
+static enum added datagram_insert_fragment(struct ring_datagram *datagram, struct vma_buf *fragment, bool is_last)
 {
 	struct vma_buf *before = fragment_before(datagram, fragment);
 	struct vma_buf *after = before != NULL ? before->user : datagram->first;
@@ -222,7 +222,8 @@ static enum added datagram_add(struct ring_datagram *datagram, struct vma_buf *f
 /* ---- the whole ---- */
 
 /* The header of the first fragment becomes the datagram's. False: it would be longer than a datagram can be. */
-static bool write_datagram_header(const struct ring_datagram *datagram, uint8_t *ip, uint32_t header_len)
+static bool rewrite_ip_header_of_reassembled_datagram(const struct ring_datagram *datagram, uint8_t *ip,
+                                                      uint32_t header_len)
 {
 	if (header_len + datagram->total > LONGEST_IP)
 		return false;
@@ -253,13 +254,14 @@ static struct vma_buf *fragment_trim_padding(struct vma_bufarena *arena, struct 
 }
 
 /* All fragments of the datagram as one packet, whose buffers hold its bytes and nothing else. */
-static struct vma_buf *datagram_join(struct ring_datagram *datagram, struct vma_bufarena *arena)
+static struct vma_buf *datagram_reassemble_fragments(struct ring_datagram *datagram, struct vma_bufarena *arena)
 {
 	struct vma_buf *first = datagram->first, *fragment = first->user, *next;
 	const uint32_t ip_off = first->l3_off, payload_off = first->payload_off;
 	struct vma_buf *tail = fragment_trim_padding(arena, first, payload_off + first->payload_len);
 
-	if (!write_datagram_header(datagram, (uint8_t *)vma_buf_data(arena, first) + ip_off, payload_off - ip_off))
+	if (!rewrite_ip_header_of_reassembled_datagram(datagram, (uint8_t *)vma_buf_data(arena, first) + ip_off,
+	                                               payload_off - ip_off))
 		return NULL;
 	for (; fragment != NULL; fragment = next) {
 		next = fragment->user;
@@ -275,10 +277,10 @@ static struct vma_buf *datagram_join(struct ring_datagram *datagram, struct vma_
 	return first;
 }
 
-static struct vma_buf *datagram_finish(struct ring_fragments *fragments, struct vma_bufarena *arena,
-                                       struct ring_datagram *datagram)
+static struct vma_buf *datagram_finish_reassembly(struct ring_fragments *fragments, struct vma_bufarena *arena,
+                                                  struct ring_datagram *datagram)
 {
-	struct vma_buf *whole = datagram_join(datagram, arena);
+	struct vma_buf *whole = datagram_reassemble_fragments(datagram, arena);
 
 	if (whole == NULL) {
 		datagram_drop(fragments, arena, datagram);
@@ -299,7 +301,8 @@ static void fragments_evict(struct ring_fragments *fragments, struct vma_bufaren
 		datagram_drop(fragments, arena, oldest);
 }
 
-static struct vma_buf *drop_alone(struct ring_fragments *fragments, struct vma_bufarena *arena, struct vma_buf *packet)
+static struct vma_buf *fragment_drop_and_return_null(struct ring_fragments *fragments, struct vma_bufarena *arena,
+                                                     struct vma_buf *packet)
 {
 	fragment_drop(fragments, arena, packet);
 	return NULL;
@@ -314,19 +317,19 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	uint32_t bufs;
 
 	if (!fragment_parse_header(&piece, packet, (const uint8_t *)vma_buf_data(arena, packet)))
-		return drop_alone(fragments, arena, packet);
+		return fragment_drop_and_return_null(fragments, arena, packet);
 	datagram = datagram_find(fragments, &piece, vlan);
 	if (datagram != NULL && now_ms - datagram->begun_ms > AGE_MS) {
 		datagram_drop(fragments, arena, datagram);
 		datagram = NULL;
 	}
 	if (datagram == NULL)
-		datagram = datagram_begin(fragments, arena, &piece, vlan, now_ms);
+		datagram = datagram_begin_reassembly(fragments, arena, &piece, vlan, now_ms);
 	fragment_set_offsets(packet, &piece);
 	bufs = packet_count_buffers(packet);
-	added = datagram_add(datagram, packet, piece.is_last);
+	added = datagram_insert_fragment(datagram, packet, piece.is_last);
 	if (added != ADDED) {
-		drop_alone(fragments, arena, packet);
+		fragment_drop_and_return_null(fragments, arena, packet);
 		if (added == BROKEN)
 			datagram_drop(fragments, arena, datagram);
 		return NULL;
@@ -335,7 +338,7 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	datagram->bufs += bufs;
 	fragments->bufs += bufs;
 	if (datagram->total != 0 && datagram->have == datagram->total)
-		return datagram_finish(fragments, arena, datagram);
+		return datagram_finish_reassembly(fragments, arena, datagram);
 	fragments_evict(fragments, arena, datagram);
 	if (fragments->bufs > fragments->bufs_max)
 		datagram_drop(fragments, arena, datagram);

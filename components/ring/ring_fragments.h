@@ -44,8 +44,8 @@ struct ring_fragments {
 void ring_fragments_init(struct ring_fragments *fragments, const struct vma_nic_qp *qp, uint32_t quota);
 
 /*
- * A frame that packet_check has found to be a fragment, owned by the caller until now. The whole packet if it was the
- * last one missing, with headers to be checked like a new one's; NULL: it is held, or dropped.
+ * A frame that packet_validate_and_parse_headers has found to be a fragment, owned by the caller until now. The whole
+ * packet if it was the last one missing, with headers to be checked like a new one's; NULL: it is held, or dropped.
  */
 struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_bufarena *arena, struct vma_buf *packet,
                                    uint16_t vlan, uint64_t now_ms);

@@ -7,7 +7,7 @@
  * there were nothing. It keeps the entry `steered`. Then one of two things happens:
  *
  *   a flow of the same key is attached ── inherits the rule; the stale rule is a spare one again
- *   vma_ring_prune ── the stale rule goes, its key is noted in `deleting`, and the NIC is asked without the flag
+ *   vma_ring_delete_stale_nic_rules ── the stale rule goes, its key is noted in `deleting`, and the NIC is asked without the flag
  *
  * A flow that a thread of the control path detaches needs no stale rule: that thread notes the key and asks at once.
  *
@@ -57,7 +57,8 @@ void ring_stale_rules_fini(struct vma_ring *ring)
 /* ---- spare ones ---- */
 
 /* The entry has become steered. *memory: one stale rule, NULL when there was no memory; what is taken is NULL then. */
-void ring_stale_rule_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_stale_rule **memory)
+void ring_keep_spare_stale_rule_for_entry(struct vma_ring *ring, struct flow_entry *entry,
+                                          struct ring_stale_rule **memory)
 {
 	if (entry->reserved || *memory == NULL)
 		return;
@@ -66,7 +67,7 @@ void ring_stale_rule_reserve(struct vma_ring *ring, struct flow_entry *entry, st
 	*memory = NULL;
 }
 
-void ring_stale_rule_unreserve(struct vma_ring *ring, const struct flow_entry *entry)
+void ring_free_reserved_stale_rule(struct vma_ring *ring, const struct flow_entry *entry)
 {
 	if (entry->reserved)
 		free(stale_rule_take_first(&ring->stale_rules, true));
@@ -74,31 +75,33 @@ void ring_stale_rule_unreserve(struct vma_ring *ring, const struct flow_entry *e
 
 /* ---- in the table ---- */
 
-static bool pass_to_next_member(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool stale_flow_sink_pass_to_wildcard_flow(struct vma_flow *flow, struct vma_buf *packet,
+                                                  const struct vma_rx_info *info)
 {
 	struct vma_flow_key key = flow->key;
 	struct vma_flow *covering;
 
 	key.peer_port_be = 0;
 	memset(key.peer, 0, sizeof(key.peer));
-	covering = vma_ring_flow(flow->ring, &key);
+	covering = vma_ring_find_first_flow_of_key(flow->ring, &key);
 	return covering != NULL && covering->sink(covering, packet, info);
 }
 
 struct ring_stale_rule *ring_stale_rule_of(const struct flow_entry *entry)
 {
-	return entry->head != NULL && entry->head->sink == pass_to_next_member ? (struct ring_stale_rule *)entry->head
-	                                                                       : NULL;
+	return entry->head != NULL && entry->head->sink == stale_flow_sink_pass_to_wildcard_flow
+	               ? (struct ring_stale_rule *)entry->head
+	               : NULL;
 }
 
 static void stale_rule_unlink(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
 	ring->last.word0 = 0;
 	TAILQ_REMOVE(&ring->stale_rules.waiting, stale, link);
-	flow_table_remove(ring_table_of(ring, &stale->flow.key), &stale->flow);
+	flow_table_remove(ring_flow_table_for_key(ring, &stale->flow.key), &stale->flow);
 }
 
-void ring_stale_rule_inherit(struct vma_ring *ring, struct ring_stale_rule *stale)
+void ring_stale_rule_unlink_and_keep_spare(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
 	stale_rule_unlink(ring, stale);
 	TAILQ_INSERT_HEAD(&ring->stale_rules.spare, stale, link);
@@ -119,28 +122,29 @@ static uint64_t leave_now_ns(void)
 }
 
 /* As the only member but one, which is about to go. False: there is no rule, or nothing to remember it by. */
-static bool stale_rule_create(struct vma_ring *ring, const struct vma_flow *flow)
+static bool ring_remember_stale_rule_of_leaving_flow(struct vma_ring *ring, const struct vma_flow *flow)
 {
-	struct flow_entry *entry = ring_entry_of(ring, &flow->key);
+	struct flow_entry *entry = ring_flow_entry_of_key(ring, &flow->key);
 	struct ring_stale_rule *stale;
 
 	if (entry->head != flow || flow->next != NULL || !entry->steered || !entry->reserved || entry->revoked)
 		return false;
 	stale = stale_rule_take_first(&ring->stale_rules, true);
-	stale->flow = (struct vma_flow){.key = flow->key, .sink = pass_to_next_member, .ring = ring};
+	stale->flow = (struct vma_flow){.key = flow->key, .sink = stale_flow_sink_pass_to_wildcard_flow, .ring = ring};
 	stale->left_ns = ring->rules.to_kernel ? leave_now_ns() : 0;
-	flow_table_insert(ring_table_of(ring, &flow->key), &stale->flow, &entry); /* which needs no memory */
+	flow_table_insert(ring_flow_table_for_key(ring, &flow->key), &stale->flow, &entry); /* which needs no memory */
 	TAILQ_INSERT_TAIL(&ring->stale_rules.waiting, stale, link);
 	return true;
 }
 
-bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow)
+bool vma_ring_detach_flow_keep_stale_rule(struct vma_ring *ring, struct vma_flow *flow)
 {
-	bool acquired = drive_acquire(&ring->rx), waits = flow->ring == ring && stale_rule_create(ring, flow);
+	bool acquired = drive_acquire(&ring->rx),
+	     waits = flow->ring == ring && ring_remember_stale_rule_of_leaving_flow(ring, flow);
 
-	ring_detach_held(ring, flow, false);
+	ring_detach_flow_holding_rx_flag(ring, flow, false);
 	if (acquired)
-		ring_rx_release(ring, drive_tid());
+		ring_rx_release(ring, drive_get_own_thread_id());
 	return waits;
 }
 
@@ -154,13 +158,13 @@ bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key
 	return false;
 }
 
-void ring_rule_await(struct vma_ring *ring)
+void ring_wait_for_nic_rule_requests(struct vma_ring *ring)
 {
 	pthread_mutex_lock(&ring->stale_rules.nic_lock);
 	pthread_mutex_unlock(&ring->stale_rules.nic_lock);
 }
 
-bool ring_rule_leave(struct vma_ring *ring, const struct vma_flow_key *key)
+bool ring_rule_try_begin_nic_delete(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 
@@ -171,27 +175,27 @@ bool ring_rule_leave(struct vma_ring *ring, const struct vma_flow_key *key)
 	return true;
 }
 
-void ring_rule_left(struct vma_ring *ring)
+void ring_rule_finish_nic_delete_and_unlock(struct vma_ring *ring)
 {
 	ring->stale_rules.deleting_count = 0;
-	ring_rx_release(ring, drive_tid());
+	ring_rx_release(ring, drive_get_own_thread_id());
 	pthread_mutex_unlock(&ring->stale_rules.nic_lock);
 }
 
 /* They wait in the order in which they left. */
-static struct ring_stale_rule *stale_rule_due(const struct ring_stale_rules *stale_rules, uint64_t until_ns)
+static struct ring_stale_rule *stale_rule_oldest_if_due(const struct ring_stale_rules *stale_rules, uint64_t until_ns)
 {
 	struct ring_stale_rule *stale = TAILQ_FIRST(&stale_rules->waiting);
 
 	return stale != NULL && stale->left_ns <= until_ns ? stale : NULL;
 }
 
-static void stale_rules_collect_deleted(struct vma_ring *ring, unsigned most, uint64_t until_ns)
+static void stale_rules_move_due_keys_to_deleting(struct vma_ring *ring, unsigned most, uint64_t until_ns)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 
 	for (stale_rules->deleting_count = 0; stale_rules->deleting_count < most; stale_rules->deleting_count++) {
-		struct ring_stale_rule *stale = stale_rule_due(stale_rules, until_ns);
+		struct ring_stale_rule *stale = stale_rule_oldest_if_due(stale_rules, until_ns);
 
 		if (stale == NULL)
 			break;
@@ -202,7 +206,7 @@ static void stale_rules_collect_deleted(struct vma_ring *ring, unsigned most, ui
 
 /* `deleting` is changed with both the flag and the mutex, so it is read here with the mutex alone. -ENOENT: the rule
  * was revoked, or the owner that knew it has gone. */
-bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns, unsigned *deleted)
+bool vma_ring_delete_stale_nic_rules(struct vma_ring *ring, unsigned most, uint64_t until_ns, unsigned *deleted)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 	bool more = true, due = true;
@@ -213,18 +217,18 @@ bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns, uns
 		if (!drive_acquire(&ring->rx))
 			return true;
 		if (pthread_mutex_trylock(&stale_rules->nic_lock) != 0) { /* somebody else is at it */
-			ring_rx_release(ring, drive_tid());
+			ring_rx_release(ring, drive_get_own_thread_id());
 			return true;
 		}
-		stale_rules_collect_deleted(ring, most - n < LEAVE_BURST ? most - n : LEAVE_BURST, until_ns);
+		stale_rules_move_due_keys_to_deleting(ring, most - n < LEAVE_BURST ? most - n : LEAVE_BURST, until_ns);
 		n += stale_rules->deleting_count;
 		more = !TAILQ_EMPTY(&stale_rules->waiting);
-		due = stale_rule_due(stale_rules, until_ns) != NULL;
-		ring_rx_release(ring, drive_tid());
+		due = stale_rule_oldest_if_due(stale_rules, until_ns) != NULL;
+		ring_rx_release(ring, drive_get_own_thread_id());
 		for (unsigned i = 0; i < stale_rules->deleting_count; i++)
 			vma_nic_flow_del(ring->qp, &stale_rules->deleting[i]);
 		drive_acquire(&ring->rx);
-		ring_rule_left(ring);
+		ring_rule_finish_nic_delete_and_unlock(ring);
 	}
 	return more;
 }

@@ -21,51 +21,52 @@
 
 /* ---- receiving ---- */
 
-static bool flow_has_rule_alone(struct vma_ring *ring, const struct vma_flow *flow)
+static bool flow_is_sole_user_of_rule(struct vma_ring *ring, const struct vma_flow *flow)
 {
-	const bool acquired = drive_acquire(&ring->rx), is = acquired && vma_ring_has_rule(ring, flow);
+	const bool acquired = drive_acquire(&ring->rx),
+	           is = acquired && vma_ring_flow_is_alone_with_nic_rule(ring, flow);
 
 	if (acquired)
-		ring_rx_release(ring, drive_tid());
+		ring_rx_release(ring, drive_get_own_thread_id());
 	return is;
 }
 
-/* With a stale rule for its end, as vma_ring_steer makes one. */
-static void rule_has_come(struct vma_ring *ring, struct vma_flow *flow)
+/* With a stale rule for its end, as vma_ring_request_nic_rule_of_flow makes one. */
+static void ring_flow_mark_has_device_rule(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct ring_stale_rule *stale = malloc(sizeof(*stale));
 	struct flow_entry *entry;
 
 	drive_acquire(&ring->rx);
 	flow->flags &= ~(uint32_t)VMA_FLOW_RING_ONLY;
-	entry = ring_entry_of(ring, &flow->key);
+	entry = ring_flow_entry_of_key(ring, &flow->key);
 	entry->steered = true;
-	ring_stale_rule_reserve(ring, entry, &stale);
-	ring_rx_release(ring, drive_tid());
+	ring_keep_spare_stale_rule_for_entry(ring, entry, &stale);
+	ring_rx_release(ring, drive_get_own_thread_id());
 	free(stale);
 }
 
 /* What is left is a flow that the NIC does not know. */
-static void rule_has_gone(struct vma_ring *ring, struct vma_flow *flow)
+static void ring_flow_mark_lost_device_rule(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct flow_entry *entry;
 
 	drive_acquire(&ring->rx);
-	entry = flow->ring == ring ? ring_entry_of(ring, &flow->key) : NULL;
+	entry = flow->ring == ring ? ring_flow_entry_of_key(ring, &flow->key) : NULL;
 	if (entry != NULL) {
 		flow->flags |= VMA_FLOW_RING_ONLY;
 		entry->steered = false;
-		ring_stale_rule_unreserve(ring, entry);
+		ring_free_reserved_stale_rule(ring, entry);
 		entry->reserved = false;
 	}
-	ring_rx_release(ring, drive_tid());
+	ring_rx_release(ring, drive_get_own_thread_id());
 }
 
 int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved)
 {
 	int rc;
 
-	if (!flow_has_rule_alone(ring, flow))
+	if (!flow_is_sole_user_of_rule(ring, flow))
 		return -EBUSY;
 	moved->flags |= VMA_FLOW_RING_ONLY;
 	rc = vma_ring_attach(to, moved);
@@ -73,11 +74,11 @@ int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_
 		return rc;
 	rc = vma_nic_flow_move(ring->qp, to->qp, &flow->key);
 	if (rc != 0) {
-		vma_ring_detach(to, moved);
+		vma_ring_detach_flow(to, moved);
 		return rc;
 	}
-	rule_has_come(to, moved);
-	rule_has_gone(ring, flow);
+	ring_flow_mark_has_device_rule(to, moved);
+	ring_flow_mark_lost_device_rule(ring, flow);
 	return 0;
 }
 
@@ -89,8 +90,8 @@ int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_
 		return rc;
 	drive_acquire(&ring->rx);
 	ring_rx_drain(ring);
-	ring_detach_held(ring, flow, true);
-	ring_rx_release(ring, drive_tid());
+	ring_detach_flow_holding_rx_flag(ring, flow, true);
+	ring_rx_release(ring, drive_get_own_thread_id());
 	return 0;
 }
 
@@ -112,7 +113,7 @@ static bool ring_tx_is_drained(struct vma_ring *ring)
 		return false;
 	ring_tx_drain_and_reap(ring);
 	over = ring->backlog == NULL && ring->unkicked == 0 && vma_nic_tx_is_idle(ring->qp);
-	ring_tx_release(ring, drive_tid());
+	ring_tx_release_drive_flag(ring, drive_get_own_thread_id());
 	return over;
 }
 

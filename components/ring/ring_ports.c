@@ -190,7 +190,7 @@ int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key)
 	if (!drive_acquire(&ring->rx))
 		return 0;
 	rc = vma_nic_qp_is_only_tenant(ring->qp) && !vma_nic_port_has_rule(ring->qp, key->local_port_be);
-	ring_rx_release(ring, drive_tid());
+	ring_rx_release(ring, drive_get_own_thread_id());
 	return rc;
 }
 
@@ -227,7 +227,7 @@ void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), vo
 			had[i / 4][i % 4] = atomic_exchange(&ports->of[i / 4].mine[i % 4], 0);
 			port_blocks_uncount(ring, (uint32_t)__builtin_popcountll(had[i / 4][i % 4]));
 		}
-		ring_rx_release(ring, drive_tid());
+		ring_rx_release(ring, drive_get_own_thread_id());
 		for (uint32_t i = 0; i < n; i++)
 			port_blocks_remove(ring, &ports->of[i], had[i]);
 	}

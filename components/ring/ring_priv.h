@@ -130,13 +130,13 @@ struct vma_ring {
 	_Atomic bool closing;
 };
 
-static inline struct flow_table *ring_table_of(struct vma_ring *ring, const struct vma_flow_key *key)
+static inline struct flow_table *ring_flow_table_for_key(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	return key->peer_port_be != 0 ? &ring->five_tuples : &ring->three_tuples;
 }
 
 /* Of segments: what the NIC of now cannot. */
-static inline uint16_t ring_flags_lacking(const struct vma_ring *ring)
+static inline uint16_t ring_seg_flags_nic_lacks(const struct vma_ring *ring)
 {
 	const uint32_t caps = vma_nic_info(ring->nic)->caps;
 
@@ -157,8 +157,8 @@ static inline uint32_t ring_segs_max_now(const struct vma_ring *ring)
 }
 
 /* ring_flows.c; with the receive flag. */
-struct flow_entry *ring_entry_of(struct vma_ring *ring, const struct vma_flow_key *key);
-void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_back);
+struct flow_entry *ring_flow_entry_of_key(struct vma_ring *ring, const struct vma_flow_key *key);
+void ring_detach_flow_holding_rx_flag(struct vma_ring *ring, struct vma_flow *flow, bool given_back);
 
 /* ring_exempt.c. */
 void ring_exempts_init(struct vma_ring *ring);
@@ -169,16 +169,18 @@ void ring_stale_rules_init(struct vma_ring *ring); /* before others know the rin
 void ring_stale_rules_fini(struct vma_ring *ring);
 struct ring_stale_rule *ring_stale_rule_of(const struct flow_entry *entry); /* NULL: it has flows of its own, or none */
 /* `flow` has joined the stale rule's key: the rule is its, and the stale rule a spare one again. */
-void ring_stale_rule_inherit(struct vma_ring *ring, struct ring_stale_rule *stale);
+void ring_stale_rule_unlink_and_keep_spare(struct vma_ring *ring, struct ring_stale_rule *stale);
 void ring_stale_rule_free(struct vma_ring *ring, struct ring_stale_rule *stale); /* its rule has gone */
-void ring_stale_rule_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_stale_rule **memory);
-void ring_stale_rule_unreserve(struct vma_ring *ring, const struct flow_entry *entry);
+void ring_keep_spare_stale_rule_for_entry(struct vma_ring *ring, struct flow_entry *entry,
+                                          struct ring_stale_rule **memory);
+void ring_free_reserved_stale_rule(struct vma_ring *ring, const struct flow_entry *entry);
 bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key *key);
-/* With the flag: the NIC is about to be asked to delete it, without the flag. False: others are being deleted; again after
- * ring_rule_await. `left`, with the flag, which it releases: the NIC has answered. */
-bool ring_rule_leave(struct vma_ring *ring, const struct vma_flow_key *key);
-void ring_rule_left(struct vma_ring *ring);
-void ring_rule_await(struct vma_ring *ring); /* without the flag: that those which are leaving now have left */
+/* With the flag: the NIC is about to be asked to delete it, without the flag. False: others are being deleted; again
+ * after ring_wait_for_nic_rule_requests. `left`, with the flag, which it releases: the NIC has answered. */
+bool ring_rule_try_begin_nic_delete(struct vma_ring *ring, const struct vma_flow_key *key);
+void ring_rule_finish_nic_delete_and_unlock(struct vma_ring *ring);
+void ring_wait_for_nic_rule_requests(
+        struct vma_ring *ring); /* without the flag: that those which are leaving now have left */
 
 /* ring_ports.c */
 void ring_ports_init(struct vma_ring *ring);
@@ -194,10 +196,10 @@ void ring_rx_drain(struct vma_ring *ring) __attribute__((cold));
 /* ring_tx.c */
 void ring_tx_init(struct vma_ring *ring);
 void ring_tx_fini(struct vma_ring *ring); /* gives back what was queued and not sent */
-void ring_tx_release(struct vma_ring *ring, uint32_t tid);
+void ring_tx_release_drive_flag(struct vma_ring *ring, uint32_t tid);
 /* With the transmit flag: what others left is sent and kicked, and what has been sent is reaped. */
 void ring_tx_drain_and_reap(struct vma_ring *ring) __attribute__((cold));
 /* What others left, and what was not kicked, if nobody drives transmit. */
-void ring_tx_service(struct vma_ring *ring) __attribute__((cold));
+void ring_tx_try_drain_and_kick(struct vma_ring *ring) __attribute__((cold));
 
 #endif

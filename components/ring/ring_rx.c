@@ -41,7 +41,7 @@ static void __attribute__((cold)) ring_drop_packet(struct vma_ring *ring, struct
 
 bool vma_ring_reinject_packet(struct vma_ring *ring, const struct vma_buf *packet)
 {
-	const int rc = vma_nic_to_kernel(ring->qp, packet);
+	const int rc = vma_nic_pass_packet_to_kernel(ring->qp, packet);
 
 	if (rc == -EADDRNOTAVAIL)
 		ring->martian = packet;
@@ -83,7 +83,7 @@ static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow
 		ring_drop_packet(ring, packet, packet_drop_reason_of(ring, packet, PACKET_DROP(sink)));
 }
 
-/* IPv4, which is all that packet_check lets pass: four bytes, and twelve that are zero. */
+/* IPv4, which is all that packet_validate_and_parse_headers lets pass: four bytes, and twelve that are zero. */
 static inline struct flow_words dispatch_words_of(const struct vma_rx_info *info)
 {
 	struct flow_words words = {0};
@@ -221,9 +221,9 @@ rx_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info *i
 	if (whole == NULL)
 		return;
 	frame = (const uint8_t *)vma_buf_data(arena, whole);
-	verdict = packet_check(&ring->rules, whole, frame, info);
+	verdict = packet_validate_and_parse_headers(&ring->rules, whole, frame, info);
 	if (verdict == PACKET_PASS)
-		ring_dispatch(ring, whole, info, packet_is_for_all(frame, info), tally);
+		ring_dispatch(ring, whole, info, packet_is_multicast_or_broadcast(frame, info), tally);
 	else
 		ring_drop_packet(ring, whole, verdict);
 }
@@ -270,7 +270,7 @@ rx_train(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *pa
 			__builtin_prefetch(next);
 		}
 		if (__builtin_expect(!is_taken && ring->last.word0 == 0, 0) ||
-		    __builtin_expect(!train_has(&train, packet, frame), 0))
+		    __builtin_expect(!train_accepts_packet(&train, packet, frame), 0))
 			break;
 		bytes += packet->packet_len;
 		VMA_PROBE2(packet_in, frame, packet->packet_len);
@@ -297,7 +297,7 @@ static inline __attribute__((always_inline)) unsigned rx_next(struct vma_ring *r
 
 	tally->bytes += packet->packet_len;
 	VMA_PROBE2(packet_in, frame, packet->packet_len);
-	verdict = packet_check(&ring->rules, packet, frame, info);
+	verdict = packet_validate_and_parse_headers(&ring->rules, packet, frame, info);
 	if (__builtin_expect(verdict != PACKET_PASS, 0)) {
 		if (verdict == PACKET_DROP(ip_fragment))
 			rx_fragment(ring, packet, info, tally);
@@ -305,7 +305,7 @@ static inline __attribute__((always_inline)) unsigned rx_next(struct vma_ring *r
 			ring_rx_drop_invalid(ring, packet, verdict);
 		return 1;
 	}
-	if (__builtin_expect(packet_is_for_all(frame, info), 0)) {
+	if (__builtin_expect(packet_is_multicast_or_broadcast(frame, info), 0)) {
 		deliver_to_group(ring, packet, info, tally);
 		return 1;
 	}
@@ -442,20 +442,20 @@ static inline void ring_run_proto(struct vma_ring *ring)
 
 static void __attribute__((cold, noinline)) rx_drive_again(struct vma_ring *ring, uint32_t tid)
 {
-	while (command_queue_pending(&ring->rx_queue) && drive_try(&ring->rx, tid)) {
+	while (command_queue_pending(&ring->rx_queue) && drive_flag_try_acquire(&ring->rx, tid)) {
 		run_commands(ring);
 		ring_run_proto(ring);
-		drive_release_fully(&ring->rx, tid);
+		drive_flag_release_with_full_barrier(&ring->rx, tid);
 	}
 }
 
-/* fully: see drive_release_fully. */
+/* fully: see drive_flag_release_with_full_barrier. */
 static inline __attribute__((always_inline)) void rx_release(struct vma_ring *ring, uint32_t tid, bool fully)
 {
 	if (command_queue_pending(&ring->rx_queue))
 		run_commands(ring);
 	ring_run_proto(ring);
-	drive_release_as(&ring->rx, tid, fully);
+	drive_flag_release_with_optional_barrier(&ring->rx, tid, fully);
 	/* What came between the look and the release failed to get the flag because of us: command_queue.h. */
 	if (command_queue_pending(&ring->rx_queue))
 		rx_drive_again(ring, tid);
@@ -476,10 +476,10 @@ void vma_ring_post_deferred(struct vma_ring *ring, struct vma_ring_command *comm
 
 void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
 {
-	uint32_t tid = drive_tid();
+	uint32_t tid = drive_get_own_thread_id();
 
 	vma_ring_post_deferred(ring, command);
-	if (drive_try(&ring->rx, tid))
+	if (drive_flag_try_acquire(&ring->rx, tid))
 		ring_rx_release(ring, tid);
 }
 
@@ -509,12 +509,12 @@ bool vma_ring_acquire(struct vma_ring *ring)
 
 bool vma_ring_try_acquire(struct vma_ring *ring)
 {
-	return drive_try(&ring->rx, drive_tid());
+	return drive_flag_try_acquire(&ring->rx, drive_get_own_thread_id());
 }
 
 void vma_ring_release(struct vma_ring *ring)
 {
-	ring_rx_release(ring, drive_tid());
+	ring_rx_release(ring, drive_get_own_thread_id());
 }
 
 /*
@@ -527,7 +527,7 @@ void vma_ring_attach_proto(struct vma_ring *ring, struct vma_ring_proto_ops *pro
 
 	atomic_store_explicit(&ring->proto_ops, proto_ops, memory_order_release);
 	if (acquired)
-		ring_rx_release(ring, drive_tid());
+		ring_rx_release(ring, drive_get_own_thread_id());
 }
 
 void vma_ring_set_listener(struct vma_ring *ring, struct vma_ring_listener *listener)
@@ -562,15 +562,15 @@ void vma_ring_drain(struct vma_ring *ring)
 
 static int __attribute__((noinline)) rx_drive(struct vma_ring *ring)
 {
-	uint32_t tid = drive_tid();
+	uint32_t tid = drive_get_own_thread_id();
 	unsigned n;
 
-	if (!drive_try(&ring->rx, tid))
+	if (!drive_flag_try_acquire(&ring->rx, tid))
 		return -EBUSY;
 	n = drive_bursts(ring);
 	rx_release(ring, tid, true);
 	if (has_tx_work(ring))
-		ring_tx_service(ring);
+		ring_tx_try_drain_and_kick(ring);
 	return (int)n;
 }
 
@@ -583,12 +583,12 @@ static inline int rx_progress(struct vma_ring *ring, bool timers)
 	if (__builtin_expect(atomic_load_explicit(&ring->rx.yield_budget, memory_order_relaxed) != 0, 0) &&
 	    drive_yields(&ring->rx))
 		return -EBUSY;
-	if (drive_is_held(&ring->rx))
+	if (drive_flag_is_held(&ring->rx))
 		return -EBUSY;
 	if (has_rx_work(ring, timers))
 		return rx_drive(ring);
 	if (has_tx_work(ring))
-		ring_tx_service(ring);
+		ring_tx_try_drain_and_kick(ring);
 	return 0;
 }
 

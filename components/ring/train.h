@@ -1,8 +1,10 @@
 /*
- * train.h - a train: datagrams in a row of one burst, to one flow, whose headers differ in lengths, ids and checksums only.
+ * train.h - a train: datagrams in a row of one burst, to one flow, whose headers differ in lengths, ids and checksums
+ * only.
  *
- * The first one has gone through packet_check and the flow tables. Of the others each header byte is compared with what
- * the first one had, and lengths and checksums are checked; so what info says of the first holds for them.
+ * The first one has gone through packet_validate_and_parse_headers and the flow tables. Of the others each header byte
+ * is compared with what the first one had, and lengths and checksums are checked; so what info says of the first holds
+ * for them.
  *
  * Threads: whoever drives the receive side. Memory: the driver's stack.
  */
@@ -57,7 +59,7 @@ static inline bool train_set_lengths(struct train *train, uint32_t total_len, ui
 	return true;
 }
 
-/* By what packet_check has said of the first one. */
+/* By what packet_validate_and_parse_headers has said of the first one. */
 static inline void train_begin(struct train *train, const struct packet_rules *rules, const struct vma_buf *packet,
                                const struct vma_rx_info *info)
 {
@@ -75,20 +77,20 @@ static inline void train_begin(struct train *train, const struct packet_rules *r
 	train_set_lengths(train, VMA_PKT_IP4_HLEN + udp_len, udp_len);
 }
 
-static inline bool train_ip_right(const struct train *train, uint32_t ip_rest, uint32_t ttl)
+static inline bool train_ip_checksum_is_valid(const struct train *train, uint32_t ip_rest, uint32_t ttl)
 {
 	return checksum_is_valid(train->ip_sum + ip_rest + ttl);
 }
 
 /* udp: the header. */
-static inline __attribute__((always_inline)) bool train_udp_right(const struct train *train, const uint8_t *frame,
-                                                                  uint64_t udp)
+static inline __attribute__((always_inline)) bool train_udp_checksum_is_valid(const struct train *train,
+                                                                              const uint8_t *frame, uint64_t udp)
 {
-	if (train->rules->memory_link && is_pseudo_sum((uint16_t)(udp >> 48), train->udp_sum))
+	if (train->rules->memory_link && field_is_pseudo_header_checksum((uint16_t)(udp >> 48), train->udp_sum))
 		return true;
 	return __builtin_expect(
-	        checksum_is_valid(checksum_add_behind(add_carry(train->udp_sum, udp),
-	                                              frame + PLAIN_L4 + VMA_PKT_UDP_HLEN, train->offsets >> 48)),
+	        checksum_is_valid(checksum_add_after_8_readable_bytes(
+	                add_carry(train->udp_sum, udp), frame + PLAIN_L4 + VMA_PKT_UDP_HLEN, train->offsets >> 48)),
 	        1);
 }
 
@@ -97,8 +99,10 @@ static inline void train_set_offsets(const struct train *train, struct vma_buf *
 	*(unaligned64 *)((char *)packet + offsetof(struct vma_buf, l3_off)) = train->offsets;
 }
 
-/* All packets: of other lengths, too; that the NIC has looked at, or nobody; of which the sender has computed no sum. */
-static bool __attribute__((noinline)) train_has_slow(struct train *train, struct vma_buf *packet, const uint8_t *frame)
+/* All packets: of other lengths, too; that the NIC has looked at, or nobody; of which the sender has computed no sum.
+ * */
+static bool __attribute__((noinline))
+train_accepts_packet_slow_path(struct train *train, struct vma_buf *packet, const uint8_t *frame)
 {
 	uint64_t ip, udp;
 	uint32_t ttl;
@@ -119,9 +123,11 @@ static bool __attribute__((noinline)) train_has_slow(struct train *train, struct
 	    packet->len < train->end)
 		return false;
 	if (train->rules->sw_csum) {
-		if (!(packet->flags & VMA_BUF_RX_L3_CSUM_OK) && !train_ip_right(train, (uint32_t)(ip >> 32), ttl))
+		if (!(packet->flags & VMA_BUF_RX_L3_CSUM_OK) &&
+		    !train_ip_checksum_is_valid(train, (uint32_t)(ip >> 32), ttl))
 			return false;
-		if (udp >> 48 != 0 && !(packet->flags & VMA_BUF_RX_L4_CSUM_OK) && !train_udp_right(train, frame, udp))
+		if (udp >> 48 != 0 && !(packet->flags & VMA_BUF_RX_L4_CSUM_OK) &&
+		    !train_udp_checksum_is_valid(train, frame, udp))
 			return false;
 	}
 	train_set_offsets(train, packet);
@@ -129,12 +135,12 @@ static bool __attribute__((noinline)) train_has_slow(struct train *train, struct
 }
 
 /*
- * Whether the packet goes on with the train; then its offsets and payload_len are set. False is no verdict: packet_check
- * has it, and the train is over. The usual packet has the lengths of the one before, and sums to be checked here. For all
- * others the slow way begins anew, so that the usual one keeps nothing for it.
+ * Whether the packet goes on with the train; then its offsets and payload_len are set. False is no verdict:
+ * packet_validate_and_parse_headers has it, and the train is over. The usual packet has the lengths of the one before,
+ * and sums to be checked here. For all others the slow way begins anew, so that the usual one keeps nothing for it.
  */
-static inline __attribute__((always_inline)) bool train_has(struct train *train, struct vma_buf *packet,
-                                                            const uint8_t *frame)
+static inline __attribute__((always_inline)) bool train_accepts_packet(struct train *train, struct vma_buf *packet,
+                                                                       const uint8_t *frame)
 {
 	const uint32_t len = packet->len;
 	uint64_t ip, udp;
@@ -143,20 +149,20 @@ static inline __attribute__((always_inline)) bool train_has(struct train *train,
 	if (__builtin_expect(packet->next != NULL || len < train->end || packet->flags & TRAIN_CSUM_FLAGS ||
 	                             packet_load8(frame) & 1 || packet_load16(frame + 12) != ETHERTYPE_IP4_BE,
 	                     0))
-		return train_has_slow(train, packet, frame);
+		return train_accepts_packet_slow_path(train, packet, frame);
 	ip = packet_load64(frame + PLAIN_IP);
 	ttl = packet_load32(frame + PLAIN_IP + 8);
 	if (__builtin_expect((uint32_t)ip != train->ip_head || ip >> 32 & (uint32_t)FRAGMENT_BE << 16 ||
 	                             (uint16_t)ttl != train->ttl_proto ||
 	                             packet_load64(frame + PLAIN_IP + 12) != train->addresses ||
-	                             !train_ip_right(train, (uint32_t)(ip >> 32), ttl),
+	                             !train_ip_checksum_is_valid(train, (uint32_t)(ip >> 32), ttl),
 	                     0))
-		return train_has_slow(train, packet, frame);
+		return train_accepts_packet_slow_path(train, packet, frame);
 	udp = packet_load64(frame + PLAIN_L4);
 	if (__builtin_expect(udp << 16 != train->udp_head || udp >> 48 == 0 || !train->rules->sw_csum ||
-	                             !train_udp_right(train, frame, udp),
+	                             !train_udp_checksum_is_valid(train, frame, udp),
 	                     0))
-		return train_has_slow(train, packet, frame);
+		return train_accepts_packet_slow_path(train, packet, frame);
 	train_set_offsets(train, packet);
 	return true;
 }

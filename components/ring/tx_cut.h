@@ -72,7 +72,8 @@ static uint32_t tx_cut_load16(const uint8_t *p)
 }
 
 /* What frame i has for itself. */
-static void tx_cut_number_frame(const struct tx_cut *cut, uint8_t *ip, uint8_t *tcp, uint32_t ip_len, uint32_t i)
+static void tx_cut_set_frame_ip_id_and_tcp_seq(const struct tx_cut *cut, uint8_t *ip, uint8_t *tcp, uint32_t ip_len,
+                                               uint32_t i)
 {
 	vma_pkt_put16(ip + 2, ip_len);
 	vma_pkt_put16(ip + 4, tx_cut_load16(ip + 4) + i);
@@ -86,7 +87,7 @@ static void tx_cut_number_frame(const struct tx_cut *cut, uint8_t *ip, uint8_t *
 }
 
 /* The sum of UDP or TCP, or what the NIC needs to finish it. */
-static void tx_cut_sum_frame(const uint8_t *ip, uint8_t *l4, uint32_t l4_len, bool by_nic)
+static void tx_cut_write_l4_checksum(const uint8_t *ip, uint8_t *l4, uint32_t l4_len, bool by_nic)
 {
 	const bool is_tcp = ip[9] == IPPROTO_TCP;
 	const uint64_t pseudo = vma_csum_pseudo4(ip + 12, ip + 16, ip[9], l4_len);
@@ -101,7 +102,8 @@ static void tx_cut_sum_frame(const uint8_t *ip, uint8_t *l4, uint32_t l4_len, bo
 }
 
 /* False: it is none of TCP or UDP over IPv4. */
-static bool tx_cut_finish_frame(const struct tx_cut *cut, uint8_t *frame, uint32_t len, uint32_t i, bool by_nic)
+static bool tx_cut_write_frame_ids_and_checksums(const struct tx_cut *cut, uint8_t *frame, uint32_t len, uint32_t i,
+                                                 bool by_nic)
 {
 	const uint32_t l3 = VMA_PKT_ETH_HLEN + (frame[12] == 0x81 && frame[13] == 0 ? VMA_PKT_VLAN_HLEN : 0);
 	uint8_t *ip = frame + l3;
@@ -116,13 +118,13 @@ static bool tx_cut_finish_frame(const struct tx_cut *cut, uint8_t *frame, uint32
 	    ip_len < ip_hlen + l4_hlen || l3 + ip_len > len)
 		return false;
 	if (cut->hdr_len != 0)
-		tx_cut_number_frame(cut, ip, ip + ip_hlen, ip_len, i);
-	tx_cut_sum_frame(ip, ip + ip_hlen, ip_len - ip_hlen, by_nic);
+		tx_cut_set_frame_ip_id_and_tcp_seq(cut, ip, ip + ip_hlen, ip_len, i);
+	tx_cut_write_l4_checksum(ip, ip + ip_hlen, ip_len - ip_hlen, by_nic);
 	return true;
 }
 
 /* Frame i: 1, *out has the reference; 0: no buffer now; -EMSGSIZE: it does not fit into one; -EBADMSG. */
-static int tx_cut_frame(struct vma_ring *ring, const struct tx_cut *cut, uint32_t i, struct vma_nic_seg *out)
+static int tx_cut_build_frame(struct vma_ring *ring, const struct tx_cut *cut, uint32_t i, struct vma_nic_seg *out)
 {
 	const uint32_t at = i * cut->mss, left = cut->bytes - at, bytes = left < cut->mss ? left : cut->mss;
 	const uint32_t off = ring->qp->tx_headroom;
@@ -138,7 +140,7 @@ static int tx_cut_frame(struct vma_ring *ring, const struct tx_cut *cut, uint32_
 	to = (uint8_t *)vma_buf_frame(ring->rules.arena, out->buf) + off;
 	tx_cut_copy(ring, cut, 0, cut->hdr_len, to);
 	tx_cut_copy(ring, cut, cut->hdr_len + at, bytes, to + cut->hdr_len);
-	if (tx_cut_finish_frame(cut, to, out->len, i, by_nic))
+	if (tx_cut_write_frame_ids_and_checksums(cut, to, out->len, i, by_nic))
 		return 1;
 	vma_buf_put(ring->rules.arena, out->buf);
 	return -EBADMSG;

@@ -1,8 +1,8 @@
 /*
  * tx_packet.h - a packet to send: its segments; whether the NIC may get it; one that the NIC cannot take in pieces.
  *
- * Threads: any for packet_extent, put_segs and tx_packet_validate. tx_packet_gather runs in the thread that holds the
- * transmit flag.
+ * Threads: any for packet_segment_count_and_bytes, put_buffers_of_segs and tx_packet_validate. tx_packet_gather runs in
+ * the thread that holds the transmit flag.
  */
 #ifndef VMA_RING_TX_PACKET_H
 #define VMA_RING_TX_PACKET_H
@@ -14,8 +14,9 @@
 
 #include "ring_priv.h"
 
-/* Segments of the packet that starts at segs; *len its bytes. A last packet without end is cut at n: see send_mixed. */
-static unsigned packet_extent(const struct vma_nic_seg *segs, unsigned n, uint64_t *len)
+/* Segments of the packet that starts at segs; *len its bytes. A last packet without end is cut at n: see
+ * send_packets_one_by_one. */
+static unsigned packet_segment_count_and_bytes(const struct vma_nic_seg *segs, unsigned n, uint64_t *len)
 {
 	unsigned k = 0;
 
@@ -26,7 +27,7 @@ static unsigned packet_extent(const struct vma_nic_seg *segs, unsigned n, uint64
 	return k;
 }
 
-static void put_segs(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
+static void put_buffers_of_segs(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		vma_buf_put(ring->rules.arena, segs[i].buf);

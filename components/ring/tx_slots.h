@@ -51,7 +51,8 @@ static void slots_free(struct vma_ring *ring, struct tx_slot *slot)
 }
 
 /* Slots for one packet of n segments, filled; NULL: not enough are free. */
-static struct tx_slot *tx_slots_fill(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint32_t tid)
+static struct tx_slot *tx_slots_claim_and_fill_for_packet(struct vma_ring *ring, const struct vma_nic_seg *segs,
+                                                          unsigned n, uint32_t tid)
 {
 	struct tx_slot *first = NULL, **link = &first;
 
@@ -86,7 +87,7 @@ static unsigned tx_slot_count_segs(const struct tx_slot *slot)
 }
 
 /* The segments of the whole packet, in one array; how many there are. */
-static unsigned tx_slot_collect(const struct tx_slot *slot, struct vma_nic_seg *segs)
+static unsigned tx_slots_copy_segs_to_array(const struct tx_slot *slot, struct vma_nic_seg *segs)
 {
 	unsigned n = 0;
 

@@ -28,7 +28,7 @@ bool rules_wildcard_match(const char *pattern, size_t len, const char *name)
 	return pattern == end;
 }
 
-static bool is_in_range(const struct vma_rules_range *range, const struct vma_rules_name *name)
+static bool rules_name_is_in_range(const struct vma_rules_range *range, const struct vma_rules_name *name)
 {
 	return (name->address & range->mask) == range->address && name->port >= range->first_port &&
 	       name->port <= range->last_port;
@@ -37,13 +37,13 @@ static bool is_in_range(const struct vma_rules_range *range, const struct vma_ru
 const struct vma_rule *vma_rules_match(const struct vma_rules *rules, enum vma_rules_role role,
                                        const struct vma_rules_name *first, const struct vma_rules_name *second)
 {
-	const bool two = vma_rules_role_names(role) == 2;
+	const bool two = vma_rules_role_address_count(role) == 2;
 
 	for (uint32_t i = 0; rules != NULL && i < rules->count; i++) {
 		const struct vma_rule *rule = &rules->at[i];
 
-		if (rule->role == role && is_in_range(&rule->names[0], first) &&
-		    (!two || is_in_range(&rule->names[1], second)))
+		if (rule->role == role && rules_name_is_in_range(&rule->names[0], first) &&
+		    (!two || rules_name_is_in_range(&rule->names[1], second)))
 			return rule;
 	}
 	return NULL;

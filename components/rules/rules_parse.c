@@ -34,7 +34,7 @@ struct word {
 /* ---- messages ---- */
 
 static void __attribute__((format(printf, 4, 0)))
-parser_tell(struct parser *p, const char *at, bool is_error, const char *fmt, va_list args)
+parser_report_message(struct parser *p, const char *at, bool is_error, const char *fmt, va_list args)
 {
 	struct vma_rules_message message = {
 	        .is_error = is_error, .line = p->line, .column = (uint32_t)(at - p->line_start) + 1};
@@ -54,7 +54,7 @@ static bool __attribute__((format(printf, 3, 4))) parser_fail(struct parser *p, 
 
 	p->errors++;
 	va_start(args, fmt);
-	parser_tell(p, at, true, fmt, args);
+	parser_report_message(p, at, true, fmt, args);
 	va_end(args);
 	return false;
 }
@@ -64,12 +64,12 @@ static void __attribute__((format(printf, 3, 4))) parser_note(struct parser *p, 
 	va_list args;
 
 	va_start(args, fmt);
-	parser_tell(p, at, false, fmt, args);
+	parser_report_message(p, at, false, fmt, args);
 	va_end(args);
 }
 
 /* A word as a message may show it; returns `out`. */
-static const char *word_show(const struct word *word, char out[SHOWN_MAX + 4])
+static const char *word_to_printable_text(const struct word *word, char out[SHOWN_MAX + 4])
 {
 	const size_t len = word->len < SHOWN_MAX ? word->len : SHOWN_MAX;
 
@@ -134,7 +134,7 @@ static bool parse_word(struct parser *p, const char *what, struct word *word)
 	return true;
 }
 
-static bool parse_end(struct parser *p)
+static bool parse_expect_end_of_statement(struct parser *p)
 {
 	char shown[SHOWN_MAX + 4];
 	const char *at;
@@ -145,7 +145,7 @@ static bool parse_end(struct parser *p)
 		return true;
 	at = p->at;
 	word = take_bare_word(p);
-	return parser_fail(p, at, "'%s' is too much", word_show(&word, shown));
+	return parser_fail(p, at, "'%s' is too much", word_to_printable_text(&word, shown));
 }
 
 /* ---- names ---- */
@@ -218,7 +218,7 @@ static bool parse_ports(struct parser *p, struct vma_rules_range *range)
 	return true;
 }
 
-static bool parse_name(struct parser *p, struct vma_rules_range *range)
+static bool rules_parse_address_and_ports(struct parser *p, struct vma_rules_range *range)
 {
 	if (!parse_address(p, range))
 		return false;
@@ -227,20 +227,20 @@ static bool parse_name(struct parser *p, struct vma_rules_range *range)
 	return parse_ports(p, range);
 }
 
-static bool parse_names(struct parser *p, struct vma_rule *rule)
+static bool rules_parse_local_and_peer_addresses(struct parser *p, struct vma_rule *rule)
 {
 	const enum vma_rules_role role = (enum vma_rules_role)rule->role;
 
 	rule->names[1] = (struct vma_rules_range){.last_port = PORT_LIMIT};
 	skip_blanks(p);
-	if (!parse_name(p, &rule->names[0]))
+	if (!rules_parse_address_and_ports(p, &rule->names[0]))
 		return false;
 	if (p->at == p->line_end || *p->at != ':')
 		return true;
-	if (vma_rules_role_names(role) < 2)
+	if (vma_rules_role_address_count(role) < 2)
 		return parser_fail(p, p->at, "%s has one address and port", vma_rules_role_keyword(role));
 	p->at++;
-	return parse_name(p, &rule->names[1]);
+	return rules_parse_address_and_ports(p, &rule->names[1]);
 }
 
 /* ---- statements ---- */
@@ -258,7 +258,7 @@ static bool parse_transport(struct parser *p, bool *by_os)
 	*by_os = rules_is_keyword(word.text, word.len, "os");
 	if (*by_os || rules_is_keyword(word.text, word.len, "vma") || rules_is_keyword(word.text, word.len, "xlio"))
 		return true;
-	return parser_fail(p, at, "'%s' is no transport: vma, xlio or os", word_show(&word, shown));
+	return parser_fail(p, at, "'%s' is no transport: vma, xlio or os", word_to_printable_text(&word, shown));
 }
 
 static bool parse_role(struct parser *p, uint8_t *role)
@@ -272,10 +272,10 @@ static bool parse_role(struct parser *p, uint8_t *role)
 	at = p->at;
 	if (!parse_word(p, "the role", &word))
 		return false;
-	if (rules_role_find(word.text, word.len, &found) < 0)
+	if (rules_parse_role_keyword(word.text, word.len, &found) < 0)
 		return parser_fail(p, at,
 		                   "'%s' is no role: tcp_server, tcp_client, udp_receiver, udp_sender or udp_connect",
-		                   word_show(&word, shown));
+		                   word_to_printable_text(&word, shown));
 	*role = (uint8_t)found;
 	return true;
 }
@@ -293,7 +293,8 @@ static void parse_use(struct parser *p)
 {
 	struct vma_rule rule = {.line = p->line};
 
-	if (parse_transport(p, &rule.by_os) && parse_role(p, &rule.role) && parse_names(p, &rule) && parse_end(p))
+	if (parse_transport(p, &rule.by_os) && parse_role(p, &rule.role) &&
+	    rules_parse_local_and_peer_addresses(p, &rule) && parse_expect_end_of_statement(p))
 		add_rule(p, &rule);
 }
 
@@ -311,14 +312,15 @@ static void parse_application_id(struct parser *p, const char *at)
 	struct word program, id;
 
 	p->applies = false;
-	if (parse_word(p, "the program's name", &program) && parse_word(p, "the ID (or *)", &id) && parse_end(p))
+	if (parse_word(p, "the program's name", &program) && parse_word(p, "the ID (or *)", &id) &&
+	    parse_expect_end_of_statement(p))
 		p->applies = attr->program != NULL && rules_wildcard_match(program.text, program.len, attr->program) &&
 		             rule_id_matches_program(&id, attr->id);
 	else
 		parser_note(p, at, "what follows, up to the next application-id, holds for no program");
 }
 
-static void skip_log(struct parser *p, const char *at)
+static void parse_and_ignore_log_statement(struct parser *p, const char *at)
 {
 	if (!p->log_told)
 		parser_note(p, at, "log is skipped: VMA_TRACELEVEL and VMA_LOG_FILE say what is logged");
@@ -341,9 +343,9 @@ static void parse_line(struct parser *p)
 	else if (rules_is_keyword(word.text, word.len, "application-id"))
 		parse_application_id(p, at);
 	else if (rules_is_keyword(word.text, word.len, "log"))
-		skip_log(p, at);
+		parse_and_ignore_log_statement(p, at);
 	else
-		parser_fail(p, at, "'%s' is no statement: application-id or use", word_show(&word, shown));
+		parser_fail(p, at, "'%s' is no statement: application-id or use", word_to_printable_text(&word, shown));
 }
 
 static void parse_file(struct parser *p)

@@ -7,7 +7,7 @@
 /* Whether the text is this keyword, in any case. */
 bool rules_is_keyword(const char *text, size_t len, const char *keyword);
 /* -EINVAL: no role has this keyword. */
-int rules_role_find(const char *text, size_t len, enum vma_rules_role *role);
+int rules_parse_role_keyword(const char *text, size_t len, enum vma_rules_role *role);
 
 /* Whether the name matches the pattern: `*` stands for any bytes, `?` for one. */
 bool rules_wildcard_match(const char *pattern, size_t len, const char *name);

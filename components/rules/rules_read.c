@@ -43,7 +43,7 @@ static ssize_t read_file_up_to(int fd, char *to, size_t room)
 
 enum { ROOM = VMA_RULES_FILE_MAX + 1 }; /* a byte more shows that there are too many */
 
-static int read_text(int fd, char **text, size_t *size)
+static int rules_read_text_into_mapping(int fd, char **text, size_t *size)
 {
 	void *const map = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	ssize_t len;
@@ -74,14 +74,14 @@ int vma_rules_read(const char *path, char **text, size_t *size)
 	} else {
 		rc = syscall(SYS_fstat, fd, &st) == 0 ? rules_check_file_type(&st) : -errno;
 		if (rc == 0)
-			rc = read_text(fd, text, size);
+			rc = rules_read_text_into_mapping(fd, text, size);
 		syscall(SYS_close, fd);
 	}
 	errno = saved;
 	return rc;
 }
 
-void vma_rules_text_put(char *text)
+void vma_rules_text_unmap(char *text)
 {
 	if (text != NULL)
 		munmap(text, ROOM);

@@ -31,7 +31,7 @@ bool rules_is_keyword(const char *text, size_t len, const char *keyword)
 	return true;
 }
 
-int rules_role_find(const char *text, size_t len, enum vma_rules_role *role)
+int rules_parse_role_keyword(const char *text, size_t len, enum vma_rules_role *role)
 {
 	for (unsigned i = 0; i < VMA_RULES_ROLE_COUNT; i++) {
 		if (rules_is_keyword(text, len, roles[i].keyword)) {
@@ -44,7 +44,7 @@ int rules_role_find(const char *text, size_t len, enum vma_rules_role *role)
 
 int vma_rules_role_parse(const char *keyword, enum vma_rules_role *role)
 {
-	return rules_role_find(keyword, strlen(keyword), role);
+	return rules_parse_role_keyword(keyword, strlen(keyword), role);
 }
 
 const char *vma_rules_role_keyword(enum vma_rules_role role)
@@ -52,7 +52,7 @@ const char *vma_rules_role_keyword(enum vma_rules_role role)
 	return roles[role].keyword;
 }
 
-unsigned vma_rules_role_names(enum vma_rules_role role)
+unsigned vma_rules_role_address_count(enum vma_rules_role role)
 {
 	return roles[role].names;
 }

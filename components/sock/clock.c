@@ -29,7 +29,7 @@ struct clock {
 static __thread struct clock tsc_clock_of_thread __attribute__((tls_model("initial-exec")));
 
 /* What is far from what it was, or from what any counter does, says that one of the two stood still meanwhile. */
-static uint64_t tsc_rate_ns(uint64_t ns, uint64_t ticks, uint64_t before)
+static uint64_t tsc_ns_per_tick_or_zero_if_implausible(uint64_t ns, uint64_t ticks, uint64_t before)
 {
 	const uint64_t rate = ticks != 0 ? (uint64_t)(((unsigned __int128)ns << FRACTION) / ticks) : 0;
 	const bool differs = before != 0 && (rate > before + before / 256 || rate < before - before / 256);
@@ -44,7 +44,8 @@ static void clock_calibrate(struct clock *clock)
 	if (ns < (clock->rate != 0 ? CALIBRATE_NS : GOOD_NS))
 		return;
 	if (ns < 2 * CALIBRATE_NS) /* in a longer time much may have happened */
-		clock->rate = tsc_rate_ns(ns, clock->ticks - clock->since_ticks, clock->rate);
+		clock->rate =
+		        tsc_ns_per_tick_or_zero_if_implausible(ns, clock->ticks - clock->since_ticks, clock->rate);
 	clock->since_ticks = clock->ticks;
 	clock->since_ns = clock->ns;
 }

@@ -10,31 +10,31 @@
 
 enum { IN6_LEN_MIN = 24 }; /* without the scope: the kernel's SIN6_LEN_RFC2133 */
 
-int vma_copy_name(const void *own, socklen_t own_len, void *addr, socklen_t *len)
+int vma_copy_sockaddr_to_program(const void *own, socklen_t own_len, void *addr, socklen_t *len)
 {
 	socklen_t room;
 
-	if (vma_copy(&room, len, sizeof(room)) != 0)
+	if (vma_memcpy_or_efault(&room, len, sizeof(room)) != 0)
 		return -EFAULT;
 	if ((int)room < 0)
 		return -EINVAL;
 	if (room > own_len)
 		room = own_len;
-	if (room > 0 && vma_copy(addr, own, room) != 0)
+	if (room > 0 && vma_memcpy_or_efault(addr, own, room) != 0)
 		return -EFAULT;
-	return vma_copy(len, &own_len, sizeof(own_len));
+	return vma_memcpy_or_efault(len, &own_len, sizeof(own_len));
 }
 
 /* ---- the form inside ---- */
 
-static void name_unmap(union vma_name *name, uint32_t address)
+static void name_set_ipv4_keep_port(union vma_name *name, uint32_t address)
 {
 	const uint16_t port_be = name->in6.sin6_port;
 
 	name->in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port_be, .sin_addr.s_addr = address};
 }
 
-static void name_normalise(union vma_name *name)
+static void name_unmap_and_clear_padding(union vma_name *name)
 {
 	uint32_t address;
 
@@ -42,33 +42,33 @@ static void name_normalise(union vma_name *name)
 		memset(name->in.sin_zero, 0, sizeof(name->in.sin_zero));
 	} else if (name->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&name->in6.sin6_addr)) {
 		memcpy(&address, &name->in6.sin6_addr.s6_addr[12], sizeof(address));
-		name_unmap(name, address);
+		name_set_ipv4_keep_port(name, address);
 	}
 }
 
-int vma_name_read(int family, const struct sockaddr *addr, socklen_t len, union vma_name *name)
+int vma_name_copy_from_program_sockaddr(int family, const struct sockaddr *addr, socklen_t len, union vma_name *name)
 {
 	memset(name, 0, sizeof(*name));
 	if (len < sizeof(name->any.sa_family))
 		return -EINVAL;
-	if (vma_copy(name, addr, len < sizeof(*name) ? len : sizeof(*name)) != 0)
+	if (vma_memcpy_or_efault(name, addr, len < sizeof(*name) ? len : sizeof(*name)) != 0)
 		return -EFAULT;
 	if (name->any.sa_family != AF_INET && (name->any.sa_family != AF_INET6 || family != AF_INET6))
 		return -EAFNOSUPPORT;
 	if (len < (name->any.sa_family == AF_INET ? sizeof(name->in) : IN6_LEN_MIN))
 		return -EINVAL;
-	name_normalise(name);
+	name_unmap_and_clear_padding(name);
 	return 0;
 }
 
-bool vma_name_is_of(int family, const struct sockaddr *addr, socklen_t len)
+bool vma_sockaddr_is_of_family(int family, const struct sockaddr *addr, socklen_t len)
 {
 	sa_family_t given;
 
-	return len >= sizeof(given) && vma_copy(&given, addr, sizeof(given)) == 0 && given == family;
+	return len >= sizeof(given) && vma_memcpy_or_efault(&given, addr, sizeof(given)) == 0 && given == family;
 }
 
-struct sockaddr_in vma_name_in(const union vma_name *name)
+struct sockaddr_in vma_name_to_sockaddr_in(const union vma_name *name)
 {
 	if (name->any.sa_family == AF_INET6)
 		return (struct sockaddr_in){.sin_family = AF_INET6, .sin_port = name->in6.sin6_port};
@@ -77,7 +77,7 @@ struct sockaddr_in vma_name_in(const union vma_name *name)
 
 /* ---- the socket's ---- */
 
-struct in6_addr vma_name_mapped(uint32_t address)
+struct in6_addr vma_v4mapped_in6_addr(uint32_t address)
 {
 	struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
 
@@ -85,7 +85,7 @@ struct in6_addr vma_name_mapped(uint32_t address)
 	return mapped;
 }
 
-socklen_t vma_name_fill(int family, const struct sockaddr_in *in, union vma_name *name)
+socklen_t vma_name_fill_from_sockaddr_in(int family, const struct sockaddr_in *in, union vma_name *name)
 {
 	if (family != AF_INET6) {
 		name->in = *in;
@@ -93,41 +93,42 @@ socklen_t vma_name_fill(int family, const struct sockaddr_in *in, union vma_name
 	}
 	name->in6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = in->sin_port};
 	if (in->sin_addr.s_addr != INADDR_ANY)
-		name->in6.sin6_addr = vma_name_mapped(in->sin_addr.s_addr);
+		name->in6.sin6_addr = vma_v4mapped_in6_addr(in->sin_addr.s_addr);
 	return sizeof(name->in6);
 }
 
-int vma_name_give(int family, const struct sockaddr_in *in, struct sockaddr *addr, socklen_t *len)
+int vma_sockaddr_in_copy_to_program(int family, const struct sockaddr_in *in, struct sockaddr *addr, socklen_t *len)
 {
 	union vma_name name;
-	const socklen_t own_len = vma_name_fill(family, in, &name);
+	const socklen_t own_len = vma_name_fill_from_sockaddr_in(family, in, &name);
 
-	return vma_copy_name(&name, own_len, addr, len);
+	return vma_copy_sockaddr_to_program(&name, own_len, addr, len);
 }
 
 /* ---- the shadow ---- */
 
 static bool name_is_v6only(int fd)
 {
-	return vma_sock_get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0) != 0;
+	return vma_os_getsockopt_int_or(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0) != 0;
 }
 
-static void name_resolve_wildcard_family(int fd, union vma_name *name)
+static void name_turn_dual_stack_any_to_ipv4(int fd, union vma_name *name)
 {
 	if (name->any.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&name->in6.sin6_addr) && !name_is_v6only(fd))
-		name_unmap(name, INADDR_ANY);
+		name_set_ipv4_keep_port(name, INADDR_ANY);
 }
 
-int vma_name_read_local(int fd, int family, const struct sockaddr *addr, socklen_t len, union vma_name *name)
+int vma_name_copy_from_program_for_bind(int fd, int family, const struct sockaddr *addr, socklen_t len,
+                                        union vma_name *name)
 {
-	const int rc = vma_name_read(family, addr, len, name);
+	const int rc = vma_name_copy_from_program_sockaddr(family, addr, len, name);
 
 	if (rc == 0)
-		name_resolve_wildcard_family(fd, name);
+		name_turn_dual_stack_any_to_ipv4(fd, name);
 	return rc;
 }
 
-int vma_shadow_name(int fd, union vma_name *name, int *family)
+int vma_shadow_getsockname(int fd, union vma_name *name, int *family)
 {
 	socklen_t len = sizeof(*name);
 
@@ -136,26 +137,26 @@ int vma_shadow_name(int fd, union vma_name *name, int *family)
 		return -errno;
 	if (family != NULL)
 		*family = name->any.sa_family;
-	name_normalise(name);
-	name_resolve_wildcard_family(fd, name);
+	name_unmap_and_clear_padding(name);
+	name_turn_dual_stack_any_to_ipv4(fd, name);
 	return 0;
 }
 
-int vma_shadow_peer(int fd, union vma_name *name)
+int vma_shadow_getpeername(int fd, union vma_name *name)
 {
 	socklen_t len = sizeof(*name);
 
 	memset(name, 0, sizeof(*name));
 	if (vma_os.getpeername(fd, &name->any, &len) != 0)
 		return -errno;
-	name_normalise(name);
+	name_unmap_and_clear_padding(name);
 	return 0;
 }
 
 int vma_shadow_bind(int fd, int family, const struct sockaddr_in *in)
 {
 	union vma_name name;
-	const socklen_t len = vma_name_fill(family, in, &name);
+	const socklen_t len = vma_name_fill_from_sockaddr_in(family, in, &name);
 
 	return vma_os.bind(fd, &name.any, len) != 0 ? -errno : 0;
 }
@@ -163,7 +164,7 @@ int vma_shadow_bind(int fd, int family, const struct sockaddr_in *in)
 int vma_shadow_connect(int fd, int family, const struct sockaddr_in *in)
 {
 	union vma_name name;
-	const socklen_t len = vma_name_fill(family, in, &name);
+	const socklen_t len = vma_name_fill_from_sockaddr_in(family, in, &name);
 
 	return syscall(SYS_connect, fd, &name.any, len) != 0 ? -errno : 0;
 }

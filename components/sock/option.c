@@ -1,7 +1,7 @@
 /* option.c - what the kernel says of a socket when it is asked. */
 #include <vma/sock_os.h>
 
-int vma_sock_get_int(int fd, int level, int name, int otherwise)
+int vma_os_getsockopt_int_or(int fd, int level, int name, int otherwise)
 {
 	int value = 0;
 	socklen_t len = sizeof(value);

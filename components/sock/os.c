@@ -13,7 +13,7 @@
 
 #include <vma/sock_os.h>
 
-static void resolve_os_calls(void);
+static void resolve_all_libc_functions(void);
 
 #define X(type, name, parameters, arguments)                                                                           \
 	static type lacking_##name parameters                                                                          \
@@ -23,7 +23,7 @@ static void resolve_os_calls(void);
 	}                                                                                                              \
 	static type boot_##name parameters                                                                             \
 	{                                                                                                              \
-		resolve_os_calls();                                                                                    \
+		resolve_all_libc_functions();                                                                          \
 		return vma_os.name arguments;                                                                          \
 	}
 #pragma GCC diagnostic push
@@ -39,7 +39,7 @@ struct vma_os vma_os = {
 };
 
 /* dlopen only where it is needed: it allocates, and an allocator may be what boots us. */
-static void *find_os_call(const char *name)
+static void *find_libc_function_to_forward_to(const char *name)
 {
 	static _Atomic(void *) libc;
 	void *found = dlsym(RTLD_NEXT, name), *handle;
@@ -54,13 +54,13 @@ static void *find_os_call(const char *name)
 	return handle == NULL ? NULL : dlsym(handle, name);
 }
 
-static void resolve_os_calls(void)
+static void resolve_all_libc_functions(void)
 {
 	int saved = errno;
 
 #define X(type, name, parameters, arguments)                                                                           \
 	{                                                                                                              \
-		void *found = find_os_call(#name);                                                                     \
+		void *found = find_libc_function_to_forward_to(#name);                                                 \
 		__atomic_store_n((void **)&vma_os.name, found != NULL ? found : (void *)lacking_##name,                \
 		                 __ATOMIC_RELEASE);                                                                    \
 	}

@@ -10,7 +10,7 @@ uint64_t vma_sock_timeout_ns(int fd, int name, const void *value)
 	socklen_t len = sizeof(deferred_signals);
 
 	/* A negative one is none to the kernel's getsockopt, and not to wait at all in its calls. */
-	if (vma_copy(&given, value, sizeof(given)) == 0 && given.tv_sec < 0)
+	if (vma_memcpy_or_efault(&given, value, sizeof(given)) == 0 && given.tv_sec < 0)
 		return 0;
 	if (vma_os.getsockopt(fd, SOL_SOCKET, name, &deferred_signals, &len) != 0 ||
 	    (deferred_signals.tv_sec == 0 && deferred_signals.tv_usec == 0))

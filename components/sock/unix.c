@@ -23,7 +23,7 @@ static socklen_t unix_abstract_sockaddr(const char *text, struct sockaddr_un *na
 }
 
 /* It tells of each sender from its first message on, because nobody can send to it before it has a name. */
-static int create_named_socket(void)
+static int create_passcred_unix_dgram_socket(void)
 {
 	const int fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
 
@@ -40,12 +40,12 @@ int vma_unix_bind_abstract(const char *text)
 {
 	struct sockaddr_un name;
 	const socklen_t len = unix_abstract_sockaddr(text, &name);
-	const int fd = create_named_socket();
+	const int fd = create_passcred_unix_dgram_socket();
 	int guarded, rc;
 
 	if (fd < 0)
 		return fd;
-	guarded = vma_fd_guard(fd);
+	guarded = vma_fd_move_high_and_guard(fd);
 	if (guarded < 0) {
 		syscall(SYS_close, fd);
 		return guarded;
@@ -57,10 +57,10 @@ int vma_unix_bind_abstract(const char *text)
 	return rc;
 }
 
-int vma_unix_open(void)
+int vma_unix_open_autobound_dgram(void)
 {
 	const sa_family_t any = AF_UNIX;
-	const int fd = create_named_socket();
+	const int fd = create_passcred_unix_dgram_socket();
 	int rc;
 
 	if (fd < 0 || syscall(SYS_bind, fd, &any, sizeof(any)) == 0)
@@ -70,17 +70,17 @@ int vma_unix_open(void)
 	return rc;
 }
 
-void vma_unix_address(const char *text, struct vma_unix_message *message)
+void vma_unix_set_abstract_dest(const char *text, struct vma_unix_message *message)
 {
 	message->name_len = unix_abstract_sockaddr(text, &message->name);
 }
 
-int vma_unix_connect(const char *text)
+int vma_unix_connect_abstract(const char *text)
 {
 	const sa_family_t any = AF_UNIX;
 	struct sockaddr_un name;
 	const socklen_t len = unix_abstract_sockaddr(text, &name);
-	const int fd = create_named_socket();
+	const int fd = create_passcred_unix_dgram_socket();
 	int rc;
 
 	if (fd < 0)
@@ -92,7 +92,7 @@ int vma_unix_connect(const char *text)
 	return rc;
 }
 
-bool vma_unix_await(int fd, short events, uint64_t deadline_ns)
+bool vma_unix_poll_until_deadline(int fd, short events, uint64_t deadline_ns)
 {
 	struct pollfd poll = {.fd = fd, .events = events};
 
@@ -136,7 +136,7 @@ static void unix_read_sender_and_fd(struct msghdr *msg, struct vma_unix_cred *se
 	}
 }
 
-int vma_unix_peek(int fd, struct vma_unix_cred *sender)
+int vma_unix_peek_sender_cred(int fd, struct vma_unix_cred *sender)
 {
 	union control control;
 	struct msghdr msg = {.msg_control = &control, .msg_controllen = SENDER_BYTES};
@@ -148,13 +148,13 @@ int vma_unix_peek(int fd, struct vma_unix_cred *sender)
 	return 0;
 }
 
-bool vma_unix_is_trusted(const struct vma_unix_cred *sender)
+bool vma_unix_sender_is_root_or_self(const struct vma_unix_cred *sender)
 {
 	return sender->uid == 0 || sender->uid == (uid_t)syscall(SYS_geteuid) ||
 	       sender->uid == (uid_t)syscall(SYS_getuid);
 }
 
-int vma_unix_receive(int fd, struct vma_unix_message *message, bool wants_fd)
+int vma_unix_recv_with_sender_and_fd(int fd, struct vma_unix_message *message, bool wants_fd)
 {
 	struct iovec iov = {.iov_base = message->data, .iov_len = message->size};
 	union control control;

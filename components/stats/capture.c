@@ -44,7 +44,7 @@ static void capture_sink_next_slot(struct capture_sink *sink)
 	sink->given_up = !capture_slot_claim(sink->slot, sink->number);
 }
 
-static void capture_sink_flush(struct capture_sink *sink)
+static void capture_sink_store_word_in_slot(struct capture_sink *sink)
 {
 	if (sink->words == CAPTURE_WORDS && !sink->given_up)
 		capture_sink_next_slot(sink);
@@ -66,14 +66,14 @@ static void capture_sink_write(struct capture_sink *sink, const void *data, size
 		from += part;
 		n -= part;
 		if (sink->bytes == sizeof(sink->word))
-			capture_sink_flush(sink);
+			capture_sink_store_word_in_slot(sink);
 	}
 }
 
-static void capture_sink_end(struct capture_sink *sink)
+static void capture_sink_finish_record(struct capture_sink *sink)
 {
 	if (sink->bytes != 0)
-		capture_sink_flush(sink);
+		capture_sink_store_word_in_slot(sink);
 	if (sink->number != sink->first && !sink->given_up)
 		capture_slot_finish(sink->slot, sink->number, CAPTURE_MORE);
 	capture_slot_finish(capture_slot_of(sink->capture, sink->first), sink->first,
@@ -91,14 +91,15 @@ static uint16_t bytes_to_capture(const struct vma_capture *capture, const struct
 	return (uint16_t)(bytes < most ? bytes : most);
 }
 
-void vma_capture_put(struct vma_capture *capture, struct vma_capture_info *info, const struct iovec *pieces, unsigned n)
+void vma_capture_write_packet(struct vma_capture *capture, struct vma_capture_info *info, const struct iovec *pieces,
+                              unsigned n)
 {
 	struct capture_sink sink = {.capture = capture};
 	uint64_t slots;
 	size_t left;
 
 	info->captured = bytes_to_capture(capture, pieces, n);
-	slots = capture_slots_of(info->captured);
+	slots = capture_slots_needed_for_bytes(info->captured);
 	sink.first = sink.number = atomic_fetch_add_explicit(&capture->head, slots, memory_order_relaxed);
 	if (slots > 1)
 		atomic_fetch_add_explicit(&capture->more, slots - 1, memory_order_relaxed);
@@ -113,7 +114,7 @@ void vma_capture_put(struct vma_capture *capture, struct vma_capture_info *info,
 		capture_sink_write(&sink, pieces[i].iov_base, part);
 		left -= part;
 	}
-	capture_sink_end(&sink);
+	capture_sink_finish_record(&sink);
 }
 
 bool vma_capture_wanted(const struct vma_capture *capture)

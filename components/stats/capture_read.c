@@ -25,7 +25,7 @@ int vma_capture_open_memory(const void *memory, struct vma_capture_reader **out)
 	return 0;
 }
 
-uint64_t vma_capture_grants(const struct vma_capture_reader *reader)
+uint64_t vma_capture_grant_count(const struct vma_capture_reader *reader)
 {
 	return atomic_load_explicit(&reader->ring->grants, memory_order_acquire);
 }
@@ -39,7 +39,7 @@ static bool capture_slot_copy(const struct capture_slot *slot, uint64_t state, s
 }
 
 /* The frame of the record that begins with slot `number`; the first words of a slot's copy are its own. */
-static bool frame_copy(const struct vma_capture *ring, uint64_t number, uint32_t captured, uint8_t *data)
+static bool capture_frame_copy(const struct vma_capture *ring, uint64_t number, uint32_t captured, uint8_t *data)
 {
 	uint64_t words[CAPTURE_WORDS], state = CAPTURE_STATES * number + CAPTURE_FIRST;
 	size_t at = CAPTURE_INFO_WORDS;
@@ -61,8 +61,8 @@ static bool frame_copy(const struct vma_capture *ring, uint64_t number, uint32_t
 
 /* The record that begins with slot `number`, of those before `head`: how many slots it has; 0: it has been overwritten
  * meanwhile, or is no record. */
-static uint64_t record_copy(const struct vma_capture *ring, uint64_t number, uint64_t head,
-                            struct vma_capture_info *info, uint8_t *data)
+static uint64_t capture_record_copy(const struct vma_capture *ring, uint64_t number, uint64_t head,
+                                    struct vma_capture_info *info, uint8_t *data)
 {
 	uint64_t words[CAPTURE_INFO_WORDS];
 
@@ -71,13 +71,14 @@ static uint64_t record_copy(const struct vma_capture *ring, uint64_t number, uin
 		return 0;
 	memcpy(info, words, sizeof(*info));
 	if (info->kind >= VMA_CAPTURE_KINDS || info->captured > info->len ||
-	    capture_slots_of(info->captured) > head - number || !frame_copy(ring, number, info->captured, data))
+	    capture_slots_needed_for_bytes(info->captured) > head - number ||
+	    !capture_frame_copy(ring, number, info->captured, data))
 		return 0;
 	info->text[sizeof(info->text) - 1] = '\0';
 	for (char *c = info->text; *c != '\0'; c++)
 		if (*c < ' ' || *c > '~')
 			*c = '?';
-	return capture_slots_of(info->captured);
+	return capture_slots_needed_for_bytes(info->captured);
 }
 
 /* Whether slot `next` may still come. A writer that gave it up leaves the slot as it was. */
@@ -110,7 +111,7 @@ int vma_capture_next(struct vma_capture_reader *reader, uint64_t now_ns, struct 
 		if (state < CAPTURE_STATES * reader->next + CAPTURE_FIRST && capture_slot_may_complete(reader, now_ns))
 			return 0;
 		if (state == CAPTURE_STATES * reader->next + CAPTURE_FIRST)
-			slots = record_copy(ring, reader->next, head, info, data);
+			slots = capture_record_copy(ring, reader->next, head, info, data);
 		if (slots != 0) {
 			reader->next += slots;
 			reader->more += slots - 1;

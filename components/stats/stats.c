@@ -21,7 +21,7 @@ static int stats_map_private(struct vma_stats *stats)
 	return 0;
 }
 
-static void fill_header(struct stats_segment *segment, uint64_t cookie)
+static void stats_init_segment_header(struct stats_segment *segment, uint64_t cookie)
 {
 	stats_header_fill(&segment->header);
 	stats_retired_init(segment);
@@ -34,7 +34,7 @@ static void fill_header(struct stats_segment *segment, uint64_t cookie)
  * File, memory and pipe; the file says where the others are when they are ready. If the kernel gives this process no
  * memfd, it cannot be offloaded at all, and is told so where that is found: not here as well.
  */
-static int stats_map_shared(struct vma_stats *stats, const char *dir, enum vma_log_level *level)
+static int stats_create_shared_memory_and_file(struct vma_stats *stats, const char *dir, enum vma_log_level *level)
 {
 	struct stats_locator locator = {.magic = STATS_MAGIC, .version = STATS_VERSION, .pid = getpid()};
 	int rc = stats_file_create(&stats->file, dir);
@@ -50,7 +50,7 @@ static int stats_map_shared(struct vma_stats *stats, const char *dir, enum vma_l
 	if (rc == 0 && syscall(SYS_getrandom, &locator.cookie, sizeof(locator.cookie), 0U) < 0)
 		rc = -errno;
 	if (rc == 0) {
-		fill_header(stats->segment, locator.cookie);
+		stats_init_segment_header(stats->segment, locator.cookie);
 		locator.memory_fd = stats->memory.fd;
 		locator.memory_ino = stats->memory.ino;
 		locator.request_fd = stats->requests.fd;
@@ -60,8 +60,8 @@ static int stats_map_shared(struct vma_stats *stats, const char *dir, enum vma_l
 	if (rc == 0)
 		return 0;
 	stats_file_remove(&stats->file);
-	stats_fd_close(&stats->memory);
-	stats_fd_close(&stats->requests);
+	stats_fd_close_if_still_ours(&stats->memory);
+	stats_fd_close_if_still_ours(&stats->requests);
 	if (stats->segment != NULL)
 		munmap(stats->segment, sizeof(*stats->segment));
 	stats->segment = NULL;
@@ -78,7 +78,7 @@ int vma_stats_create(const char *dir, struct vma_stats **out)
 		return -ENOMEM;
 	stats->file.held.fd = stats->memory.fd = stats->requests.fd = stats->capture_memory.fd = -1;
 	if (dir != NULL && dir[0] != '\0') {
-		rc = stats_map_shared(stats, dir, &level);
+		rc = stats_create_shared_memory_and_file(stats, dir, &level);
 		if (rc < 0)
 			vma_log_once(level, "cannot create the statistics file %s: %s; vma_stats will not see %s",
 			             stats->file.path, strerrordesc_np(-rc), "this process");
@@ -89,7 +89,7 @@ int vma_stats_create(const char *dir, struct vma_stats **out)
 			free(stats);
 			return rc;
 		}
-		fill_header(stats->segment, 0);
+		stats_init_segment_header(stats->segment, 0);
 	}
 	*out = stats;
 	return 0;
@@ -101,14 +101,14 @@ void vma_stats_remove_file(struct vma_stats *stats)
 	stats_file_remove(&stats->file);
 }
 
-__attribute__((cold)) void vma_stats_forked(struct vma_stats *stats)
+__attribute__((cold)) void vma_stats_detach_from_parent_after_fork(struct vma_stats *stats)
 {
 	if (stats->memory.fd < 0)
 		return;
-	stats_fd_close(&stats->file.held);
-	stats_fd_close(&stats->memory);
-	stats_fd_close(&stats->requests);
-	stats_fd_close(&stats->capture_memory);
+	stats_fd_close_if_still_ours(&stats->file.held);
+	stats_fd_close_if_still_ours(&stats->memory);
+	stats_fd_close_if_still_ours(&stats->requests);
+	stats_fd_close_if_still_ours(&stats->capture_memory);
 	if (stats->capture != NULL) /* the parent's still */
 		munmap(stats->capture, VMA_CAPTURE_BYTES);
 	stats->capture = NULL;
@@ -138,9 +138,9 @@ void vma_stats_destroy(struct vma_stats *stats)
 	if (stats == NULL)
 		return;
 	stats_file_remove(&stats->file);
-	stats_fd_close(&stats->memory);
-	stats_fd_close(&stats->requests);
-	stats_fd_close(&stats->capture_memory);
+	stats_fd_close_if_still_ours(&stats->memory);
+	stats_fd_close_if_still_ours(&stats->requests);
+	stats_fd_close_if_still_ours(&stats->capture_memory);
 	if (stats->capture != NULL)
 		munmap(stats->capture, VMA_CAPTURE_BYTES);
 	munmap(stats->segment, sizeof(*stats->segment));

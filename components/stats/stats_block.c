@@ -65,7 +65,7 @@ static void stats_entry_set_name(struct stats_entry *entry, const char *name)
 		atomic_store_explicit(&entry->name[i], words[i], memory_order_release);
 }
 
-static void *private_block(void)
+static void *stats_alloc_private_block(void)
 {
 	void *block = aligned_alloc(VMA_STATS_ALIGN, sizeof(union stats_any_block));
 
@@ -79,7 +79,7 @@ void *vma_stats_block_alloc(struct vma_stats *stats, enum vma_stats_type type, c
 	struct stats_entry *entry;
 
 	if (i == NO_BLOCK)
-		return private_block();
+		return stats_alloc_private_block();
 	entry = &stats->segment->entries[i];
 	words = (_Atomic uint64_t *)&stats->segment->blocks[i];
 	stats_entry_write_begin(entry);
@@ -103,7 +103,7 @@ void stats_retired_init(struct stats_segment *segment)
 }
 
 /* Adds what a block has counted since it was zeroed. Several threads may drop blocks of a type at once. */
-static void retire_counts(struct stats_segment *segment, size_t place)
+static void stats_add_block_to_retired_counts(struct stats_segment *segment, size_t place)
 {
 	const struct stats_entry *entry = &segment->entries[place];
 	const enum vma_stats_type type = (enum vma_stats_type)atomic_load_explicit(&entry->type, memory_order_relaxed);
@@ -113,15 +113,15 @@ static void retire_counts(struct stats_segment *segment, size_t place)
 	const _Atomic uint64_t *const base = (const _Atomic uint64_t *)&segment->bases[place];
 	_Atomic uint64_t *const retired = (_Atomic uint64_t *)&segment->blocks[STATS_RETIRED(type)];
 	size_t count;
-	const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+	const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
 
 	for (size_t i = 0; i < count; i++) {
 		const size_t word = fields[i].offset / sizeof(uint64_t);
-		uint64_t value = vma_stats_read(&words[word]);
+		uint64_t value = vma_stats_read_counter(&words[word]);
 
 		if (fields[i].kind != VMA_STATS_COUNT || value == 0)
 			continue;
-		value -= has_base ? vma_stats_read(&base[word]) : 0;
+		value -= has_base ? vma_stats_read_counter(&base[word]) : 0;
 		atomic_fetch_add_explicit(&retired[word], value, memory_order_release);
 	}
 }
@@ -145,7 +145,7 @@ void vma_stats_block_free(struct vma_stats *stats, void *block)
 	i = (size_t)(mine - stats->segment->blocks);
 	entry = &stats->segment->entries[i];
 	atomic_fetch_add_explicit(&stats->segment->drops.begun, 1, memory_order_relaxed);
-	retire_counts(stats->segment, i);
+	stats_add_block_to_retired_counts(stats->segment, i);
 	stats_entry_write_begin(entry);
 	atomic_store_explicit(&entry->type, VMA_STATS_TYPE_FREE, memory_order_release);
 	stats_entry_write_end(entry);

@@ -5,7 +5,7 @@
 
 #define TRIES 8 /* per block, while it changes hands; then it is passed over */
 
-static void stats_copy_name(struct vma_stats_item *out, const struct stats_entry *entry)
+static void stats_copy_printable_entry_name(struct vma_stats_item *out, const struct stats_entry *entry)
 {
 	uint64_t words[STATS_NAME_WORDS];
 
@@ -18,7 +18,7 @@ static void stats_copy_name(struct vma_stats_item *out, const struct stats_entry
 			*c = '?';
 }
 
-static void copy_words(void *to, const void *from)
+static void stats_copy_block_words_atomically(void *to, const void *from)
 {
 	const _Atomic uint64_t *words = from;
 	uint64_t copy[STATS_BLOCK_WORDS];
@@ -28,20 +28,21 @@ static void copy_words(void *to, const void *from)
 	memcpy(to, copy, sizeof(copy));
 }
 
-static _Atomic uint64_t *counter_of(const void *block, const struct vma_stats_field *field)
+static _Atomic uint64_t *stats_counter_of_field(const void *block, const struct vma_stats_field *field)
 {
 	return (_Atomic uint64_t *)((uintptr_t)block + field->offset);
 }
 
 /* A counter that is less than its base was read while the base was being made. */
-static void subtract_base(enum vma_stats_type type, void *block, const void *base)
+static void stats_subtract_base_counters(enum vma_stats_type type, void *block, const void *base)
 {
 	size_t count;
-	const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+	const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
 
 	for (size_t i = 0; i < count; i++) {
-		_Atomic uint64_t *counter = counter_of(block, &fields[i]);
-		const uint64_t value = vma_stats_read(counter), then = vma_stats_read(counter_of(base, &fields[i]));
+		_Atomic uint64_t *counter = stats_counter_of_field(block, &fields[i]);
+		const uint64_t value = vma_stats_read_counter(counter),
+		               then = vma_stats_read_counter(stats_counter_of_field(base, &fields[i]));
 
 		if (fields[i].kind == VMA_STATS_COUNT && then <= value)
 			vma_stats_set(counter, value - then);
@@ -54,7 +55,7 @@ static void subtract_base(enum vma_stats_type type, void *block, const void *bas
  * acquires, so the second look at the sequence is not older than any of them: whoever read a value of the next owner
  * reads the next owner's sequence too.
  */
-bool stats_copy_place(const struct stats_segment *segment, size_t place, struct vma_stats_item *out)
+bool stats_copy_entry_consistently(const struct stats_segment *segment, size_t place, struct vma_stats_item *out)
 {
 	const struct stats_entry *entry = &segment->entries[place];
 
@@ -68,35 +69,35 @@ bool stats_copy_place(const struct stats_segment *segment, size_t place, struct 
 			continue;
 		if (type == VMA_STATS_TYPE_FREE || type >= VMA_STATS_TYPE_COUNT)
 			return false;
-		stats_copy_name(out, entry);
+		stats_copy_printable_entry_name(out, entry);
 		has_base = atomic_load_explicit(&entry->based, memory_order_acquire) == sequence;
 		if (has_base)
-			copy_words(&base, &segment->bases[place]);
-		copy_words(out->words, &segment->blocks[place]);
+			stats_copy_block_words_atomically(&base, &segment->bases[place]);
+		stats_copy_block_words_atomically(out->words, &segment->blocks[place]);
 		if (atomic_load_explicit(&entry->sequence, memory_order_relaxed) != sequence)
 			continue;
 		out->type = (enum vma_stats_type)type;
 		out->place = (uint32_t)place;
 		out->sequence = sequence;
 		if (has_base)
-			subtract_base(out->type, out->words, &base);
+			stats_subtract_base_counters(out->type, out->words, &base);
 		return true;
 	}
 	return false;
 }
 
-void vma_stats_copy(const struct vma_stats *stats, enum vma_stats_type type, const void *block, void *out)
+void vma_stats_copy_block(const struct vma_stats *stats, enum vma_stats_type type, const void *block, void *out)
 {
 	const union stats_any_block *mine = block;
 	struct vma_stats_item item;
 
 	if (stats != NULL && mine >= stats->segment->blocks && mine < stats->segment->blocks + STATS_BLOCKS &&
-	    stats_copy_place(stats->segment, (size_t)(mine - stats->segment->blocks), &item)) {
-		memcpy(out, item.words, stats_type_bytes(type));
+	    stats_copy_entry_consistently(stats->segment, (size_t)(mine - stats->segment->blocks), &item)) {
+		memcpy(out, item.words, stats_type_block_size(type));
 		return;
 	}
-	memcpy(item.words, block, stats_type_bytes(type));
-	memcpy(out, item.words, stats_type_bytes(type));
+	memcpy(item.words, block, stats_type_block_size(type));
+	memcpy(out, item.words, stats_type_block_size(type));
 }
 
 void vma_stats_for_each_block(const struct vma_stats *stats, enum vma_stats_type type,
@@ -105,6 +106,6 @@ void vma_stats_for_each_block(const struct vma_stats *stats, enum vma_stats_type
 	struct vma_stats_item item;
 
 	for (size_t place = 0; place < STATS_BLOCKS; place++)
-		if (stats_copy_place(stats->segment, place, &item) && item.type == type)
+		if (stats_copy_entry_consistently(stats->segment, place, &item) && item.type == type)
 			fn(arg, item.words);
 }

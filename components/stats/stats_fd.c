@@ -14,7 +14,7 @@
 #define FD_MIN 1000 /* out of the way of programs that count on small numbers */
 
 /* Takes fd over, also if it fails. A lock belongs to the open file, which lives on under the new number. */
-int stats_fd_keep(struct stats_fd *held, int fd)
+int stats_fd_take_over_and_move_high(struct stats_fd *held, int fd)
 {
 	const long high = syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FD_MIN);
 	struct stat st;
@@ -34,7 +34,7 @@ int stats_fd_keep(struct stats_fd *held, int fd)
 }
 
 /* The number may be the program's by now: it closed all that it did not know. */
-void stats_fd_close(struct stats_fd *held)
+void stats_fd_close_if_still_ours(struct stats_fd *held)
 {
 	struct stat st;
 

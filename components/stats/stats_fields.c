@@ -74,7 +74,7 @@ static bool stats_type_is_known(enum vma_stats_type type)
 	return (unsigned)type > VMA_STATS_TYPE_FREE && (unsigned)type < VMA_STATS_TYPE_COUNT;
 }
 
-const struct vma_stats_field *vma_stats_fields(enum vma_stats_type type, size_t *count)
+const struct vma_stats_field *vma_stats_fields_of_type(enum vma_stats_type type, size_t *count)
 {
 	*count = stats_type_is_known(type) ? types[type].count : 0;
 	return stats_type_is_known(type) ? types[type].fields : NULL;
@@ -85,7 +85,7 @@ const char *vma_stats_type_name(enum vma_stats_type type)
 	return stats_type_is_known(type) ? stats_type_names[type] : NULL;
 }
 
-size_t stats_type_bytes(enum vma_stats_type type)
+size_t stats_type_block_size(enum vma_stats_type type)
 {
 	return stats_type_is_known(type) ? stats_type_sizes[type] : 0;
 }
@@ -98,7 +98,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t len) /* FNV-
 }
 
 /* Two builds whose lists differ in any name, order or place differ here: nobody has to count versions by hand. */
-static uint64_t hash_fields(void)
+static uint64_t stats_hash_of_field_layout(void)
 {
 	uint64_t hash = 0xcbf29ce484222325u;
 
@@ -115,7 +115,7 @@ static uint64_t hash_fields(void)
 
 void stats_header_fill(struct stats_header *header)
 {
-	header->fields_hash = hash_fields();
+	header->fields_hash = stats_hash_of_field_layout();
 	header->file_bytes = sizeof(struct stats_segment);
 	header->version = STATS_VERSION;
 	header->header_bytes = sizeof(struct stats_header);

@@ -59,7 +59,7 @@ int stats_file_remove_leftover(const char *path)
 
 /*
  * A process that has executed another program keeps its pid, and what that program had forked a moment before may still
- * hold the lock: until its first instructions (vma_stats_forked).
+ * hold the lock: until its first instructions (vma_stats_detach_from_parent_after_fork).
  */
 static int remove_own_leftover(const char *path)
 {
@@ -120,7 +120,7 @@ int stats_file_create(struct stats_file *file, const char *dir)
 	fd = create_locked(file->path, &st);
 	if (fd < 0)
 		return fd;
-	rc = stats_fd_keep(&file->held, fd);
+	rc = stats_fd_take_over_and_move_high(&file->held, fd);
 	if (rc < 0)
 		unlink(file->path);
 	return rc;
@@ -149,5 +149,5 @@ void stats_file_remove(struct stats_file *file)
 	/* The path may be somebody else's by now (chroot). */
 	if (file->owner == getpid() && path_names_same_file(file->path, &ours))
 		unlink(file->path);
-	stats_fd_close(&file->held);
+	stats_fd_close_if_still_ours(&file->held);
 }

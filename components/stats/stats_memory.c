@@ -84,7 +84,7 @@ int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment)
 	}
 	rc = stats_memfd_seal(fd);
 	if (rc == 0)
-		rc = stats_fd_keep(memory, fd);
+		rc = stats_fd_take_over_and_move_high(memory, fd);
 	else
 		syscall(SYS_close, fd);
 	if (rc < 0)
@@ -122,7 +122,7 @@ static int capture_create(struct stats_fd *memory, struct vma_capture **out)
 	if (rc < 0)
 		syscall(SYS_close, fd);
 	else
-		rc = stats_fd_keep(memory, fd);
+		rc = stats_fd_take_over_and_move_high(memory, fd);
 	if (rc < 0) {
 		if (capture != NULL)
 			munmap(capture, sizeof(*capture));
@@ -137,7 +137,7 @@ static void capture_destroy(struct vma_stats *stats)
 	munmap(stats->capture, sizeof(*stats->capture));
 	stats->capture = NULL;
 	stats->capture_ready = 0;
-	stats_fd_close(&stats->capture_memory);
+	stats_fd_close_if_still_ours(&stats->capture_memory);
 }
 
 /*
@@ -237,7 +237,7 @@ int stats_requests_create(struct stats_fd *requests)
 	if (syscall(SYS_pipe2, ends, O_CLOEXEC | O_NONBLOCK) < 0)
 		return -errno;
 	syscall(SYS_close, ends[1]);
-	return stats_fd_keep(requests, ends[0]);
+	return stats_fd_take_over_and_move_high(requests, ends[0]);
 }
 
 bool vma_stats_next_request(struct vma_stats *stats, struct vma_stats_request *out)

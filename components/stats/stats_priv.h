@@ -126,7 +126,7 @@ void stats_retired_init(struct stats_segment *segment);
 
 /* The header that belongs to this build, without magic, pid and cookie. */
 void stats_header_fill(struct stats_header *header);
-size_t stats_type_bytes(enum vma_stats_type type);
+size_t stats_type_block_size(enum vma_stats_type type);
 
 /* Makes DIR/vmastat.PID, empty and locked. A leftover of a dead process is replaced. 0 or -errno. */
 int stats_file_create(struct stats_file *file, const char *dir);
@@ -136,14 +136,14 @@ int stats_file_publish(struct stats_file *file, const struct stats_locator *loca
 void stats_file_remove(struct stats_file *file);
 
 /* stats_fd.c: out of the way of the program's small numbers. */
-int stats_fd_keep(struct stats_fd *held, int fd);
-void stats_fd_close(struct stats_fd *held);
+int stats_fd_take_over_and_move_high(struct stats_fd *held, int fd);
+void stats_fd_close_if_still_ours(struct stats_fd *held);
 
 /* stats_memory.c: the sealed memory, and its mapping; and the pipe. 0 or -errno. */
 int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment);
 int stats_requests_create(struct stats_fd *requests);
 
 /* stats_copy.c. The block at this place as readers see it: true, and *sequence is the entry's that it belongs to. */
-bool stats_copy_place(const struct stats_segment *segment, size_t place, struct vma_stats_item *out);
+bool stats_copy_entry_consistently(const struct stats_segment *segment, size_t place, struct vma_stats_item *out);
 
 #endif

@@ -26,16 +26,16 @@ static const struct vma_stats_item *stats_item_find_same(const struct vma_stats_
 static void subtract_item(struct vma_stats_item *item, const struct vma_stats_item *then)
 {
 	size_t count;
-	const struct vma_stats_field *fields = vma_stats_fields(item->type, &count);
+	const struct vma_stats_field *fields = vma_stats_fields_of_type(item->type, &count);
 
 	for (size_t i = 0; i < count; i++) {
 		const size_t word = fields[i].offset / sizeof(uint64_t);
 		_Atomic uint64_t *counter = item->words + word;
-		const uint64_t was = vma_stats_read(then->words + word);
+		const uint64_t was = vma_stats_read_counter(then->words + word);
 
 		/* It was zeroed meanwhile, if it is less. */
-		if (fields[i].kind == VMA_STATS_COUNT && was <= vma_stats_read(counter))
-			vma_stats_set(counter, vma_stats_read(counter) - was);
+		if (fields[i].kind == VMA_STATS_COUNT && was <= vma_stats_read_counter(counter))
+			vma_stats_set(counter, vma_stats_read_counter(counter) - was);
 	}
 }
 
@@ -64,7 +64,7 @@ const struct vma_stats_item *vma_stats_snapshot_find(const struct vma_stats_snap
 }
 
 /* Whether a process holds the file's lock. */
-static bool file_is_live(const char *path)
+static bool stats_file_is_locked_by_process(const char *path)
 {
 	long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	bool live;
@@ -83,7 +83,7 @@ static int compare_pids(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
-int vma_stats_list(const char *dir, bool clean, pid_t *pids, unsigned most)
+int vma_stats_list_live_pids(const char *dir, bool clean, pid_t *pids, unsigned most)
 {
 	const struct dirent *entry;
 	char path[PATH_MAX];
@@ -97,7 +97,7 @@ int vma_stats_list(const char *dir, bool clean, pid_t *pids, unsigned most)
 
 		if (pid == 0 || (size_t)snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name) >= sizeof(path))
 			continue;
-		if (file_is_live(path))
+		if (stats_file_is_locked_by_process(path))
 			pids[n++] = pid;
 		else if (clean)
 			stats_file_remove_leftover(path);

@@ -22,7 +22,7 @@ pid_t stats_file_pid(const char *name)
 	return value > 0 && value <= INT_MAX ? (pid_t)value : 0;
 }
 
-int vma_stats_sweep(const char *dir, long *at)
+int vma_stats_remove_leftover_files(const char *dir, long *at)
 {
 	const struct dirent *entry = NULL;
 	char path[PATH_MAX];

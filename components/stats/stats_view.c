@@ -39,7 +39,7 @@ static int view_open_file(const char *path, int flags)
 	return fd >= 0 ? (int)fd : -errno;
 }
 
-static int read_locator(const char *path, struct stats_locator *locator, uid_t *owner)
+static int read_stats_locator_file(const char *path, struct stats_locator *locator, uid_t *owner)
 {
 	int fd = view_open_file(path, O_RDONLY | O_NOFOLLOW), rc = -EPROTO;
 	struct stat st;
@@ -59,7 +59,7 @@ static int read_locator(const char *path, struct stats_locator *locator, uid_t *
  * A descriptor of another process, opened for `flags`, if it has this inode and kind, and is this user's. It is looked
  * at first by O_PATH: to open what is something else, a device for example, could have effects.
  */
-static int open_of_process(pid_t pid, int number, uint64_t ino, mode_t kind, uid_t owner, int flags)
+static int open_fd_of_other_process(pid_t pid, int number, uint64_t ino, mode_t kind, uid_t owner, int flags)
 {
 	char path[64];
 	struct stat st;
@@ -79,7 +79,7 @@ static int open_of_process(pid_t pid, int number, uint64_t ino, mode_t kind, uid
 	return opened;
 }
 
-static bool header_fits(const struct stats_header *found)
+static bool stats_header_is_compatible(const struct stats_header *found)
 {
 	struct stats_header wanted = {0};
 
@@ -91,7 +91,7 @@ static bool header_fits(const struct stats_header *found)
 	       memcmp(found->type_bytes, wanted.type_bytes, sizeof(wanted.type_bytes)) == 0;
 }
 
-static int check_header(struct vma_stats_view *view, const struct stats_locator *locator)
+static int stats_view_check_header(struct vma_stats_view *view, const struct stats_locator *locator)
 {
 	const struct stats_header *header = &view->segment->header;
 	struct stats_header found;
@@ -100,13 +100,13 @@ static int check_header(struct vma_stats_view *view, const struct stats_locator 
 	if (atomic_load_explicit(&header->magic, memory_order_acquire) != STATS_MAGIC)
 		return -EPROTO;
 	memcpy(&found, header, sizeof(found));
-	if (!header_fits(&found))
+	if (!stats_header_is_compatible(&found))
 		return -EPROTO;
 	view->pid = found.pid;
 	return found.cookie == locator->cookie && found.pid == locator->pid ? 0 : -ESRCH;
 }
 
-static int map_view(struct vma_stats_view *view, int fd)
+static int map_stats_segment_of_view(struct vma_stats_view *view, int fd)
 {
 	const long seals = syscall(SYS_fcntl, fd, F_GET_SEALS);
 	struct stat st;
@@ -123,7 +123,7 @@ static int map_view(struct vma_stats_view *view, int fd)
 }
 
 /* A file under another process's number is nobody's: what it leads to would be taken for that process. */
-static bool stats_file_is_of_pid_owner(const char *path, pid_t pid)
+static bool stats_file_name_matches_pid(const char *path, pid_t pid)
 {
 	const char *const slash = strrchr(path, '/'), *const name = slash != NULL ? slash + 1 : path;
 	char own[32];
@@ -136,25 +136,25 @@ static int stats_view_open_path(struct vma_stats_view *view, const char *path)
 {
 	struct stats_locator locator = {0};
 	uid_t owner = 0;
-	int rc = read_locator(path, &locator, &owner), fd;
+	int rc = read_stats_locator_file(path, &locator, &owner), fd;
 
-	if (rc == 0 && !stats_file_is_of_pid_owner(path, locator.pid))
+	if (rc == 0 && !stats_file_name_matches_pid(path, locator.pid))
 		rc = -EPROTO;
 	if (rc < 0)
 		return rc;
 	view->found_pid = locator.pid;
 	view->owner = owner;
 	view->cookie = locator.cookie;
-	fd = open_of_process(locator.pid, locator.memory_fd, locator.memory_ino, S_IFREG, owner, O_RDONLY);
+	fd = open_fd_of_other_process(locator.pid, locator.memory_fd, locator.memory_ino, S_IFREG, owner, O_RDONLY);
 	if (fd < 0)
 		return fd;
-	rc = map_view(view, fd);
+	rc = map_stats_segment_of_view(view, fd);
 	syscall(SYS_close, fd);
 	if (rc == 0)
-		rc = check_header(view, &locator);
+		rc = stats_view_check_header(view, &locator);
 	if (rc == 0)
-		view->requests =
-		        open_of_process(locator.pid, locator.request_fd, locator.request_ino, S_IFIFO, owner, O_WRONLY);
+		view->requests = open_fd_of_other_process(locator.pid, locator.request_fd, locator.request_ino, S_IFIFO,
+		                                          owner, O_WRONLY);
 	return rc;
 }
 
@@ -180,11 +180,11 @@ bool vma_stats_view_is_current(const struct vma_stats_view *view, const char *pa
 	struct stats_locator locator = {0};
 	uid_t owner = 0;
 
-	return read_locator(path, &locator, &owner) == 0 && owner == view->owner && locator.pid == view->found_pid &&
-	       locator.cookie == view->cookie;
+	return read_stats_locator_file(path, &locator, &owner) == 0 && owner == view->owner &&
+	       locator.pid == view->found_pid && locator.cookie == view->cookie;
 }
 
-static int map_reader(int fd, struct vma_capture_reader **out)
+static int map_capture_reader(int fd, struct vma_capture_reader **out)
 {
 	const long seals = syscall(SYS_fcntl, fd, F_GET_SEALS);
 	struct stat st;
@@ -213,10 +213,10 @@ int vma_capture_open(const struct vma_stats_view *view, struct vma_capture_reade
 
 	if (number <= 0)
 		return -EAGAIN;
-	fd = open_of_process(view->found_pid, number, ino, S_IFREG, view->owner, O_RDONLY);
+	fd = open_fd_of_other_process(view->found_pid, number, ino, S_IFREG, view->owner, O_RDONLY);
 	if (fd < 0)
 		return fd;
-	rc = map_reader(fd, out);
+	rc = map_capture_reader(fd, out);
 	syscall(SYS_close, fd);
 	return rc;
 }
@@ -276,7 +276,7 @@ bool vma_stats_view_next(struct vma_stats_view *view, size_t *cursor, enum vma_s
 	while (view->copies != NULL && *cursor < STATS_BLOCKS) {
 		struct vma_stats_item *item = &view->copies[(*cursor)++];
 
-		if (!stats_copy_place(view->segment, *cursor - 1, item))
+		if (!stats_copy_entry_consistently(view->segment, *cursor - 1, item))
 			continue;
 		*type = item->type;
 		*name = item->name;
@@ -290,9 +290,9 @@ static void stats_read_blocks(const struct stats_segment *segment, struct vma_st
 {
 	out->count = 0;
 	for (size_t place = 0; place < STATS_BLOCKS; place++)
-		out->count += stats_copy_place(segment, place, &out->items[out->count]);
+		out->count += stats_copy_entry_consistently(segment, place, &out->items[out->count]);
 	for (unsigned type = 0; type < VMA_STATS_TYPE_COUNT; type++)
-		if (!stats_copy_place(segment, STATS_RETIRED(type), &out->retired[type]) ||
+		if (!stats_copy_entry_consistently(segment, STATS_RETIRED(type), &out->retired[type]) ||
 		    out->retired[type].type != type)
 			out->retired[type] = (struct vma_stats_item){.type = VMA_STATS_TYPE_FREE};
 }

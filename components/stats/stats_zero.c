@@ -22,13 +22,14 @@ static void stats_zero_block(struct stats_segment *segment, size_t place)
 
 	if (sequence % 2 != 0)
 		return; /* it begins at 0 now */
-	fields = vma_stats_fields((enum vma_stats_type)type, &count);
+	fields = vma_stats_fields_of_type((enum vma_stats_type)type, &count);
 	for (size_t i = 0; i < count; i++) {
 		const size_t word = fields[i].offset / sizeof(uint64_t);
 		_Atomic uint64_t *counter = (_Atomic uint64_t *)&segment->blocks[place] + word;
 
 		if (fields[i].kind == VMA_STATS_COUNT)
-			vma_stats_set((_Atomic uint64_t *)&segment->bases[place] + word, vma_stats_read(counter));
+			vma_stats_set((_Atomic uint64_t *)&segment->bases[place] + word,
+			              vma_stats_read_counter(counter));
 		else if (fields[i].kind == VMA_STATS_MAX)
 			vma_stats_set(counter, 0);
 	}
@@ -37,7 +38,7 @@ static void stats_zero_block(struct stats_segment *segment, size_t place)
 }
 
 /* Space for the bases, before one of their pages is touched. */
-static int reserve_bases(const struct vma_stats *stats)
+static int stats_reserve_space_for_zero_bases(const struct vma_stats *stats)
 {
 	struct rlimit limit;
 
@@ -53,7 +54,7 @@ static int reserve_bases(const struct vma_stats *stats)
 
 int vma_stats_zero(struct vma_stats *stats)
 {
-	const int rc = reserve_bases(stats);
+	const int rc = stats_reserve_space_for_zero_bases(stats);
 
 	for (size_t place = 0; rc == 0 && place < STATS_PLACES; place++)
 		stats_zero_block(stats->segment, place);

@@ -101,7 +101,7 @@ static bool accepted_conn_claim(struct stream_sock *child)
 
 	if (conn == NULL || !vma_tcp_is_pending(conn))
 		return true;
-	if (!vma_tcp_accept(conn))
+	if (!vma_tcp_claim_accepted_conn(conn))
 		return false;
 	vma_engine_steer(conn);
 	return true;
@@ -154,7 +154,7 @@ static void accepted_conn_inherit_options(struct stream_sock *child, struct stre
 	pthread_mutex_lock(&listener->file.lock);
 	pthread_mutex_lock(&child->file.lock);
 	stream_options_inherit(child, listener);
-	stream_tally_join_child(child, listener);
+	stream_forking_tally_add_accepted_conn(child, listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	child->local = child->name;
 	stream_route_find_for_accepted(child, child->engine);
@@ -166,7 +166,7 @@ static void accepted_conn_inherit_options(struct stream_sock *child, struct stre
  * Accepted, but nobody is told of it: closed as by close, which the peer sees as an orderly end. SO_LINGER, which the
  * listener may have, would have this call wait.
  */
-static void close_accepted_untold(struct stream_sock *child, int fd)
+static void close_undelivered_accepted_conn(struct stream_sock *child, int fd)
 {
 	if (child->linger_sec != 0)
 		child->linger_on = false;
@@ -178,12 +178,12 @@ static void close_accepted_untold(struct stream_sock *child, int fd)
 }
 
 /* A call that accepts is one more that finds something ready: the answer may follow without a wait. */
-static void count_accept_for_tx_batch(const struct stream_sock *child)
+static void enable_tx_batch_on_short_lived_accept(const struct stream_sock *child)
 {
 	struct vma_thread *self = vma_thread_self();
 	const bool was_brief = self->tx_short_lived;
 
-	self->tx_short_lived = stream_tally_is_short_lived(child);
+	self->tx_short_lived = stream_listener_conns_are_short_lived(child);
 	if (was_brief || self->tx_short_lived)
 		vma_thread_set_tx_batch(self, 1);
 }
@@ -207,9 +207,9 @@ static int accept_offloaded_conn(struct stream_sock *listener, struct sockaddr *
 	accepted_conn_move_to_own_ring(child, listener);
 	accepted_conn_inherit_options(child, listener);
 	if (addr != NULL)
-		rc = vma_name_give(child->file.family, &child->peer, addr, len);
+		rc = vma_sockaddr_in_copy_to_program(child->file.family, &child->peer, addr, len);
 	if (rc < 0) {
-		close_accepted_untold(child, fd);
+		close_undelivered_accepted_conn(child, fd);
 		return rc;
 	}
 	rc = vma_fd_install(fd, &child->file);
@@ -220,12 +220,12 @@ static int accept_offloaded_conn(struct stream_sock *listener, struct sockaddr *
 	}
 	child->stats = vma_engine_stats_get(child->engine, fd, &child->stats_count);
 	stream_describe_for_stats(child);
-	count_accept_for_tx_batch(child);
+	enable_tx_batch_on_short_lived_accept(child);
 	stream_xtreme_watch(child, 0);
 	return fd;
 }
 
-int stream_accept_waiting(struct stream_sock *listener)
+int stream_accept_queued_conn(struct stream_sock *listener)
 {
 	if (!atomic_load_explicit(&listener->was_polled, memory_order_relaxed))
 		atomic_store(&listener->was_polled, true);
@@ -240,7 +240,7 @@ int stream_accept_one_offloaded(struct stream_sock *listener)
 
 /* ---- one of the shadow's ---- */
 
-static void accept_in_kernel_done(void *arg)
+static void accept_in_kernel_clear_flag(void *arg)
 {
 	struct stream_sock *listener = arg;
 
@@ -251,8 +251,8 @@ static void accept_in_kernel_done(void *arg)
  * What poll has seen another process may have taken, and then the call waits in the kernel: outside, where handlers run
  * and the thread can be cancelled. No other thread of this process follows it there.
  */
-static int accept_in_kernel_outside(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len,
-                                    int flags)
+static int accept_in_kernel_allow_signals(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len,
+                                          int flags)
 {
 	struct vma_thread *self = vma_thread_self();
 	int rc;
@@ -261,7 +261,7 @@ static int accept_in_kernel_outside(struct stream_sock *listener, int fd, struct
 		return -EAGAIN;
 	vma_file_get(&listener->file);
 	vma_leave(self);
-	pthread_cleanup_push(accept_in_kernel_done, listener);
+	pthread_cleanup_push(accept_in_kernel_clear_flag, listener);
 	rc = vma_os.accept4(fd, addr, len, flags);
 	if (rc < 0)
 		rc = -errno;
@@ -275,7 +275,7 @@ static int accept_from_shadow(struct stream_sock *listener, int fd, struct socka
 {
 	int rc;
 
-	fd = stream_shadow(listener, fd);
+	fd = stream_shadow_fd(listener, fd);
 	if (fd < 0)
 		return -EBADF;
 	if (atomic_load_explicit(&listener->nonblocking, memory_order_relaxed) ||
@@ -284,7 +284,7 @@ static int accept_from_shadow(struct stream_sock *listener, int fd, struct socka
 		if (rc < 0)
 			rc = -errno;
 	} else {
-		rc = fd_is_readable_now(fd) ? accept_in_kernel_outside(listener, fd, addr, len, flags) : -EAGAIN;
+		rc = fd_is_readable_now(fd) ? accept_in_kernel_allow_signals(listener, fd, addr, len, flags) : -EAGAIN;
 	}
 	if (rc >= 0 && vma_fd_lookup(rc) != NULL)
 		vma_fd_remove(rc); /* its number was closed unseen */
@@ -320,7 +320,7 @@ static int accept_from_os_or_ours(struct stream_sock *listener, int fd, struct s
 	return rc;
 }
 
-static int wait_for_child_conn(struct stream_sock *listener, int fd, uint64_t *deadline_ns)
+static int listener_wait_for_conn(struct stream_sock *listener, int fd, uint64_t *deadline_ns)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct stream_wait_condition what = {
@@ -348,7 +348,7 @@ static int accept_or_wait_for_conn(struct stream_sock *listener, int fd, struct 
 		rc = accept_from_os_or_ours(listener, fd, addr, len, flags);
 		if (rc != -EAGAIN || atomic_load_explicit(&listener->nonblocking, memory_order_relaxed))
 			return rc;
-		rc = wait_for_child_conn(listener, fd, &deadline_ns);
+		rc = listener_wait_for_conn(listener, fd, &deadline_ns);
 		if (rc != 0)
 			return rc;
 	}
@@ -365,8 +365,8 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 		atomic_store(&listener->was_polled, true);
 	if (atomic_load_explicit(&listener->inherited, memory_order_relaxed))
 		stream_use_inherited_socket(listener);
-	if (__builtin_expect(stream_tally_is_due(listener), 0))
-		stream_tally_leave_listener(listener);
+	if (__builtin_expect(stream_listener_is_due_for_hand_over(listener), 0))
+		stream_leave_forking_listener_to_kernel(listener);
 	if (!stream_call_enter(listener))
 		return -EBADF;
 	vma_ring_ctxs_count_accept(stream_ring_bits(file));

@@ -18,7 +18,7 @@ static void congestion_set(struct stream_sock *sock, int algorithm, bool own)
 {
 	sock->own_congestion = own;
 	stream_set_tcp_option(sock, VMA_TCP_OPT_CONGESTION, algorithm);
-	stream_mark_congestion_for_os(sock, false);
+	stream_set_congestion_is_kernel_only(sock, false);
 }
 
 /* The shadow has taken it. */
@@ -36,7 +36,7 @@ static void congestion_read_from_shadow(struct stream_sock *sock, int fd)
 	}
 	vma_log_once(VMA_LOG_INFO, "TCP_CONGESTION %s is the kernel's only", name);
 	sock->own_congestion = false;
-	stream_mark_congestion_for_os(sock, true);
+	stream_set_congestion_is_kernel_only(sock, true);
 }
 
 /*
@@ -49,7 +49,7 @@ static int find_cc_by_exact_name(const struct vma_conf *conf, const void *value,
 	char name[16] = "";
 	int algorithm;
 
-	if (vma_copy(name, value, len < sizeof(name) ? len : sizeof(name) - 1) != 0)
+	if (vma_memcpy_or_efault(name, value, len < sizeof(name) ? len : sizeof(name) - 1) != 0)
 		return -EFAULT;
 	algorithm = vma_tcp_cc_by_name(name);
 	if (algorithm < 0 || strcmp(name, vma_tcp_cc_name(algorithm)) != 0)

@@ -187,7 +187,7 @@ void stream_dup_shadow_at_close(struct stream_sock *sock)
 
 	if (atomic_load(&sock->lingering_fd) != 0)
 		return;
-	kept = vma_inet_keep_shadow(atomic_load(&sock->file.fd), atomic_load(&sock->cookie));
+	kept = vma_inet_dup_shadow_fd(atomic_load(&sock->file.fd), atomic_load(&sock->cookie));
 	if (kept >= 0)
 		atomic_store(&sock->lingering_fd, kept);
 }
@@ -214,7 +214,7 @@ static void stream_end_task(struct vma_internal_task *task)
  * `close_state` goes from OPEN to CLOSING here, or to CLOSED by the event, whichever is first: the second of the two
  * ends it, the event by the task, which finds the socket there because the connection holds it.
  */
-static void stream_detach_shadow_at_close(struct stream_sock *sock)
+static void stream_end_conn_now_or_when_drained(struct stream_sock *sock)
 {
 	uint8_t none = STREAM_OPEN;
 
@@ -236,7 +236,7 @@ void stream_conn_close(struct stream_sock *sock, bool may_linger)
 	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 	if (conn != NULL) {
-		stream_tally_count_closed(sock);
+		stream_tally_count_short_lived_close(sock);
 		vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 		if (sock_has_bound_port(sock))
 			stream_dup_shadow_at_close(sock);
@@ -249,7 +249,7 @@ void stream_conn_close(struct stream_sock *sock, bool may_linger)
 			return;
 		}
 	}
-	stream_detach_shadow_at_close(sock);
+	stream_end_conn_now_or_when_drained(sock);
 }
 
 /* ---- SO_LINGER ---- */
@@ -276,12 +276,12 @@ static void stream_wait_so_linger(struct stream_sock *sock)
 	atomic_fetch_sub(&sock->waiting, 1);
 	vma_file_put(&sock->file);
 	pthread_mutex_lock(&sock->file.lock);
-	stream_detach_shadow_at_close(sock);
+	stream_end_conn_now_or_when_drained(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_file_put(&sock->file);
 }
 
-void vma_stream_linger_slow(void)
+void vma_stream_wait_for_lingering_sockets(void)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
@@ -293,6 +293,6 @@ void vma_stream_linger_slow(void)
 		stream_wait_so_linger(sock);
 	}
 	vma_leave(self);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 	errno = saved;
 }

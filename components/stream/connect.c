@@ -41,7 +41,7 @@ static int connect_by_kernel(struct stream_sock *sock, int fd, const struct sock
 	sock->file.os_only = true;
 	stream_describe_for_stats(sock);
 	pthread_mutex_unlock(&sock->file.lock);
-	vma_file_set_own_poll(&sock->file, false);
+	vma_file_set_poll_without_shadow(&sock->file, false);
 	vma_file_get(&sock->file);
 	vma_leave(self);
 	rc = vma_os.connect(fd, addr, len) < 0 ? -errno : 0;
@@ -49,7 +49,7 @@ static int connect_by_kernel(struct stream_sock *sock, int fd, const struct sock
 	if (rc < 0 && connect_error_is_immediate(-rc)) {
 		sock->file.os_only = false;
 		atomic_store(&sock->reason, VMA_SOCK_NEW);
-		vma_file_set_own_poll(&sock->file, true);
+		vma_file_set_poll_without_shadow(&sock->file, true);
 	}
 	vma_file_put(&sock->file);
 	return rc;
@@ -136,7 +136,7 @@ static uint16_t connect_next_port_candidate(const struct stream_sock *sock, cons
 		search->phase = PORTS_ALL;
 		/* fallthrough */
 	case PORTS_ALL:
-		if (search->tried_all < stream_port_count() &&
+		if (search->tried_all < stream_ephemeral_port_count() &&
 		    (search->late_all || !stream_port_is_scarce(local, &sock->peer))) {
 			search->tried_all++;
 			break;
@@ -149,7 +149,7 @@ static uint16_t connect_next_port_candidate(const struct stream_sock *sock, cons
 		/* fallthrough */
 	case PORTS_OLDEST:
 		port_be = search->oldest_tried++ < LAST_TRIES ? vma_tcp_oldest_timewait_port(route->tcp, attr) : 0;
-		if (port_be != 0 || search->tried_all >= stream_port_count())
+		if (port_be != 0 || search->tried_all >= stream_ephemeral_port_count())
 			return port_be;
 		search->phase = PORTS_ALL;
 		search->late_all = true;
@@ -276,7 +276,7 @@ static int create_connection(struct stream_sock *sock, int fd, struct stream_rou
 {
 	struct vma_tcp_conn_attr attr;
 
-	stream_cookie(sock, fd);
+	stream_so_cookie(sock, fd);
 	connect_fill_conn_attr(sock, route, &attr);
 	if (sock->local.sin_port != 0)
 		local->sin_port = sock->local.sin_port;
@@ -325,14 +325,14 @@ static int connect_start_offloaded(struct stream_sock *sock, int fd, const struc
 	sock->name = local;
 	stream_route_watch_path(sock, route.path);
 	if (route.template.state != VMA_NET_READY)
-		vma_net_path_resolve(sock->engine->net, route.path);
+		vma_net_path_start_neigh_resolution(sock->engine->net, route.path);
 	stream_route_update_path(sock);
 	return 0;
 }
 
 /* ---- answers ---- */
 
-static bool has_ended_attempt(struct stream_sock *sock, const struct stream_wait_condition *what)
+static bool connect_attempt_has_ended(struct stream_sock *sock, const struct stream_wait_condition *what)
 {
 	(void)what;
 	return stream_sock_phase(sock) != STREAM_CONNECTING;
@@ -369,7 +369,8 @@ static int connect_report_result(struct stream_sock *sock)
 static int connect_wait_for_result(struct stream_sock *sock, int meanwhile)
 {
 	const struct vma_engine *engine = vma_engine();
-	struct stream_wait_condition what = {.ready = has_ended_attempt, .spin = &sock->rx_spin, .shadow_fd = -1};
+	struct stream_wait_condition what = {
+	        .ready = connect_attempt_has_ended, .spin = &sock->rx_spin, .shadow_fd = -1};
 	const bool nonblocking = atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	int rc = 1;
 
@@ -442,7 +443,7 @@ static bool withdraw_connect_if_syn_sent(struct vma_tcp_conn *conn)
  * An attempt that nobody waits for in connect() becomes the kernel's, which begins it anew from the same port; the
  * reset of the first one lets the peer forget it. An attempt that has succeeded meanwhile stays. file.lock.
  */
-bool stream_connect_by_os(struct stream_sock *sock)
+bool stream_hand_connecting_to_kernel(struct stream_sock *sock)
 {
 	const struct sockaddr_in peer = sock->peer;
 	const int fd = atomic_load(&sock->file.fd);
@@ -485,7 +486,7 @@ static int stream_disconnect(struct stream_sock *sock, int fd, const struct sock
 	return rc;
 }
 
-static bool is_unicast(const union vma_name *to)
+static bool sockaddr_is_ipv4_unicast_with_port(const union vma_name *to)
 {
 	uint32_t address = ntohl(to->in.sin_addr.s_addr);
 
@@ -494,7 +495,7 @@ static bool is_unicast(const union vma_name *to)
 }
 
 /* The socket may be bound to an address, or set to IPV6_V6ONLY, as the kernel alone serves it: file.lock. */
-static bool stream_is_ipv6(struct stream_sock *sock, int fd)
+static bool stream_local_addr_is_ipv6(struct stream_sock *sock, int fd)
 {
 	union vma_name local;
 
@@ -502,7 +503,7 @@ static bool stream_is_ipv6(struct stream_sock *sock, int fd)
 		return false;
 	if (sock->local.sin_port != 0)
 		return sock->local.sin_family == AF_INET6;
-	return vma_shadow_name(fd, &local, NULL) == 0 && local.any.sa_family == AF_INET6;
+	return vma_shadow_getsockname(fd, &local, NULL) == 0 && local.any.sa_family == AF_INET6;
 }
 
 /* -ENOTSUP: it is for the kernel, which also finds what is wrong. */
@@ -514,18 +515,19 @@ static int connect_start_to_addr(struct stream_sock *sock, int fd, const struct 
 		atomic_store(&sock->reason, VMA_SOCK_OPTION);
 		return -ENOTSUP;
 	}
-	if (sock->engine == NULL || !vma_name_is_of(sock->file.family, addr, len) ||
-	    vma_name_read(sock->file.family, addr, len, &to) != 0)
+	if (sock->engine == NULL || !vma_sockaddr_is_of_family(sock->file.family, addr, len) ||
+	    vma_name_copy_from_program_sockaddr(sock->file.family, addr, len, &to) != 0)
 		return -ENOTSUP;
-	if (to.any.sa_family == AF_INET6 || stream_is_ipv6(sock, fd)) {
+	if (to.any.sa_family == AF_INET6 || stream_local_addr_is_ipv6(sock, fd)) {
 		atomic_store(&sock->reason, VMA_SOCK_IPV6);
 		return -ENOTSUP;
 	}
-	return is_unicast(&to) ? connect_start_offloaded(sock, fd, &to.in) : -ENOTSUP;
+	return sockaddr_is_ipv4_unicast_with_port(&to) ? connect_start_offloaded(sock, fd, &to.in) : -ENOTSUP;
 }
 
 /* file.lock; 1: given back, and *rc is the kernel's answer. */
-static int connect_first_call(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len, int *rc)
+static int connect_dispatch_by_socket_state(struct stream_sock *sock, int fd, const struct sockaddr *addr,
+                                            socklen_t len, int *rc)
 {
 	sa_family_t family;
 	int started;
@@ -534,7 +536,7 @@ static int connect_first_call(struct stream_sock *sock, int fd, const struct soc
 	if (stream_has_ended(sock)) /* by another thread, since the descriptor was looked up */
 		return 0;
 	if (len < sizeof(family) || len > sizeof(struct sockaddr_storage) ||
-	    vma_copy(&family, addr, sizeof(family)) != 0) {
+	    vma_memcpy_or_efault(&family, addr, sizeof(family)) != 0) {
 		*rc = connect_nonblocking_syscall(fd, addr, len); /* which fails before it begins */
 		return 0;
 	}
@@ -575,12 +577,12 @@ int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, s
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
-	if (connect_first_call(sock, fd, addr, len, &rc) != 0)
+	if (connect_dispatch_by_socket_state(sock, fd, addr, len, &rc) != 0)
 		return rc;
 	pthread_mutex_unlock(&file->lock);
 	if (stream_tcp_conn(sock) != NULL)
-		vma_file_set_own_poll(file, true); /* it may have listened before */
+		vma_file_set_poll_without_shadow(file, true); /* it may have listened before */
 	stream_xtreme_watch(sock, EPOLLOUT);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 	return rc == -EINPROGRESS || rc == -EALREADY ? connect_wait_for_result(sock, rc) : rc;
 }

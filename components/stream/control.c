@@ -15,13 +15,13 @@ enum {
 	              SOF_TIMESTAMPING_TX_ACK
 };
 
-static int check_cmsg_number(const struct cmsghdr *head, const uint8_t *at)
+static int stream_check_sol_socket_cmsg_value(const struct cmsghdr *head, const uint8_t *at)
 {
 	uint32_t number;
 
 	if (head->cmsg_len != CMSG_LEN(sizeof(number)))
 		return -EINVAL;
-	if (vma_copy(&number, at + CMSG_LEN(0), sizeof(number)) != 0)
+	if (vma_memcpy_or_efault(&number, at + CMSG_LEN(0), sizeof(number)) != 0)
 		return -EFAULT;
 	switch (head->cmsg_type) {
 	case SO_TIMESTAMPING_OLD:
@@ -33,7 +33,7 @@ static int check_cmsg_number(const struct cmsghdr *head, const uint8_t *at)
 }
 
 /* Those of other levels are not TCP's to check. */
-static int check_cmsg(const struct cmsghdr *head, const uint8_t *at)
+static int stream_check_one_send_cmsg(const struct cmsghdr *head, const uint8_t *at)
 {
 	if (head->cmsg_level != SOL_SOCKET)
 		return 0;
@@ -45,13 +45,13 @@ static int check_cmsg(const struct cmsghdr *head, const uint8_t *at)
 	case SO_PRIORITY:
 	case SO_TIMESTAMPING_OLD:
 	case SO_TIMESTAMPING_NEW:
-		return check_cmsg_number(head, at);
+		return stream_check_sol_socket_cmsg_value(head, at);
 	default:
 		return -EINVAL;
 	}
 }
 
-int stream_check_control(const struct msghdr *msg)
+int stream_check_send_cmsgs(const struct msghdr *msg)
 {
 	const uint8_t *at = msg->msg_control;
 	size_t left = msg->msg_controllen, step;
@@ -59,11 +59,11 @@ int stream_check_control(const struct msghdr *msg)
 	int rc = 0;
 
 	while (rc == 0 && left >= sizeof(head)) {
-		if (vma_copy(&head, at, sizeof(head)) != 0)
+		if (vma_memcpy_or_efault(&head, at, sizeof(head)) != 0)
 			return -EFAULT;
 		if (head.cmsg_len < sizeof(head) || head.cmsg_len > left)
 			return -EINVAL;
-		rc = check_cmsg(&head, at);
+		rc = stream_check_one_send_cmsg(&head, at);
 		step = CMSG_ALIGN(head.cmsg_len);
 		if (step > left)
 			return rc;
@@ -93,7 +93,7 @@ int stream_put_cmsg(struct msghdr *msg, int level, int type, const void *data, s
 		head.cmsg_len = room;
 	memcpy(bytes, &head, sizeof(head));
 	memcpy(bytes + CMSG_LEN(0), data, head.cmsg_len - CMSG_LEN(0));
-	if (vma_copy(msg->msg_control, bytes, head.cmsg_len) != 0)
+	if (vma_memcpy_or_efault(msg->msg_control, bytes, head.cmsg_len) != 0)
 		return -EFAULT;
 	msg->msg_controllen = CMSG_ALIGN(head.cmsg_len) < room ? CMSG_ALIGN(head.cmsg_len) : room;
 	return 0;

@@ -209,7 +209,7 @@ static int stream_endpoint_grow_members(struct endpoint *endpoint)
 		atomic_store_explicit(&fresh->at[i], listen_member_at(old, i), memory_order_relaxed);
 	atomic_store_explicit(&endpoint->members, fresh, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, free_retired_member_array);
+		vma_defer_free_until_no_readers(&old->retired, free_retired_member_array);
 	return 0;
 }
 
@@ -239,14 +239,14 @@ static void listen_endpoint_end(struct endpoint *endpoint)
 	*place = endpoint->next;
 	vma_tcp_listener_close(endpoint->listener);
 	vma_ring_ctx_put(endpoint->ring_ctx);
-	vma_retire(&atomic_load(&endpoint->members)->retired, free_retired_member_array);
-	vma_retire(&endpoint->retired, free_retired_member_array);
+	vma_defer_free_until_no_readers(&atomic_load(&endpoint->members)->retired, free_retired_member_array);
+	vma_defer_free_until_no_readers(&endpoint->retired, free_retired_member_array);
 }
 
 /* A round trip, or two; not for ever, as there may be a thread that waits for fork. */
 #define FINISH_NS 20000000
 
-void stream_endpoint_finish(struct endpoint *endpoint)
+void stream_endpoint_drain_half_open(struct endpoint *endpoint)
 {
 	if (endpoint->used == 1)
 		vma_tcp_listener_drain(endpoint->listener, FINISH_NS);
@@ -263,7 +263,7 @@ bool stream_endpoint_withdraw(struct endpoint *endpoint)
 
 bool stream_endpoint_has_no_half_open(const struct endpoint *endpoint)
 {
-	return vma_tcp_listener_is_drained(endpoint->listener);
+	return vma_tcp_listener_has_no_half_open(endpoint->listener);
 }
 
 void stream_endpoint_remove_member(struct endpoint *endpoint, const struct stream_sock *sock)
@@ -390,7 +390,7 @@ bool stream_endpoint_awaits_conn_rules(const struct endpoint *endpoint)
 	       vma_now_ns() < atomic_load(&endpoint->rules_until_ns) && vma_engine_is_steering();
 }
 
-uint64_t stream_endpoint_ring(const struct endpoint *endpoint)
+uint64_t stream_endpoint_ring_bit(const struct endpoint *endpoint)
 {
 	return vma_ring_ctx_bit(endpoint->ring_ctx);
 }
@@ -400,12 +400,12 @@ struct vma_ring_ctx *stream_endpoint_ring_ctx(const struct endpoint *endpoint)
 	return endpoint->ring_ctx;
 }
 
-void stream_endpoint_set_options(struct endpoint *endpoint, const struct stream_sock *sock)
+void stream_endpoint_set_listener_options(struct endpoint *endpoint, const struct stream_sock *sock)
 {
 	vma_tcp_listener_set_options(endpoint->listener, &sock->options, atomic_load(&sock->backlog));
 }
 
-__attribute__((cold)) void stream_endpoints_forked(void)
+__attribute__((cold)) void stream_endpoints_reset_in_fork_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	endpoints = NULL;

@@ -17,7 +17,7 @@ void endpoints_unlock(void);
 int stream_endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
                          struct endpoint **out);
 /* Before the last one leaves: what is half open becomes a connection, if it does so soon. */
-void stream_endpoint_finish(struct endpoint *endpoint);
+void stream_endpoint_drain_half_open(struct endpoint *endpoint);
 /*
  * False: other sockets share it. Else the kernel gets who comes from now on, and the socket stays for what is half
  * open: until stream_endpoint_has_no_half_open, and then as long as it likes.
@@ -30,8 +30,8 @@ void stream_endpoint_remove_member(struct endpoint *endpoint, const struct strea
 bool stream_endpoint_is_revoked(const struct endpoint *endpoint);
 bool stream_endpoint_awaits_conn_rules(
         const struct endpoint *endpoint); /* of its connections; a revoked one that is kept meanwhile */
-uint64_t stream_endpoint_ring(const struct endpoint *endpoint); /* its bit */
+uint64_t stream_endpoint_ring_bit(const struct endpoint *endpoint); /* its bit */
 struct vma_ring_ctx *stream_endpoint_ring_ctx(const struct endpoint *endpoint);
-void stream_endpoint_set_options(struct endpoint *endpoint, const struct stream_sock *sock);
+void stream_endpoint_set_listener_options(struct endpoint *endpoint, const struct stream_sock *sock);
 
 #endif

@@ -16,7 +16,7 @@ static uint32_t zerocopy_notifications_taken(uint64_t both)
 	return (uint32_t)(both >> 32);
 }
 
-void stream_zerocopy_sent(struct stream_sock *sock)
+void stream_queue_zerocopy_notification(struct stream_sock *sock)
 {
 	uint64_t both = atomic_load(&sock->zerocopies), next;
 
@@ -26,7 +26,7 @@ void stream_zerocopy_sent(struct stream_sock *sock)
 	stream_wake_waiters(sock, EPOLLERR);
 }
 
-bool stream_has_notifications(const struct stream_sock *sock)
+bool stream_has_zerocopy_notifications(const struct stream_sock *sock)
 {
 	uint64_t both = atomic_load_explicit(&sock->zerocopies, memory_order_relaxed);
 
@@ -39,7 +39,7 @@ struct zerocopy_notification {
 	union vma_name offender;
 };
 
-ssize_t stream_recv_notification(struct stream_sock *sock, struct msghdr *msg)
+ssize_t stream_recv_zerocopy_notification(struct stream_sock *sock, struct msghdr *msg)
 {
 	uint64_t both = atomic_load(&sock->zerocopies), next;
 	struct zerocopy_notification zerocopy_notification = {

@@ -3,8 +3,8 @@
  *
  * The kernel would go on for every socket by itself. Here the process stays until the peers have acknowledged all of
  * it, or two seconds are over. Then it stays a moment for the peers' own ends, which come at once as a rule. Those need
- * not be left to vmad, which answers what comes later (vma_tcp_leave_at_exit, by vma_engine_exit). Connections are not
- * taken down beyond that: other threads may still be inside.
+ * not be left to vmad, which answers what comes later (vma_tcp_end_all_connections_at_exit, by vma_engine_exit).
+ * Connections are not taken down beyond that: other threads may still be inside.
  *
  * Other threads go on until the process is gone, and the kernel's sockets do not change for them before. Here they find
  * their connections closed. That could give a thread an error, an end of stream, or a SIGPIPE, which would be the
@@ -23,7 +23,7 @@ _Atomic bool stream_process_is_exiting;
 static _Atomic uint64_t exit_sleep_until_ns;
 
 /* Inside. Not the C library's nanosleep, which is a cancellation point. */
-void stream_sleep_at_exit(void)
+void stream_sleep_until_exit_deadline(void)
 {
 	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct vma_thread *self = vma_thread_self();
@@ -34,7 +34,7 @@ void stream_sleep_at_exit(void)
 	vma_enter();
 }
 
-struct timespec exit_deadline(void)
+struct timespec exit_lock_deadline_of_realtime(void)
 {
 	struct timespec until;
 
@@ -43,7 +43,7 @@ struct timespec exit_deadline(void)
 	return until;
 }
 
-static bool hand_over_to_children(struct stream_sock *sock, const struct timespec *until)
+static bool stream_hand_over_forked_conn_to_kernel(struct stream_sock *sock, const struct timespec *until)
 {
 	bool given;
 
@@ -54,7 +54,7 @@ static bool hand_over_to_children(struct stream_sock *sock, const struct timespe
 	return given;
 }
 
-static void stream_close_at_exit(struct vma_file *file, void *arg)
+static void stream_close_conn_at_exit(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn;
@@ -62,7 +62,7 @@ static void stream_close_at_exit(struct vma_file *file, void *arg)
 	if (file->kind != VMA_FILE_TCP || file->os_only)
 		return;
 	conn = stream_tcp_conn(sock);
-	if (conn == NULL || hand_over_to_children(sock, arg))
+	if (conn == NULL || stream_hand_over_forked_conn_to_kernel(sock, arg))
 		return;
 	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 }
@@ -104,7 +104,7 @@ static void exit_drive_rings_while(bool (*is)(struct vma_tcp *tcp), uint64_t lim
 	} while (more && vma_now_ns() < end_ns);
 }
 
-void vma_stream_exit(void)
+void vma_stream_close_and_flush_at_exit(void)
 {
 	struct timespec until;
 	struct vma_thread *self;
@@ -113,15 +113,15 @@ void vma_stream_exit(void)
 		return;
 	atomic_store(&exit_sleep_until_ns, vma_now_ns() + FLUSH_NS + REST_NS);
 	atomic_store(&stream_process_is_exiting, true);
-	until = exit_deadline();
+	until = exit_lock_deadline_of_realtime();
 	self = vma_enter();
-	vma_file_each(stream_close_at_exit, &until);
-	stream_fork_owner_leave();
+	vma_file_each(stream_close_conn_at_exit, &until);
+	stream_fork_owner_close_rpc_page();
 	vma_leave(self);
 	exit_drive_rings_while(stack_is_busy, FLUSH_NS);
 	exit_drive_rings_while(vma_tcp_has_orphans, PART_NS);
 	self = vma_enter();
-	stream_placeholders_create_at_exit();
+	stream_create_kernel_timewait_sockets_at_exit();
 	vma_leave(self);
 	atomic_store(&exit_sleep_until_ns, vma_now_ns() + REST_NS);
 }

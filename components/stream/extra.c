@@ -15,7 +15,7 @@
 static void on_held_piece_returned(struct vma_held_packets_owner *holder, uint64_t connection, uint32_t bytes)
 {
 	if (connection != 0)
-		vma_stream_held_returned(holder->file, connection, bytes, 1);
+		vma_stream_return_held_zcopy_bytes(holder->file, connection, bytes, 1);
 }
 
 static bool extra_run_callback(struct vma_callback_source *source);
@@ -43,7 +43,7 @@ static struct stream_extra_api *stream_extra_get_or_create(struct stream_sock *s
 }
 
 /* What is held is the parent's, and counts there. A callback that is running goes on, here as well. */
-void stream_extra_forked(struct stream_sock *sock)
+void stream_extra_reset_in_fork_child(struct stream_sock *sock)
 {
 	struct stream_extra_api *extra = atomic_load(&sock->extra);
 
@@ -93,14 +93,15 @@ static int extra_lend_frame_piece(void *arg, uint64_t number, struct vma_buf *bu
 	struct vma_held_packets_owner *holder = &zcopy_lending->extra->holder;
 	uint64_t id;
 
-	if (!vma_lend_has_room(zcopy_lending->lend, 1))
+	if (!vma_recv_zcopy_buffer_has_room(zcopy_lending->lend, 1))
 		return 1;
 	vma_buf_ref(buf);
 	if (vma_held_packet_add(holder, zcopy_lending->lend->fd, &fragment, 1, len, UINT64_MAX, number, &id) != 0) {
 		vma_buf_put(arena, buf);
 		return 1;
 	}
-	if (vma_lend_packet(zcopy_lending->lend, arena, id, &fragment, 1) == 0 || !vma_held_packet_revoke(holder, id))
+	if (vma_recv_zcopy_add_packet(zcopy_lending->lend, arena, id, &fragment, 1) == 0 ||
+	    !vma_held_packet_undo_add(holder, id))
 		return 0;
 	vma_buf_put(arena, buf);
 	return -EFAULT;
@@ -123,7 +124,7 @@ static ssize_t extra_lend_copied_buf(const struct zcopy_lending *zcopy_lending, 
 	uint64_t id;
 	ssize_t rc;
 
-	if (!vma_lend_is_writable(zcopy_lending->lend))
+	if (!vma_recv_zcopy_buffer_is_writable(zcopy_lending->lend))
 		return -EFAULT;
 	rc = vma_held_packet_add(holder, zcopy_lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, (uint64_t)limit,
 	                         0, &id);
@@ -132,16 +133,16 @@ static ssize_t extra_lend_copied_buf(const struct zcopy_lending *zcopy_lending, 
 	rc = file->ops->recvmsg(file, fd, &msg, flags | MSG_DONTWAIT);
 	if (rc > 0) {
 		fragment.len = (uint32_t)rc;
-		if (vma_lend_packet(zcopy_lending->lend, engine->arena, id, &fragment, 1) != 0)
+		if (vma_recv_zcopy_add_packet(zcopy_lending->lend, engine->arena, id, &fragment, 1) != 0)
 			rc = -EFAULT;
 	}
-	if (rc <= 0 && vma_held_packet_revoke(holder, id))
+	if (rc <= 0 && vma_held_packet_undo_add(holder, id))
 		vma_buf_put(engine->arena, buf);
 	return rc;
 }
 
 /* As vma_stream_zcopy_taker.copy, if the application takes no copy in its own memory. */
-static ssize_t extra_lend_without_user_memory(void *arg, struct vma_file *file, int fd, struct msghdr *msg, int flags)
+static ssize_t extra_receive_copy_into_lent_buf(void *arg, struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	const struct zcopy_lending *zcopy_lending = arg;
 	struct vma_buf *buf;
@@ -155,7 +156,7 @@ static ssize_t extra_lend_without_user_memory(void *arg, struct vma_file *file, 
 		rc = file->ops->recvmsg(file, fd, &look, (flags & ~MSG_TRUNC) | MSG_PEEK);
 		return rc < 0 ? rc : -EIO;
 	}
-	if (!vma_lend_has_room(zcopy_lending->lend, 1))
+	if (!vma_recv_zcopy_buffer_has_room(zcopy_lending->lend, 1))
 		return -ENOBUFS;
 	if (vma_engine()->spill == NULL || vma_bufpool_get(vma_engine()->spill, &buf, 1) == 0)
 		return -EIO;
@@ -171,7 +172,7 @@ ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_ca
 	struct stream_sock *sock = stream_sock(file);
 	const struct zcopy_lending zcopy_lending = {.extra = stream_extra_get_or_create(sock), .lend = lend};
 	const struct vma_stream_zcopy_taker taker = {.take = extra_lend_frame_piece,
-	                                             .copy = lend->forced ? extra_lend_without_user_memory : NULL,
+	                                             .copy = lend->forced ? extra_receive_copy_into_lent_buf : NULL,
 	                                             .arg = (void *)&zcopy_lending};
 	bool taken;
 	ssize_t rc;
@@ -194,7 +195,7 @@ static struct stream_extra_api *extra_of(struct vma_callback_source *source)
 }
 
 /* Receive flag held. */
-static void on_stream_piece_arrived(struct vma_file *file)
+static void stream_post_recv_callback(struct vma_file *file)
 {
 	vma_callback_post(&atomic_load_explicit(&stream_sock(file)->extra, memory_order_acquire)->source);
 }
@@ -238,7 +239,7 @@ static void recv_callback_fill_args(struct question *question, struct stream_soc
                                     const struct vma_tcp_rx_stream_piece *piece, uint64_t id)
 {
 	const struct vma_tcp_conn *conn = stream_tcp_conn(sock); /* another thread may close */
-	const size_t queued = conn != NULL ? vma_tcp_rx_bytes(conn) : 0;
+	const size_t queued = conn != NULL ? vma_tcp_readable_bytes(conn) : 0;
 
 	question->iov = (struct iovec){.iov_base = piece->data, .iov_len = piece->len};
 	pthread_mutex_lock(&sock->file.lock);
@@ -271,7 +272,7 @@ static vma_recv_callback_retval_t recv_callback_invoke(const struct question *qu
 	return verdict;
 }
 
-static enum vma_tcp_inspect_verdict recv_callback_verdict(vma_recv_callback_retval_t verdict)
+static enum vma_tcp_inspect_verdict tcp_verdict_of_recv_callback(vma_recv_callback_retval_t verdict)
 {
 	return verdict == VMA_PACKET_HOLD ? VMA_TCP_HOLD : verdict == VMA_PACKET_RECV ? VMA_TCP_RECV : VMA_TCP_DROP;
 }
@@ -296,14 +297,14 @@ static enum vma_tcp_inspect_verdict recv_callback_verdict_on_piece(struct vma_fi
 	recv_callback_fill_args(&question, sock, piece, id);
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_callbacks, 1);
-	verdict = recv_callback_verdict(recv_callback_invoke(&question));
+	verdict = tcp_verdict_of_recv_callback(recv_callback_invoke(&question));
 	if (vma_engine() != engine)
 		return VMA_TCP_GONE; /* the callback has forked, and this is the child */
 	if (id == 0)
 		return verdict == VMA_TCP_HOLD ? VMA_TCP_RECV : verdict;
 	if (verdict == VMA_TCP_HOLD)
 		return verdict;
-	if (!vma_held_packet_revoke(&extra->holder, id))
+	if (!vma_held_packet_undo_add(&extra->holder, id))
 		return VMA_TCP_HOLD;
 	vma_buf_put(engine->arena, piece->buf);
 	return verdict;
@@ -313,7 +314,7 @@ static bool extra_run_callback(struct vma_callback_source *source)
 {
 	struct stream_extra_api *extra = extra_of(source);
 	struct vma_thread *self = vma_enter();
-	const bool more = vma_stream_inspect(&extra->sock->file, VMA_CALLBACK_TURN);
+	const bool more = vma_stream_inspect_received(&extra->sock->file, VMA_CALLBACK_TURN);
 
 	vma_leave(self);
 	return more;
@@ -326,9 +327,9 @@ static void free_retired_callback(struct vma_retired *retired)
 _Static_assert(offsetof(struct stream_callback, retired) == 0, "callback_end");
 
 /* The callback is there before the inspector, and goes after it. */
-static int replace_callback(struct vma_file *file, struct stream_extra_api *extra, struct stream_callback *fresh)
+static int replace_recv_callback(struct vma_file *file, struct stream_extra_api *extra, struct stream_callback *fresh)
 {
-	static const struct vma_stream_inspector inspector = {.arrived = on_stream_piece_arrived,
+	static const struct vma_stream_inspector inspector = {.arrived = stream_post_recv_callback,
 	                                                      .judge = recv_callback_verdict_on_piece};
 	struct stream_callback *old = atomic_load(&extra->callback);
 	int rc;
@@ -342,11 +343,11 @@ static int replace_callback(struct vma_file *file, struct stream_extra_api *extr
 	}
 	atomic_store(&extra->callback, fresh);
 	if (old != NULL)
-		vma_retire(&old->retired, free_retired_callback);
+		vma_defer_free_until_no_readers(&old->retired, free_retired_callback);
 	return 0;
 }
 
-int stream_set_callback(struct vma_file *file, const struct vma_recv_callback *callback)
+int stream_set_recv_callback(struct vma_file *file, const struct vma_recv_callback *callback)
 {
 	struct stream_extra_api *extra = stream_extra_get_or_create(stream_sock(file));
 	struct stream_callback *fresh = NULL;
@@ -361,9 +362,9 @@ int stream_set_callback(struct vma_file *file, const struct vma_recv_callback *c
 		fresh->now = *callback;
 	}
 	pthread_mutex_lock(&extra->lock);
-	rc = replace_callback(file, extra, fresh);
+	rc = replace_recv_callback(file, extra, fresh);
 	pthread_mutex_unlock(&extra->lock);
 	if (rc != 0 && fresh != NULL)
-		vma_retire(&fresh->retired, free_retired_callback);
+		vma_defer_free_until_no_readers(&fresh->retired, free_retired_callback);
 	return rc == -EOPNOTSUPP ? -EINVAL : rc;
 }

@@ -32,13 +32,13 @@ struct stream_extra_api {
 };
 
 /* In the child; nobody sees the socket any more. */
-void stream_extra_forked(struct stream_sock *sock);
+void stream_extra_reset_in_fork_child(struct stream_sock *sock);
 void stream_extra_destroy(struct stream_sock *sock);
 /* What a call of this thread waits for could only come when the callback that it is in has returned. */
 bool stream_is_in_own_callback(const struct stream_sock *sock);
 
 /* ops */
-int stream_set_callback(struct vma_file *file, const struct vma_recv_callback *callback);
+int stream_set_recv_callback(struct vma_file *file, const struct vma_recv_callback *callback);
 ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags);
 
 #endif

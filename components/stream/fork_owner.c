@@ -42,7 +42,7 @@ struct search {
 	struct stream_sock *found;
 };
 
-static void fork_owner_search_file(struct vma_file *file, void *arg)
+static void fork_owner_match_file_by_id(struct vma_file *file, void *arg)
 {
 	struct search *search = arg;
 
@@ -54,46 +54,47 @@ static void fork_owner_search_file(struct vma_file *file, void *arg)
  * One that is not there any more has been handed over, is being closed just now, or has ended. Nor is it there when its
  * last descriptor has gone (-EBADF: the kernel's, too), and the lock was had before the close came to hand it over.
  */
-static enum fork_rpc_result hand_over_by_id(uint64_t id)
+static enum fork_rpc_result hand_over_conn_by_id_to_kernel(uint64_t id)
 {
 	struct search search = {.id = id};
 	struct stream_sock *sock;
 	int rc = -ENOTCONN;
 	bool closing;
 
-	vma_file_each(fork_owner_search_file, &search);
+	vma_file_each(fork_owner_match_file_by_id, &search);
 	sock = search.found;
 	if (sock == NULL)
 		return FORK_RPC_UNKNOWN;
 	pthread_mutex_lock(&sock->file.lock);
 	closing = !sock->file.os_only && stream_has_ended(sock);
 	if (!sock->file.os_only && !closing)
-		rc = stream_to_kernel(sock, atomic_load(&sock->file.fd), VMA_SOCK_FORKED);
+		rc = stream_hand_over_conn_to_kernel(sock, atomic_load(&sock->file.fd), VMA_SOCK_FORKED);
 	closing |= rc == -EBADF;
 	pthread_mutex_unlock(&sock->file.lock);
 	if (rc == 0)
-		stream_after_hand_over(sock);
+		stream_wake_waiters_after_hand_over(sock);
 	return closing ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
 /* The internal thread's. */
-static void fork_owner_serve_task(struct vma_internal_task *task)
+static void fork_owner_answer_children_task(struct vma_internal_task *task)
 {
 	uint64_t times;
 
 	(void)task;
 	if (syscall(SYS_read, own->event_fd, &times, sizeof(times)) >= 0)
-		fork_rpc_answer_all(own->page, hand_over_by_id);
+		fork_rpc_answer_all(own->page, hand_over_conn_by_id_to_kernel);
 }
 
-static struct vma_internal_task fork_owner_answer_task = {.run = fork_owner_serve_task};
+static struct vma_internal_task fork_owner_answer_task = {.run = fork_owner_answer_children_task};
 
 bool stream_hand_over_to_kernel(struct stream_sock *sock)
 {
 	int lingering = atomic_load(&sock->lingering_fd);
 
 	return atomic_load(&sock->forked) &&
-	       stream_to_kernel(sock, lingering != 0 ? lingering : atomic_load(&sock->file.fd), VMA_SOCK_FORKED) == 0;
+	       stream_hand_over_conn_to_kernel(sock, lingering != 0 ? lingering : atomic_load(&sock->file.fd),
+	                                       VMA_SOCK_FORKED) == 0;
 }
 
 /*
@@ -136,13 +137,13 @@ void stream_mark_hand_over_end(struct stream_sock *sock, int rc)
 		fork_rpc_mark_hand_over_end(fork_owner->page, move - HANDOVER_RECORDED);
 }
 
-void stream_fork_owner_leave(void)
+void stream_fork_owner_close_rpc_page(void)
 {
 	if (own != NULL)
 		fork_rpc_close_page(own->page);
 }
 
-void vma_stream_before_dup2(int fd)
+void vma_stream_give_conn_to_kernel_before_dup2(int fd)
 {
 	struct vma_thread *self = vma_enter();
 	struct vma_file *file = vma_fd_lookup(fd);
@@ -154,25 +155,25 @@ void vma_stream_before_dup2(int fd)
 		moved = stream_hand_over_to_kernel(stream_sock(file));
 		pthread_mutex_unlock(&file->lock);
 		if (moved)
-			stream_after_hand_over(stream_sock(file));
+			stream_wake_waiters_after_hand_over(stream_sock(file));
 	}
 	vma_leave(self);
 }
 
 /* ---- passed on: to the C library's streams, to another program ---- */
 
-static bool hand_over_connection(struct stream_sock *sock, enum vma_sock_reason why)
+static bool hand_over_connection_to_kernel(struct stream_sock *sock, enum vma_sock_reason why)
 {
 	int fd = atomic_load(&sock->file.fd);
 
-	stream_cookie(sock, fd);
-	return stream_to_kernel(sock, fd, why) == 0;
+	stream_so_cookie(sock, fd);
+	return stream_hand_over_conn_to_kernel(sock, fd, why) == 0;
 }
 
 /* The kernel's until whoever gets it has said that it has the library: passed.c. */
-static void hand_over_listener(struct stream_sock *sock)
+static void hand_over_listener_to_kernel(struct stream_sock *sock)
 {
-	const bool known = !stream_has_kernel_only_option(sock) && stream_passed_send_begin(sock);
+	const bool known = !stream_has_kernel_only_option(sock) && stream_prepare_send_by_scm_rights(sock);
 
 	stream_listen_leave_to_kernel(sock, VMA_SOCK_PASSED_ON);
 	vma_log_info("the listener on port %u is the kernel's %s", ntohs(sock->local.sin_port),
@@ -181,18 +182,18 @@ static void hand_over_listener(struct stream_sock *sock)
 }
 
 /* It may become a listener there. Here it is the kernel's. */
-static bool hand_over_unconnected_sock(struct stream_sock *sock)
+static bool hand_over_unconnected_sock_to_kernel(struct stream_sock *sock)
 {
 	if (!stream_leave_unconnected_to_kernel(sock, VMA_SOCK_PASSED_ON))
 		return false;
 	if (sock->local.sin_port != 0 && !stream_has_kernel_only_option(sock)) {
-		stream_cookie(sock, atomic_load(&sock->file.fd));
-		stream_passed_send_begin(sock);
+		stream_so_cookie(sock, atomic_load(&sock->file.fd));
+		stream_prepare_send_by_scm_rights(sock);
 	}
 	return true;
 }
 
-void stream_file_hand_over(struct vma_file *file)
+void stream_file_hand_over_to_kernel(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	bool moved = false, given = false;
@@ -201,29 +202,29 @@ void stream_file_hand_over(struct vma_file *file)
 		vma_stream_take_from_fork_owner(file);
 		pthread_mutex_lock(&file->lock);
 		if (sock->passed != NULL)
-			stream_passed_send_begin(sock);
+			stream_prepare_send_by_scm_rights(sock);
 		pthread_mutex_unlock(&file->lock);
 		return;
 	}
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only && !stream_has_ended(sock)) {
-		given = hand_over_unconnected_sock(sock) || stream_connect_by_os(sock);
+		given = hand_over_unconnected_sock_to_kernel(sock) || stream_hand_connecting_to_kernel(sock);
 		if (!given && stream_sock_phase(sock) == STREAM_CONNECTED)
-			moved = hand_over_connection(sock, VMA_SOCK_PASSED_ON);
+			moved = hand_over_connection_to_kernel(sock, VMA_SOCK_PASSED_ON);
 		else if (!given && stream_sock_phase(sock) == STREAM_LISTENING && (!sock->hands_over || sock->paused))
-			hand_over_listener(sock);
+			hand_over_listener_to_kernel(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (given)
-		vma_file_set_own_poll(file, false);
+		vma_file_set_poll_without_shadow(file, false);
 	if (moved)
-		stream_after_hand_over(sock);
+		stream_wake_waiters_after_hand_over(sock);
 }
 
 /* ---- exec ---- */
 
 /* The program that uses it need not have the library: from now on it is the kernel's for everybody. */
-int stream_export_before_exec(struct vma_file *file)
+int stream_file_give_to_kernel_before_exec(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	bool moved = false, given = false, listens = false;
@@ -234,22 +235,23 @@ int stream_export_before_exec(struct vma_file *file)
 	}
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only && !stream_has_ended(sock)) {
-		given = stream_leave_unconnected_to_kernel(sock, VMA_SOCK_EXEC) || stream_connect_by_os(sock);
+		given = stream_leave_unconnected_to_kernel(sock, VMA_SOCK_EXEC) ||
+		        stream_hand_connecting_to_kernel(sock);
 		listens = stream_sock_phase(sock) == STREAM_LISTENING;
 		if (!given && stream_sock_phase(sock) == STREAM_CONNECTED)
-			moved = hand_over_connection(sock, VMA_SOCK_EXEC);
+			moved = hand_over_connection_to_kernel(sock, VMA_SOCK_EXEC);
 		else if (listens && (!sock->hands_over || sock->paused))
 			stream_listen_leave_to_kernel(sock, VMA_SOCK_EXEC);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (given)
-		vma_file_set_own_poll(file, false);
+		vma_file_set_poll_without_shadow(file, false);
 	if (moved)
-		stream_after_hand_over(sock);
+		stream_wake_waiters_after_hand_over(sock);
 	return listens ? stream_fork_queue_exec_export(sock) : -1;
 }
 
-static void fork_owner_before_exec(struct vma_file *file, void *arg)
+static void fork_owner_give_conn_to_kernel_before_exec(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	const struct timespec *until = arg;
@@ -261,11 +263,11 @@ static void fork_owner_before_exec(struct vma_file *file, void *arg)
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_tcp_conn(sock) == NULL ||
 	    vma_os.fcntl(fd, F_GETFD, NULL) < 0 || pthread_mutex_timedlock(&file->lock, until) != 0)
 		return;
-	stream_cookie(sock, fd);
-	moved = stream_to_kernel(sock, fd, VMA_SOCK_FORKED) == 0;
+	stream_so_cookie(sock, fd);
+	moved = stream_hand_over_conn_to_kernel(sock, fd, VMA_SOCK_FORKED) == 0;
 	pthread_mutex_unlock(&file->lock);
 	if (moved)
-		stream_after_hand_over(sock);
+		stream_wake_waiters_after_hand_over(sock);
 }
 
 /*
@@ -273,13 +275,13 @@ static void fork_owner_before_exec(struct vma_file *file, void *arg)
  * the kernel's hand. Of a parent's connections only those that stand where the new program looks for them: children
  * that have forgotten to close the others would cost the parent its offload.
  */
-void vma_stream_before_exec(void)
+void vma_stream_give_conns_to_kernel_before_exec(void)
 {
-	struct timespec until = exit_deadline();
+	struct timespec until = exit_lock_deadline_of_realtime();
 	struct vma_thread *self = vma_enter();
 
-	vma_file_each(fork_owner_before_exec, &until);
-	stream_placeholders_create_at_exit();
+	vma_file_each(fork_owner_give_conn_to_kernel_before_exec, &until);
+	stream_create_kernel_timewait_sockets_at_exit();
 	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_any_file_needs_touch); fd++) {
 		struct vma_file *file = vma_fd_lookup(fd);
 
@@ -289,7 +291,7 @@ void vma_stream_before_exec(void)
 	vma_leave(self);
 }
 
-static void fork_owner_exec_failed(struct vma_file *file, void *arg)
+static void fork_owner_notify_queue_exec_failed(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (file->kind == VMA_FILE_TCP)
@@ -300,7 +302,7 @@ void vma_stream_exec_failed(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_file_each(fork_owner_exec_failed, NULL);
+	vma_file_each(fork_owner_notify_queue_exec_failed, NULL);
 	vma_leave(self);
 }
 
@@ -309,7 +311,7 @@ void vma_stream_exec_failed(void)
 /* Where the program's descriptors are not. */
 static int fork_owner_move_fd_high(int fd)
 {
-	int rc = fd < 0 ? -errno : vma_fd_guard(fd);
+	int rc = fd < 0 ? -errno : vma_fd_move_high_and_guard(fd);
 
 	if (rc < 0 && fd >= 0)
 		syscall(SYS_close, fd);
@@ -371,7 +373,7 @@ static void fork_owner_store_sock_cookie(struct stream_sock *sock)
 		atomic_store(&sock->cookie, cookie);
 }
 
-static void fork_owner_mark_file(struct vma_file *file, void *arg)
+static void fork_owner_mark_conn_as_forked(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	bool *any = arg;
@@ -395,7 +397,7 @@ void vma_stream_fork_prepare(void)
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL)
 		return;
 	self = vma_enter();
-	vma_file_each(fork_owner_mark_file, &any);
+	vma_file_each(fork_owner_mark_conn_as_forked, &any);
 	if (any && own == NULL)
 		rc = create_fork_owner();
 	if (any && rc >= 0)
@@ -406,7 +408,7 @@ void vma_stream_fork_prepare(void)
 }
 
 /* The engine's has told the files by now. */
-__attribute__((cold)) void vma_stream_fork_child(void)
+__attribute__((cold)) void vma_stream_reset_in_fork_child(void)
 {
 	own = NULL;
 	atomic_store(&stream_process_is_exiting, false);
@@ -458,7 +460,7 @@ static bool fork_owner_parent_is_alive(void *arg)
  * What the parent is in the middle of: a hand-over, or a close, which takes the file from the list of all before it
  * hands the connection over.
  */
-static void fork_owner_await_parent(struct stream_sock *sock, int fd, bool closing)
+static void fork_owner_await_hand_over_by_parent(struct stream_sock *sock, int fd, bool closing)
 {
 	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
 	const struct timespec nap = {.tv_nsec = SLEEP_NS};
@@ -470,7 +472,7 @@ static void fork_owner_await_parent(struct stream_sock *sock, int fd, bool closi
 		syscall(SYS_nanosleep, &nap, NULL);
 }
 
-static void fork_owner_call_parent(struct stream_sock *sock, int fd)
+static void fork_owner_ask_parent_to_hand_over(struct stream_sock *sock, int fd)
 {
 	const struct fork_rpc_parent parent = {.wake = fork_owner_wake_parent,
 	                                       .is_alive = fork_owner_parent_is_alive,
@@ -479,7 +481,8 @@ static void fork_owner_call_parent(struct stream_sock *sock, int fd)
 	enum fork_rpc_result answer =
 	        fd_is_connected(fd) ? FORK_RPC_DONE : fork_rpc_call(sock->fork_owner->page, sock->file.id, &parent);
 
-	fork_owner_await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->closed));
+	fork_owner_await_hand_over_by_parent(
+	        sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->closed));
 }
 
 /* Two threads may ask for the same one: the second request finds it done. */
@@ -491,7 +494,7 @@ void vma_stream_take_from_fork_owner(struct vma_file *file)
 	if (file->kind != VMA_FILE_TCP || !atomic_load(&sock->is_parents))
 		return;
 	if (!hand_over_is_complete(sock, fd))
-		fork_owner_call_parent(sock, fd);
+		fork_owner_ask_parent_to_hand_over(sock, fd);
 	if (hand_over_is_complete(sock, fd))
 		atomic_store(&sock->reason, VMA_SOCK_FORKED);
 	atomic_store(&sock->is_parents, false);

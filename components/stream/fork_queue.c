@@ -130,7 +130,7 @@ int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr
 
 static int fork_queue_move_fd_high(int fd)
 {
-	int guarded = vma_fd_guard(fd);
+	int guarded = vma_fd_move_high_and_guard(fd);
 
 	return guarded >= 0 ? guarded : fd;
 }
@@ -176,8 +176,8 @@ static int fork_queue_leave_child(struct stream_sock *listener, int fd, enum vma
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
-	stream_cookie(stream_sock(file), fd);
-	rc = stream_to_kernel(stream_sock(file), fd, why);
+	stream_so_cookie(stream_sock(file), fd);
+	rc = stream_hand_over_conn_to_kernel(stream_sock(file), fd, why);
 	pthread_mutex_unlock(&file->lock);
 	return rc < 0 ? rc : fork_queue_put(atomic_load(&listener->fork_queue), fd);
 }
@@ -252,7 +252,7 @@ static void fork_queue_offer_to_next_program(struct stream_sock *listener, int f
 	if (!stream_fork_queue_has_conns(listener))
 		return;
 	snprintf(text, sizeof(text), VMA_WAITS_FORMAT, (unsigned long long)vma_sock_cookie(fd));
-	vma_unix_address(text, &name);
+	vma_unix_set_abstract_dest(text, &name);
 	if (syscall(SYS_bind, fork_queue->fd[1], &name.name, name.name_len) != 0 && errno != EINVAL) /* EINVAL: it is */
 		vma_log_debug("what waits for accept ends with this program: %s", strerrordesc_np(errno));
 	vma_os.fcntl(fork_queue->fd[1], F_SETFD, NULL);

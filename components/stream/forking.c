@@ -39,7 +39,7 @@ struct stream_forking_tally {
 
 /* ---- the listener ---- */
 
-void stream_tally_init(struct stream_sock *listener)
+void stream_forking_tally_init(struct stream_sock *listener)
 {
 	if (listener->tally != NULL) { /* it listens again, and connections of before may share it */
 		atomic_store(&listener->tally->unused_count, 0);
@@ -66,19 +66,19 @@ static bool tally_proves_forking_server(const struct stream_forking_tally *tally
 	       atomic_load_explicit(&tally->forbidden, memory_order_relaxed);
 }
 
-bool stream_tally_is_due(const struct stream_sock *listener)
+bool stream_listener_is_due_for_hand_over(const struct stream_sock *listener)
 {
 	return listener->tally != NULL && !listener->hands_over && tally_proves_forking_server(listener->tally);
 }
 
-void stream_tally_leave_listener(struct stream_sock *listener)
+void stream_leave_forking_listener_to_kernel(struct stream_sock *listener)
 {
 	char address[INET6_ADDRSTRLEN];
 	union vma_name name;
 
 	pthread_mutex_lock(&listener->file.lock);
-	if (stream_sock_phase(listener) == STREAM_LISTENING && stream_tally_is_due(listener)) {
-		vma_name_fill(listener->file.family, &listener->local, &name);
+	if (stream_sock_phase(listener) == STREAM_LISTENING && stream_listener_is_due_for_hand_over(listener)) {
+		vma_name_fill_from_sockaddr_in(listener->file.family, &listener->local, &name);
 		inet_ntop(name.any.sa_family,
 		          name.any.sa_family == AF_INET6 ? (void *)&name.in6.sin6_addr : (void *)&name.in.sin_addr,
 		          address, sizeof(address));
@@ -97,7 +97,7 @@ void stream_tally_leave_listener(struct stream_sock *listener)
 
 /* ---- its connections ---- */
 
-void stream_tally_join_child(struct stream_sock *child, const struct stream_sock *listener)
+void stream_forking_tally_add_accepted_conn(struct stream_sock *child, const struct stream_sock *listener)
 {
 	if (listener->tally == NULL || listener->hands_over)
 		return;
@@ -106,25 +106,25 @@ void stream_tally_join_child(struct stream_sock *child, const struct stream_sock
 	child->accepted_ns = vma_now_ns();
 }
 
-static void tally_check_file(struct vma_file *file, void *arg)
+static void hand_over_listener_if_forking_server(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_sock_phase(stream_sock(file)) == STREAM_LISTENING &&
-	    stream_tally_is_due(stream_sock(file)))
-		stream_tally_leave_listener(stream_sock(file));
+	    stream_listener_is_due_for_hand_over(stream_sock(file)))
+		stream_leave_forking_listener_to_kernel(stream_sock(file));
 }
 
 /* The internal thread's. */
-static void tally_check_task(struct vma_internal_task *task)
+static void task_hand_over_forking_listeners(struct vma_internal_task *task)
 {
 	(void)task;
-	vma_file_each(tally_check_file, NULL);
+	vma_file_each(hand_over_listener_if_forking_server, NULL);
 }
 
 /* A server may accept all that has come before it passes the first one on, and then nothing for long. */
 void stream_tally_count_hand_over(struct stream_sock *sock, bool moved_bytes)
 {
-	static struct vma_internal_task task = {.run = tally_check_task};
+	static struct vma_internal_task task = {.run = task_hand_over_forking_listeners};
 
 	if (sock->tally != NULL && moved_bytes)
 		atomic_store(&sock->tally->unused_count, 0);
@@ -139,7 +139,7 @@ static bool conn_was_short_lived(const struct stream_sock *sock)
 	       vma_now_ns() - sock->accepted_ns < SHORT_LIVED_NS;
 }
 
-void stream_tally_count_closed(struct stream_sock *sock)
+void stream_tally_count_short_lived_close(struct stream_sock *sock)
 {
 	struct stream_forking_tally *tally = sock->tally;
 
@@ -151,13 +151,13 @@ void stream_tally_count_closed(struct stream_sock *sock)
 	stream_tally_count_hand_over(sock, true);
 }
 
-bool stream_tally_is_short_lived(const struct stream_sock *child)
+bool stream_listener_conns_are_short_lived(const struct stream_sock *child)
 {
 	return child->tally != NULL &&
 	       atomic_load_explicit(&child->tally->short_lived_count, memory_order_relaxed) >= SHORT_LIVED_COUNT_MAX;
 }
 
-void stream_tally_forbid(struct stream_sock *sock)
+void stream_tally_force_hand_over(struct stream_sock *sock)
 {
 	if (sock->tally != NULL)
 		atomic_store(&sock->tally->forbidden, true);

@@ -16,18 +16,18 @@ static int getsockopt_copy_out(const void *from, socklen_t size, void *value, so
 {
 	socklen_t room;
 
-	if (vma_copy(&room, len, sizeof(room)) != 0)
+	if (vma_memcpy_or_efault(&room, len, sizeof(room)) != 0)
 		return -EFAULT;
 	if ((int)room < 0)
 		return -EINVAL;
 	if (room > size)
 		room = size;
-	if (room > 0 && vma_copy(value, from, room) != 0)
+	if (room > 0 && vma_memcpy_or_efault(value, from, room) != 0)
 		return -EFAULT;
-	return vma_copy(len, &room, sizeof(room));
+	return vma_memcpy_or_efault(len, &room, sizeof(room));
 }
 
-static int getsockopt_int(int number, void *value, socklen_t *len)
+static int getsockopt_copy_out_int(int number, void *value, socklen_t *len)
 {
 	return getsockopt_copy_out(&number, sizeof(number), value, len);
 }
@@ -44,7 +44,7 @@ static int getsockopt_so_error(struct stream_sock *sock, int fd, void *value, so
 
 	if (error == 0 && stream_tcp_conn(sock) == NULL && stream_sock_phase(sock) != STREAM_FAILED)
 		return getsockopt_of_shadow(fd, SOL_SOCKET, SO_ERROR, value, len);
-	return getsockopt_int(error, value, len);
+	return getsockopt_copy_out_int(error, value, len);
 }
 
 /* The larger of what was set, or is there by default, and what the connection has grown to. */
@@ -56,7 +56,7 @@ static int getsockopt_buffer_size(const struct vma_tcp_conn *conn, int fd, int n
 
 	if (vma_os.getsockopt(fd, SOL_SOCKET, name, &shadow, &size) != 0)
 		return -errno;
-	return getsockopt_int(now > shadow ? (int)now : shadow, value, len);
+	return getsockopt_copy_out_int(now > shadow ? (int)now : shadow, value, len);
 }
 
 /* TCP_INFO, with room for what kernels to come will say. */
@@ -109,7 +109,7 @@ static int getsockopt_window_clamp(struct vma_tcp_conn *conn, int fd, void *valu
 		clamp = buffer / 2 - (int)info.kernel.tcpi_advmss;
 		clamp = clamp > 0 ? clamp : buffer / 2;
 	}
-	return getsockopt_int(clamp, value, len);
+	return getsockopt_copy_out_int(clamp, value, len);
 }
 
 /* The kernel's words for memory: what is queued, and the limits; what it has allocated itself nobody else knows. */
@@ -121,7 +121,7 @@ static int getsockopt_meminfo(const struct vma_tcp_conn *conn, int fd, void *val
 
 	if (vma_os.getsockopt(fd, SOL_SOCKET, SO_MEMINFO, words, &size) != 0)
 		return -errno;
-	words[SK_MEMINFO_RMEM_ALLOC] = (uint32_t)vma_tcp_rx_bytes(conn);
+	words[SK_MEMINFO_RMEM_ALLOC] = (uint32_t)vma_tcp_readable_bytes(conn);
 	words[SK_MEMINFO_WMEM_QUEUED] = (uint32_t)vma_tcp_tx_queued(conn);
 	size = sizeof(buffer);
 	if (getsockopt_buffer_size(conn, fd, SO_RCVBUF, &buffer, &size) == 0)
@@ -147,10 +147,10 @@ static int getsockopt_congestion(const struct stream_sock *sock, int fd, void *v
 static int getsockopt_peername(const struct stream_sock *sock, void *value, socklen_t *len)
 {
 	union vma_name peer;
-	const socklen_t size = vma_name_fill(sock->file.family, &sock->peer, &peer);
+	const socklen_t size = vma_name_fill_from_sockaddr_in(sock->file.family, &sock->peer, &peer);
 	socklen_t room;
 
-	if (vma_copy(&room, len, sizeof(room)) != 0)
+	if (vma_memcpy_or_efault(&room, len, sizeof(room)) != 0)
 		return -EFAULT;
 	if (room > size)
 		return -EINVAL;
@@ -162,7 +162,7 @@ static int getsockopt_ip6_path_mtu(uint32_t mtu, void *value, socklen_t *len)
 	const struct ip6_mtuinfo info = {.ip6m_mtu = mtu};
 	socklen_t room;
 
-	if (vma_copy(&room, len, sizeof(room)) != 0)
+	if (vma_memcpy_or_efault(&room, len, sizeof(room)) != 0)
 		return -EFAULT;
 	return room < sizeof(info) ? -EINVAL : getsockopt_copy_out(&info, sizeof(info), value, len);
 }
@@ -185,14 +185,14 @@ static int getsockopt_of_connection(struct stream_sock *sock, struct vma_tcp_con
 		return getsockopt_cc_info(conn, value, len);
 	if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
 		vma_tcp_info(conn, &info);
-		return getsockopt_int((int)info.kernel.tcpi_snd_mss, value, len);
+		return getsockopt_copy_out_int((int)info.kernel.tcpi_snd_mss, value, len);
 	}
 	if (is_mtu_option(sock, level, name)) {
 		vma_tcp_info(conn, &info); /* routers on the way may have asked for less than the route's */
 		if (info.kernel.tcpi_pmtu != 0 && level == IPPROTO_IPV6 && name == IPV6_PATHMTU)
 			return getsockopt_ip6_path_mtu(info.kernel.tcpi_pmtu, value, len);
 		if (info.kernel.tcpi_pmtu != 0)
-			return getsockopt_int((int)info.kernel.tcpi_pmtu, value, len);
+			return getsockopt_copy_out_int((int)info.kernel.tcpi_pmtu, value, len);
 	}
 	if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && stream_sock_phase(sock) == STREAM_CONNECTED)
 		return getsockopt_window_clamp(conn, fd, value, len);
@@ -222,12 +222,12 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 	pthread_mutex_lock(&file->lock);
 	if (stream_get_option_without_shadow(sock, level, name, &number)) {
 		pthread_mutex_unlock(&file->lock);
-		return getsockopt_int(number, value, len);
+		return getsockopt_copy_out_int(number, value, len);
 	}
 	stream_options_apply_to_shadow(sock, fd);
 	conn = stream_tcp_conn(sock);
 	if (level == SOL_SOCKET && name == SO_REUSEADDR && sock->reserved.sin_family == AF_INET)
-		rc = getsockopt_int(sock->reuse_addr, value, len); /* the shadow's is ours: port.c */
+		rc = getsockopt_copy_out_int(sock->reuse_addr, value, len); /* the shadow's is ours: port.c */
 	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
 		rc = getsockopt_congestion(sock, fd, value, len);
 	else if (conn != NULL)

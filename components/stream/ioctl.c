@@ -15,10 +15,10 @@ static int clamp_to_int(uint64_t number)
 /* As the kernel's tcp_inq: none, right before an urgent byte that reading is to step over. */
 static int stream_readable_bytes(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
-	bool at_mark =
-	        vma_tcp_rx_urgent_mark(conn) == 0 && !atomic_load_explicit(&sock->oob_inline, memory_order_relaxed);
+	bool at_mark = vma_tcp_bytes_before_urgent_mark(conn) == 0 &&
+	               !atomic_load_explicit(&sock->oob_inline, memory_order_relaxed);
 
-	return at_mark ? 0 : clamp_to_int(vma_tcp_rx_bytes(conn));
+	return at_mark ? 0 : clamp_to_int(vma_tcp_readable_bytes(conn));
 }
 
 static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_conn *conn, int fd, unsigned long request,
@@ -33,7 +33,7 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 		break;
 	case SIOCATMARK:
 		vma_ring_ctxs_catch_up(stream_ring_bits(&sock->file));
-		value = vma_tcp_rx_urgent_mark(conn) == 0;
+		value = vma_tcp_bytes_before_urgent_mark(conn) == 0;
 		break;
 	case SIOCOUTQ:
 		value = clamp_to_int(vma_tcp_tx_queued(conn));
@@ -44,11 +44,11 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 	default:
 		return vma_inet_os_ioctl(fd, request, arg);
 	}
-	return vma_copy(arg, &value, sizeof(value));
+	return vma_memcpy_or_efault(arg, &value, sizeof(value));
 }
 
 /* Before the kernel is asked; of a connection the signals are ours to send. */
-static int stream_check_async(const struct stream_sock *sock, bool on)
+static int stream_check_o_async_supported(const struct stream_sock *sock, bool on)
 {
 	return on && stream_tcp_conn(sock) == NULL ? vma_engine_exception(EINVAL, "a TCP socket with O_ASYNC") : 0;
 }
@@ -57,16 +57,16 @@ static int ioctl_set_file_flag(struct stream_sock *sock, int fd, unsigned long r
 {
 	int on, rc = 0;
 
-	if (request == FIOASYNC && vma_copy(&on, arg, sizeof(on)) == 0)
-		rc = stream_check_async(sock, on != 0);
+	if (request == FIOASYNC && vma_memcpy_or_efault(&on, arg, sizeof(on)) == 0)
+		rc = stream_check_o_async_supported(sock, on != 0);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&sock->file.lock);
 	rc = vma_inet_os_ioctl(fd, request, arg);
-	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
+	if (rc == 0 && vma_memcpy_or_efault(&on, arg, sizeof(on)) == 0) {
 		if (request == FIONBIO) {
 			atomic_store(&sock->nonblocking, on != 0);
-			vma_inet_stats_nonblocking(sock->stats, on != 0);
+			vma_inet_stats_set_nonblocking(sock->stats, on != 0);
 		} else {
 			stream_set_async(sock, on != 0);
 		}
@@ -89,7 +89,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	long flags = (long)arg;
-	int rc = cmd == F_SETFL ? stream_check_async(sock, (flags & O_ASYNC) != 0) : 0;
+	int rc = cmd == F_SETFL ? stream_check_o_async_supported(sock, (flags & O_ASYNC) != 0) : 0;
 
 	if (rc < 0)
 		return rc;
@@ -99,7 +99,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 		rc = -errno;
 	if (rc >= 0 && cmd == F_SETFL) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
-		vma_inet_stats_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
+		vma_inet_stats_set_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
 		stream_set_async(sock, (flags & O_ASYNC) != 0);
 	}
 	pthread_mutex_unlock(&file->lock);

@@ -24,7 +24,8 @@ struct stream_listen {
 
 /* ---- what should be attached ---- */
 
-static int listen_want_target(struct stream_listen *listen, uint32_t local, const struct stream_device_and_vlan *place)
+static int listen_mark_address_wanted(struct stream_listen *listen, uint32_t local,
+                                      const struct stream_device_and_vlan *place)
 {
 	struct target *larger;
 
@@ -51,7 +52,7 @@ static int listen_want_target(struct stream_listen *listen, uint32_t local, cons
 	return 0;
 }
 
-static struct vma_net_addr *listen_read_addrs(struct vma_net *net, uint32_t *count)
+static struct vma_net_addr *listen_get_host_addresses(struct vma_net *net, uint32_t *count)
 {
 	struct vma_net_addr *addrs = NULL;
 	int n = vma_net_addrs(net, 0, NULL, 0);
@@ -68,11 +69,11 @@ static struct vma_net_addr *listen_read_addrs(struct vma_net *net, uint32_t *cou
 }
 
 /* Every local address that the socket stands for, where an interface has it. *reason: of the last one that is not. */
-static void listen_want_all_addresses(const struct stream_sock *sock, struct stream_listen *listen, struct vma_net *net,
-                                      enum vma_sock_reason *reason)
+static void listen_mark_all_wanted_local_addresses(const struct stream_sock *sock, struct stream_listen *listen,
+                                                   struct vma_net *net, enum vma_sock_reason *reason)
 {
 	uint32_t n, local = sock->local.sin_addr.s_addr, address;
-	struct vma_net_addr *addrs = listen_read_addrs(net, &n);
+	struct vma_net_addr *addrs = listen_get_host_addresses(net, &n);
 	struct stream_device_and_vlan place;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -82,7 +83,7 @@ static void listen_want_all_addresses(const struct stream_sock *sock, struct str
 		    (sock->bound_ifindex != 0 && sock->bound_ifindex != addrs[i].ifindex))
 			continue;
 		*reason = stream_find_device_and_vlan(net, addrs[i].ifindex, &place);
-		if (*reason == VMA_SOCK_OFFLOADED && listen_want_target(listen, address, &place) < 0)
+		if (*reason == VMA_SOCK_OFFLOADED && listen_mark_address_wanted(listen, address, &place) < 0)
 			*reason = VMA_SOCK_NO_MEMORY;
 	}
 	vma_free(addrs);
@@ -101,7 +102,7 @@ static void listen_open_devices(struct stream_listen *listen, struct vma_engine 
 	}
 }
 
-static void listen_remove_unwanted_targets(struct stream_sock *sock, struct stream_listen *listen)
+static void listen_leave_endpoints_not_wanted(struct stream_sock *sock, struct stream_listen *listen)
 {
 	uint32_t kept = 0;
 
@@ -120,7 +121,7 @@ static void listen_remove_unwanted_targets(struct stream_sock *sock, struct stre
  * A revoked endpoint goes before it is asked for again: the ring refuses it else. Connections that have come by its
  * rule have rules of their own by then.
  */
-static void listen_attach_target(struct stream_sock *sock, struct vma_engine *engine, struct target *t)
+static void listen_attach_endpoint_of_address(struct stream_sock *sock, struct vma_engine *engine, struct target *t)
 {
 	struct vma_device *device;
 
@@ -130,7 +131,7 @@ static void listen_attach_target(struct stream_sock *sock, struct vma_engine *en
 			stream_schedule_listen_update(sock); /* in the internal thread's next turn */
 			return;
 		}
-		stream_endpoint_finish(t->endpoint);
+		stream_endpoint_drain_half_open(t->endpoint);
 		stream_endpoint_remove_member(t->endpoint, sock);
 		t->endpoint = NULL;
 		t->error = 0;
@@ -144,7 +145,7 @@ static void listen_attach_target(struct stream_sock *sock, struct vma_engine *en
 		t->endpoint = NULL;
 }
 
-static void listen_apply(struct stream_sock *sock, struct vma_engine *engine)
+static void listen_attach_all_wanted_addresses(struct stream_sock *sock, struct vma_engine *engine)
 {
 	struct stream_listen *listen = sock->listen;
 	uint64_t rings = 0;
@@ -155,16 +156,17 @@ static void listen_apply(struct stream_sock *sock, struct vma_engine *engine)
 		struct target *t = &listen->at[i];
 
 		if (t->wanted)
-			listen_attach_target(sock, engine, t);
+			listen_attach_endpoint_of_address(sock, engine, t);
 		if (t->wanted && t->endpoint != NULL)
-			rings |= stream_endpoint_ring(t->endpoint);
+			rings |= stream_endpoint_ring_bit(t->endpoint);
 	}
-	listen_remove_unwanted_targets(sock, listen);
+	listen_leave_endpoints_not_wanted(sock, listen);
 	endpoints_unlock();
 	atomic_store(&sock->rings, rings);
 }
 
-static enum vma_sock_reason listener_os_reason(const struct stream_listen *listen, enum vma_sock_reason otherwise)
+static enum vma_sock_reason listener_reason_not_offloaded(const struct stream_listen *listen,
+                                                          enum vma_sock_reason otherwise)
 {
 	bool any = false;
 
@@ -199,7 +201,7 @@ static void listen_schedule_retry(struct stream_sock *sock)
 #define DRAIN_NS 10000000000 /* the SYN-ACK has been sent four times by then */
 
 /* Endpoints that were withdrawn are left when nobody is half open any more; looked at once a second. */
-static void listen_drain(struct stream_sock *sock)
+static void listen_leave_endpoints_without_half_open(struct stream_sock *sock)
 {
 	const bool late = vma_now_ns() >= sock->drain_until_ns;
 	struct stream_listen *listen = sock->listen;
@@ -213,16 +215,16 @@ static void listen_drain(struct stream_sock *sock)
 
 		t->wanted = t->endpoint != NULL && !late && !stream_endpoint_has_no_half_open(t->endpoint);
 		if (t->wanted)
-			rings |= stream_endpoint_ring(t->endpoint);
+			rings |= stream_endpoint_ring_bit(t->endpoint);
 	}
-	listen_remove_unwanted_targets(sock, listen);
+	listen_leave_endpoints_not_wanted(sock, listen);
 	endpoints_unlock();
 	atomic_store(&sock->rings, rings);
 	atomic_store(&sock->file.retry, rings != 0);
 	if (rings != 0)
 		vma_engine_retry();
 	stream_notify_rings_changed(sock, before);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 }
 
 /* Looked at once a second. */
@@ -260,15 +262,15 @@ void stream_listen_leave_to_kernel(struct stream_sock *sock, enum vma_sock_reaso
 		}
 	}
 	endpoints_unlock();
-	listen_drain(sock);
+	listen_leave_endpoints_without_half_open(sock);
 	listen_check_passed_receivers(sock);
 	stream_describe_for_stats(sock);
 }
 
 /* What was half open when it paused is over. True: it asks for flows again. */
-static bool listen_resume(struct stream_sock *sock)
+static bool listen_resume_if_pause_is_over(struct stream_sock *sock)
 {
-	if (!sock->paused || atomic_load(&sock->rings) != 0 || !stream_passed_may_resume(sock)) {
+	if (!sock->paused || atomic_load(&sock->rings) != 0 || !stream_passed_may_offload_again(sock)) {
 		listen_check_passed_receivers(sock);
 		return false;
 	}
@@ -280,14 +282,14 @@ static bool listen_resume(struct stream_sock *sock)
 
 static bool rule_leaves_listener_to_kernel(struct stream_sock *sock, const struct vma_engine *engine)
 {
-	const struct vma_rule *rule = vma_inet_rule(engine, VMA_RULES_TCP_SERVER, &sock->local, NULL);
+	const struct vma_rule *rule = vma_inet_find_transport_rule(engine, VMA_RULES_TCP_SERVER, &sock->local, NULL);
 
 	if (rule != NULL)
 		atomic_store(&sock->file.rule_line, rule->line);
 	return rule != NULL;
 }
 
-void stream_listen_update(struct stream_sock *sock)
+void stream_listener_update_flows(struct stream_sock *sock)
 {
 	struct vma_engine *engine = vma_engine();
 	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
@@ -301,11 +303,11 @@ void stream_listen_update(struct stream_sock *sock)
 		stream_passed_watch_page(sock);
 	if (sock->hands_over) {
 		stream_fork_queue_watch(sock);
-		listen_drain(sock);
-		if (!listen_resume(sock))
+		listen_leave_endpoints_without_half_open(sock);
+		if (!listen_resume_if_pause_is_over(sock))
 			return;
 	}
-	if (sock->passed != NULL && !stream_passed_all_taken(sock)) {
+	if (sock->passed != NULL && !stream_all_passed_fds_were_received(sock)) {
 		stream_listen_leave_to_kernel(sock, VMA_SOCK_PASSED_ON);
 		return;
 	}
@@ -321,23 +323,23 @@ void stream_listen_update(struct stream_sock *sock)
 		else if (rule_leaves_listener_to_kernel(sock, engine))
 			reason = VMA_SOCK_RULE;
 		else
-			listen_want_all_addresses(sock, sock->listen, engine->net, &reason);
-		listen_apply(sock, engine);
+			listen_mark_all_wanted_local_addresses(sock, sock->listen, engine->net, &reason);
+		listen_attach_all_wanted_addresses(sock, engine);
 		listen_schedule_retry(sock);
-		reason = listener_os_reason(sock->listen, reason);
+		reason = listener_reason_not_offloaded(sock->listen, reason);
 		if (sock->passed != NULL && reason == VMA_SOCK_OFFLOADED)
-			stream_passed_note_served(sock);
+			stream_passed_tell_sender_we_serve(sock);
 	}
 	atomic_store(&sock->reason, reason);
 	if (reason_before == VMA_SOCK_OFFLOADED || reason_before == VMA_SOCK_INHERITED)
 		vma_engine_fallback(reason, 0, "a TCP listener");
 	stream_notify_rings_changed(sock, before);
 	stream_describe_for_stats(sock);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 }
 
 /* By a fork or a message: then that one goes on listening, and requests under way are not to be refused. */
-static bool sock_is_shared_with_process(const struct stream_sock *sock)
+static bool sock_is_shared_with_other_process(const struct stream_sock *sock)
 {
 	return sock->passed != NULL || sock->file.from_parent ||
 	       sock->file.forks != atomic_load_explicit(&vma_fork_count, memory_order_relaxed);
@@ -347,7 +349,7 @@ static void listen_finish_endpoints(struct stream_listen *listen)
 {
 	for (uint32_t i = 0; i < listen->n; i++)
 		if (listen->at[i].endpoint != NULL)
-			stream_endpoint_finish(listen->at[i].endpoint);
+			stream_endpoint_drain_half_open(listen->at[i].endpoint);
 }
 
 void stream_listen_end(struct stream_sock *sock)
@@ -356,12 +358,12 @@ void stream_listen_end(struct stream_sock *sock)
 	uint64_t before = atomic_load(&sock->rings);
 
 	stream_fork_queue_unwatch(sock);
-	stream_placeholders_note_listener(sock); /* while the flows are there, which vmad asks for */
+	stream_create_timewait_sockets_of_listener(sock); /* while the flows are there, which vmad asks for */
 	if (listen != NULL) {
 		endpoints_lock();
-		if (sock_is_shared_with_process(sock) || sock->hands_over)
+		if (sock_is_shared_with_other_process(sock) || sock->hands_over)
 			listen_finish_endpoints(listen);
-		listen_remove_unwanted_targets(sock, listen); /* nothing is wanted between two updates */
+		listen_leave_endpoints_not_wanted(sock, listen); /* nothing is wanted between two updates */
 		endpoints_unlock();
 		sock->listen = NULL;
 		vma_free(listen->at);
@@ -383,7 +385,7 @@ void stream_listen_release_flows(struct stream_sock *sock)
 	if (listen != NULL) {
 		endpoints_lock();
 		listen_finish_endpoints(listen);
-		listen_remove_unwanted_targets(sock, listen); /* as at the end */
+		listen_leave_endpoints_not_wanted(sock, listen); /* as at the end */
 		endpoints_unlock();
 	}
 	atomic_store(&sock->rings, 0);
@@ -406,7 +408,7 @@ void stream_listen_apply_options(struct stream_sock *sock)
 {
 	for (uint32_t i = 0; sock->listen != NULL && i < sock->listen->n; i++) {
 		if (sock->listen->at[i].endpoint != NULL)
-			stream_endpoint_set_options(sock->listen->at[i].endpoint, sock);
+			stream_endpoint_set_listener_options(sock->listen->at[i].endpoint, sock);
 	}
 }
 
@@ -418,17 +420,17 @@ static void set_backlog(struct stream_sock *sock, int fd)
 
 static void listen_begin(struct stream_sock *sock, int fd)
 {
-	stream_cookie(sock, fd);
+	stream_so_cookie(sock, fd);
 	stream_read_local_name(sock, fd);
-	stream_tally_init(sock);
+	stream_forking_tally_init(sock);
 	atomic_store(&sock->shut_rd, false);
 	atomic_store(&sock->shut_wr, false);
 	atomic_store(&sock->phase, STREAM_LISTENING);
-	stream_listen_update(sock);
+	stream_listener_update_flows(sock);
 }
 
 /* A listener that others serve, too, by SO_REUSEPORT, is not known to be one before the kernel's socket listens. */
-static bool waits_for_listen(const struct stream_sock *sock)
+static bool listener_flows_await_kernel_listen(const struct stream_sock *sock)
 {
 	for (uint32_t i = 0; sock->listen != NULL && i < sock->listen->n; i++)
 		if (sock->listen->at[i].endpoint == NULL && sock->listen->at[i].error == -EAGAIN)
@@ -444,7 +446,7 @@ static void listen_undo(struct stream_sock *sock)
 }
 
 /* The call may have to fail because the listener is the kernel's: then it listens no more, but stays bound. */
-static int listen_check_fallback(struct stream_sock *sock, int fd)
+static int listen_fail_if_fallback_is_forbidden(struct stream_sock *sock, int fd)
 {
 	const int rc = vma_engine_fallback(atomic_load(&sock->reason), EOPNOTSUPP, "a TCP listener");
 
@@ -460,7 +462,7 @@ static int listen_check_fallback(struct stream_sock *sock, int fd)
  * of the kernel's for its whole life, and a device that has to be opened first takes a while. Not before the port is
  * known; and a listener of somebody else on that port keeps what it has, for its owner refuses the rule.
  */
-static int listen_with_file_lock(struct stream_sock *sock, int fd, int backlog)
+static int listen_install_flows_then_listen_in_kernel(struct stream_sock *sock, int fd, int backlog)
 {
 	bool first = stream_sock_phase(sock) != STREAM_LISTENING;
 	int rc;
@@ -474,12 +476,12 @@ static int listen_with_file_lock(struct stream_sock *sock, int fd, int backlog)
 	rc = vma_os.listen(fd, backlog) != 0 ? -errno : 0;
 	if (rc == 0) {
 		set_backlog(sock, fd);
-		if (first && waits_for_listen(sock))
-			stream_listen_update(sock);
+		if (first && listener_flows_await_kernel_listen(sock))
+			stream_listener_update_flows(sock);
 		if (first && stream_sock_phase(sock) != STREAM_LISTENING)
 			listen_begin(sock, fd);
 		if (first)
-			rc = listen_check_fallback(sock, fd);
+			rc = listen_fail_if_fallback_is_forbidden(sock, fd);
 	} else if (first && stream_sock_phase(sock) == STREAM_LISTENING) {
 		listen_undo(sock);
 	}
@@ -492,10 +494,10 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
-	rc = listen_with_file_lock(sock, fd, backlog);
+	rc = listen_install_flows_then_listen_in_kernel(sock, fd, backlog);
 	pthread_mutex_unlock(&file->lock);
 	if (rc == 0) /* the shadow's queue counts as well */
-		vma_file_set_own_poll(file, false);
+		vma_file_set_poll_without_shadow(file, false);
 	if (rc == 0)
 		stream_xtreme_watch(sock, 0);
 	return rc;
@@ -503,7 +505,7 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 
 /* ---- made by another process ---- */
 
-bool stream_listen_prepare(struct stream_sock *sock)
+bool stream_listener_can_be_offloaded(struct stream_sock *sock)
 {
 	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
 	bool possible = false;
@@ -515,7 +517,7 @@ bool stream_listen_prepare(struct stream_sock *sock)
 		sock->listen = vma_alloc(sizeof(*sock->listen));
 	if (sock->listen == NULL)
 		return false;
-	listen_want_all_addresses(sock, sock->listen, sock->engine->net, &reason);
+	listen_mark_all_wanted_local_addresses(sock, sock->listen, sock->engine->net, &reason);
 	listen_open_devices(sock->listen, sock->engine);
 	for (uint32_t i = 0; i < sock->listen->n; i++)
 		possible |= sock->listen->at[i].error == 0;
@@ -523,9 +525,9 @@ bool stream_listen_prepare(struct stream_sock *sock)
 	return possible;
 }
 
-void stream_listen_after_passed(struct stream_sock *sock, int fd)
+void stream_init_listener_received_by_message(struct stream_sock *sock, int fd)
 {
-	stream_tally_init(sock);
+	stream_forking_tally_init(sock);
 	atomic_store(&sock->backlog, read_listen_backlog(fd));
 	atomic_store(&sock->inherited, true);
 	atomic_store(&sock->reason, VMA_SOCK_INHERITED);
@@ -558,8 +560,8 @@ unsigned stream_listen_ring_ctxs(const struct stream_sock *sock, struct vma_ring
 }
 
 /* Held: each once, of which `n` are there already. */
-static unsigned hold_ring_ctx_at(const struct stream_sock *sock, const struct target *t, struct vma_ring_ctx **out,
-                                 unsigned n, unsigned max)
+static unsigned listen_hold_ring_ctx_of_address(const struct stream_sock *sock, const struct target *t,
+                                                struct vma_ring_ctx **out, unsigned n, unsigned max)
 {
 	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, &t->local);
 	struct vma_ring_ctx *ring_ctx;
@@ -581,16 +583,16 @@ unsigned stream_listen_hold_ring_ctxs(const struct stream_sock *sock, struct vma
 	enum vma_sock_reason reason;
 	unsigned n = 0;
 
-	listen_want_all_addresses(sock, &wanted, sock->engine->net, &reason);
+	listen_mark_all_wanted_local_addresses(sock, &wanted, sock->engine->net, &reason);
 	for (uint32_t i = 0; i < wanted.n; i++)
-		n = hold_ring_ctx_at(sock, &wanted.at[i], out, n, max);
+		n = listen_hold_ring_ctx_of_address(sock, &wanted.at[i], out, n, max);
 	vma_free(wanted.at);
 	return n;
 }
 
 /* ---- later: fork, and what the NIC takes back. The parent's endpoints and rings are not the child's. ---- */
 
-void stream_listen_forked(struct stream_sock *sock)
+void stream_listen_reset_in_forked_child(struct stream_sock *sock)
 {
 	atomic_store(&sock->was_polled, false);
 	stream_fork_queue_note_in_child(sock);
@@ -610,11 +612,11 @@ void stream_use_inherited_socket(struct stream_sock *sock)
 		sock->engine = vma_engine();
 		vma_file_record_maker(&sock->file);
 	}
-	stream_listen_update(sock);
+	stream_listener_update_flows(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
-static void listen_update_task(struct vma_internal_task *task)
+static void listener_update_flows_task(struct vma_internal_task *task)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, update_task));
 
@@ -623,7 +625,7 @@ static void listen_update_task(struct vma_internal_task *task)
 		stream_use_inherited_socket(sock);
 	} else { /* a fork has given it back since, and it is for who accepts */
 		pthread_mutex_lock(&sock->file.lock);
-		stream_listen_update(sock);
+		stream_listener_update_flows(sock);
 		pthread_mutex_unlock(&sock->file.lock);
 	}
 	if (atomic_load(&sock->exec_exported))
@@ -637,7 +639,7 @@ void stream_schedule_listen_update(struct stream_sock *sock)
 {
 	if (vma_engine() == NULL || atomic_exchange(&sock->update_scheduled, true))
 		return;
-	sock->update_task.run = listen_update_task;
+	sock->update_task.run = listener_update_flows_task;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->update_task);
 }

@@ -134,7 +134,7 @@ static void __attribute__((cold, noinline)) conn_migration_place_changed(struct 
 		}
 	}
 	pthread_mutex_unlock(&sock->file.lock);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 }
 
 static inline void migration_count_access(struct stream_sock *sock, bool rx)

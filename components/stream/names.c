@@ -13,10 +13,10 @@ void stream_read_local_name(struct stream_sock *sock, int fd)
 {
 	union vma_name local;
 
-	if (vma_shadow_name(fd, &local, NULL) != 0 ||
+	if (vma_shadow_getsockname(fd, &local, NULL) != 0 ||
 	    (local.any.sa_family == AF_INET && local.in.sin_port == 0 && local.in.sin_addr.s_addr == 0))
 		local = (union vma_name){0};
-	sock->local = vma_name_in(&local);
+	sock->local = vma_name_to_sockaddr_in(&local);
 }
 
 /* By connections that were accepted, and those in TIME_WAIT: the kernel does not know of them. */
@@ -40,13 +40,14 @@ static bool port_has_our_connections(const struct sockaddr_in *name)
 }
 
 /* Against who binds the port without SO_REUSEADDR. */
-static bool port_is_held_by_listener(const struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+static bool bind_port_conflicts_with_our_conns(const struct stream_sock *sock, int fd, const struct sockaddr *addr,
+                                               socklen_t len)
 {
 	union vma_name name;
 
 	return !sock->reuse_addr && !sock->reuse_port &&
-	       vma_name_read_local(fd, sock->file.family, addr, len, &name) == 0 && name.any.sa_family == AF_INET &&
-	       name.in.sin_port != 0 && port_has_our_connections(&name.in);
+	       vma_name_copy_from_program_for_bind(fd, sock->file.family, addr, len, &name) == 0 &&
+	       name.any.sa_family == AF_INET && name.in.sin_port != 0 && port_has_our_connections(&name.in);
 }
 
 /* ---- a port of the kernel's choice ---- */
@@ -55,14 +56,14 @@ static bool port_is_held_by_listener(const struct stream_sock *sock, int fd, con
 
 static bool ip_option_is_set(int fd, int option)
 {
-	return vma_sock_get_int(fd, IPPROTO_IP, option, 0) != 0;
+	return vma_os_getsockopt_int_or(fd, IPPROTO_IP, option, 0) != 0;
 }
 
-static uint16_t shadow_choose_port(int fd, int family, const struct sockaddr_in *local)
+static uint16_t shadow_bind_and_get_port(int fd, int family, const struct sockaddr_in *local)
 {
 	union vma_name name;
 
-	if (fd < 0 || vma_shadow_bind(fd, family, local) != 0 || vma_shadow_name(fd, &name, NULL) != 0)
+	if (fd < 0 || vma_shadow_bind(fd, family, local) != 0 || vma_shadow_getsockname(fd, &name, NULL) != 0)
 		return 0;
 	return name.in.sin_port;
 }
@@ -83,7 +84,7 @@ static uint16_t kernel_choose_free_port(int fd, int family, struct sockaddr_in n
 	do {
 		asked[n] = vma_os.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		name.sin_port = 0;
-		name.sin_port = port_be = shadow_choose_port(asked[n], family, &name);
+		name.sin_port = port_be = shadow_bind_and_get_port(asked[n], family, &name);
 		n += asked[n] >= 0;
 	} while (port_be != 0 && port_has_our_connections(&name) && n < CHOICES_MAX);
 	while (n > 0)
@@ -97,9 +98,10 @@ static int stream_bind_shadow(int fd, int family, const struct sockaddr *addr, s
 	union vma_name name, given = {0};
 	socklen_t room = len < sizeof(given) ? len : sizeof(given);
 
-	if (vma_name_is_of(family, addr, len) && vma_name_read_local(fd, family, addr, len, &name) == 0 &&
-	    name.any.sa_family == AF_INET && name.in.sin_port == 0) {
-		if (vma_copy(&given, addr, room) != 0)
+	if (vma_sockaddr_is_of_family(family, addr, len) &&
+	    vma_name_copy_from_program_for_bind(fd, family, addr, len, &name) == 0 && name.any.sa_family == AF_INET &&
+	    name.in.sin_port == 0) {
+		if (vma_memcpy_or_efault(&given, addr, room) != 0)
 			return -EFAULT;
 		given.in.sin_port = kernel_choose_free_port(fd, family, name.in);
 		if (given.in.sin_port != 0 && vma_os.bind(fd, &given.any, room) == 0)
@@ -119,7 +121,7 @@ int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	pthread_mutex_lock(&file->lock);
 	if (stream_tcp_conn(sock) != NULL) {
 		rc = -EINVAL;
-	} else if (port_is_held_by_listener(sock, fd, addr, len)) {
+	} else if (bind_port_conflicts_with_our_conns(sock, fd, addr, len)) {
 		rc = -EADDRINUSE;
 	} else {
 		rc = stream_bind_shadow(fd, file->family, addr, len);
@@ -150,9 +152,9 @@ int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, soc
 		name.sin_port = sock->reserved.sin_port;
 	pthread_mutex_unlock(&file->lock);
 	if (sock->engine != NULL && sock->engine->conf.trigger_dummy_send_getsockname)
-		stream_send_dummy(sock);
+		stream_send_dummy_byte_to_warm_tx_path(sock);
 	if (ours)
-		return vma_name_give(file->family, &name, addr, len);
+		return vma_sockaddr_in_copy_to_program(file->family, &name, addr, len);
 	return vma_os.getsockname(fd, addr, len) < 0 ? -errno : 0;
 }
 
@@ -172,5 +174,5 @@ int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, soc
 	pthread_mutex_unlock(&file->lock);
 	if (conn == NULL)
 		return vma_os.getpeername(fd, addr, len) < 0 ? -errno : 0;
-	return rc < 0 ? rc : vma_name_give(file->family, &name, addr, len);
+	return rc < 0 ? rc : vma_sockaddr_in_copy_to_program(file->family, &name, addr, len);
 }

@@ -97,7 +97,7 @@ enum {
 };
 _Static_assert(BIT_ASYNC < 64, "a bit each");
 
-static int find_kernel_only(int level, int name)
+static int find_kernel_only_option_index(int level, int name)
 {
 	for (int i = 0; i < KERNEL_ONLY; i++) {
 		if (kernel_only_option[i].level == level && kernel_only_option[i].name == name)
@@ -106,7 +106,7 @@ static int find_kernel_only(int level, int name)
 	return -1;
 }
 
-const char *stream_os_option(struct vma_file *file)
+const char *stream_kernel_only_option_name(struct vma_file *file)
 {
 	uint64_t set;
 
@@ -131,13 +131,13 @@ static bool option_is_set_now(int fd, const struct kernel_only_option *option)
 }
 
 /* Of a listener: its flows go or come. Of a connection that has not moved nothing changes any more. */
-static void stream_set_os_bit(struct stream_sock *sock, int bit, bool on)
+static void stream_set_kernel_only_option_bit(struct stream_sock *sock, int bit, bool on)
 {
 	uint64_t before = sock->os_options;
 
 	sock->os_options = on ? before | 1ULL << bit : before & ~(1ULL << bit);
 	if (sock->os_options != before)
-		stream_listen_update(sock);
+		stream_listener_update_flows(sock);
 }
 
 /* Of a connection the signals are ours to send; before, it is better made by the kernel. */
@@ -146,12 +146,12 @@ void stream_set_async(struct stream_sock *sock, bool on)
 	if (stream_tcp_conn(sock) != NULL)
 		atomic_store(&sock->async, on);
 	else
-		stream_set_os_bit(sock, BIT_ASYNC, on);
+		stream_set_kernel_only_option_bit(sock, BIT_ASYNC, on);
 }
 
-void stream_mark_congestion_for_os(struct stream_sock *sock, bool on)
+void stream_set_congestion_is_kernel_only(struct stream_sock *sock, bool on)
 {
-	stream_set_os_bit(sock, BIT_CONGESTION, on);
+	stream_set_kernel_only_option_bit(sock, BIT_CONGESTION, on);
 }
 
 static bool option_enables(const struct kernel_only_option *option, const void *value, socklen_t len)
@@ -160,8 +160,9 @@ static bool option_enables(const struct kernel_only_option *option, const void *
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
-static int stream_check_option(const struct stream_sock *sock, const struct kernel_only_option *option,
-                               const void *value, socklen_t len)
+static int stream_check_option_exception_handling(const struct stream_sock *sock,
+                                                  const struct kernel_only_option *option, const void *value,
+                                                  socklen_t len)
 {
 	if (!option_enables(option, value, len))
 		return 0;
@@ -184,8 +185,8 @@ static bool move_to_kernel_for_option(struct stream_sock *sock, int fd, const st
 	if (stream_tcp_conn(sock) == NULL || option->late == OPTION_KEEPS_OFFLOADED ||
 	    !option_enables(option, value, len))
 		return false;
-	stream_cookie(sock, fd);
-	rc = stream_to_kernel(sock, fd, VMA_SOCK_OPTION);
+	stream_so_cookie(sock, fd);
+	rc = stream_hand_over_conn_to_kernel(sock, fd, VMA_SOCK_OPTION);
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN,
 		             "%s has no effect on offloaded connections that cannot be handed over to the kernel: %s",
@@ -206,7 +207,8 @@ static bool option_comes_too_late(const struct stream_sock *sock, int level, int
 
 	if (level != IPPROTO_TCP || conn == NULL || stream_kernel_view_of_state(conn) == TCP_CLOSE)
 		return false;
-	if (name == TCP_WINDOW_CLAMP && len >= sizeof(number) && vma_copy(&number, value, sizeof(number)) == 0)
+	if (name == TCP_WINDOW_CLAMP && len >= sizeof(number) &&
+	    vma_memcpy_or_efault(&number, value, sizeof(number)) == 0)
 		return number == 0;
 	return name == TCP_FASTOPEN || name == TCP_FASTOPEN_CONNECT;
 }
@@ -229,7 +231,7 @@ static void listener_record_set_option(struct stream_sock *sock, int level, int 
 		return;
 	set->level = level;
 	set->name = name;
-	set->len = vma_copy(set->value, value, len) == 0 ? len : 0;
+	set->len = vma_memcpy_or_efault(set->value, value, len) == 0 ? len : 0;
 }
 
 void stream_options_free(struct stream_sock *sock)
@@ -243,7 +245,7 @@ void stream_options_free(struct stream_sock *sock)
 	sock->sets = NULL;
 }
 
-static void copy_kernel_only_options(struct stream_sock *child, const struct stream_sock *listener)
+static void copy_kernel_only_options_from_listener(struct stream_sock *child, const struct stream_sock *listener)
 {
 	struct stream_recorded_option **place = &child->sets;
 
@@ -275,7 +277,7 @@ void stream_options_inherit(struct stream_sock *child, struct stream_sock *liste
 	child->bound_ifindex = listener->bound_ifindex;
 	child->mark = listener->mark;
 	child->own_congestion = listener->own_congestion;
-	copy_kernel_only_options(child, listener);
+	copy_kernel_only_options_from_listener(child, listener);
 }
 #undef COPY
 
@@ -343,7 +345,8 @@ void stream_set_tcp_option(struct stream_sock *sock, enum vma_tcp_option option,
 }
 
 /* True: it is one of these. */
-static bool mirror_option(struct stream_sock *sock, int fd, int level, int name, const void *value, socklen_t len)
+static bool copy_option_to_tcp_if_mirrored(struct stream_sock *sock, int fd, int level, int name, const void *value,
+                                           socklen_t len)
 {
 	for (size_t i = 0; i < sizeof(mirrored) / sizeof(mirrored[0]); i++) {
 		const struct mirrored *m = &mirrored[i];
@@ -352,8 +355,8 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 		if (m->level != level || m->name != name)
 			continue;
 		if (m->source == SHADOW_VALUE)
-			number = vma_sock_get_int(fd, level, name, 0);
-		else if (len < sizeof(number) || vma_copy(&number, value, sizeof(number)) != 0)
+			number = vma_os_getsockopt_int_or(fd, level, name, 0);
+		else if (len < sizeof(number) || vma_memcpy_or_efault(&number, value, sizeof(number)) != 0)
 			return true;
 		stream_set_tcp_option(sock, m->option, number);
 		return true;
@@ -365,17 +368,18 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 static int kernel_rcvbuf_size(const struct stream_sock *sock, int fd)
 {
 	const struct vma_conf *conf = sock->engine != NULL ? &sock->engine->conf : NULL;
-	int bytes = vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2;
+	int bytes = vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2;
 
 	if (conf != NULL && conf->given[VMA_CONF_AT_rx_bytes_min] && bytes < conf->rx_bytes_min)
 		bytes = (int)conf->rx_bytes_min;
 	return bytes;
 }
 
-static void mirror_buffer_size_option(struct stream_sock *sock, int fd, int name)
+static void copy_kernel_buffer_size_to_tcp(struct stream_sock *sock, int fd, int name)
 {
 	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
-		stream_set_tcp_option(sock, VMA_TCP_OPT_SNDBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
+		stream_set_tcp_option(sock, VMA_TCP_OPT_SNDBUF,
+		                      vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
 	else
 		stream_set_tcp_option(sock, VMA_TCP_OPT_RCVBUF, kernel_rcvbuf_size(sock, fd));
 	stream_describe_for_stats(sock);
@@ -384,7 +388,7 @@ static void mirror_buffer_size_option(struct stream_sock *sock, int fd, int name
 
 /* ---- the socket's ---- */
 
-static void mirror_linger_option(struct stream_sock *sock, int fd)
+static void copy_kernel_linger_to_sock(struct stream_sock *sock, int fd)
 {
 	struct linger linger = {0};
 	socklen_t len = sizeof(linger);
@@ -395,14 +399,14 @@ static void mirror_linger_option(struct stream_sock *sock, int fd)
 	sock->linger_sec = (uint32_t)linger.l_linger;
 }
 
-static void mirror_sol_socket_option(struct stream_sock *sock, int fd, int name, const void *value)
+static void copy_sol_socket_option_to_sock(struct stream_sock *sock, int fd, int name, const void *value)
 {
 	switch (name) {
 	case SO_SNDBUF:
 	case SO_SNDBUFFORCE:
 	case SO_RCVBUF:
 	case SO_RCVBUFFORCE:
-		mirror_buffer_size_option(sock, fd, name);
+		copy_kernel_buffer_size_to_tcp(sock, fd, name);
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
@@ -413,50 +417,50 @@ static void mirror_sol_socket_option(struct stream_sock *sock, int fd, int name,
 		atomic_store(&sock->sndtimeo_ns, vma_sock_timeout_ns(fd, SO_SNDTIMEO_OLD, value));
 		break;
 	case SO_RCVLOWAT:
-		atomic_store(&sock->rcvlowat, (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, name, 1));
+		atomic_store(&sock->rcvlowat, (uint32_t)vma_os_getsockopt_int_or(fd, SOL_SOCKET, name, 1));
 		stream_wake_waiters(sock, EPOLLIN); /* what is there may be enough now */
 		break;
 	case SO_LINGER:
-		mirror_linger_option(sock, fd);
+		copy_kernel_linger_to_sock(sock, fd);
 		break;
 	case SO_BINDTODEVICE:
 	case SO_BINDTOIFINDEX:
-		sock->bound_ifindex = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
-		stream_listen_update(sock);
+		sock->bound_ifindex = (uint32_t)vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+		stream_listener_update_flows(sock);
 		break;
 	case SO_MARK:
-		sock->mark = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, name, 0);
+		sock->mark = (uint32_t)vma_os_getsockopt_int_or(fd, SOL_SOCKET, name, 0);
 		break;
 	case SO_REUSEADDR:
-		sock->reuse_addr = vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0;
+		sock->reuse_addr = vma_os_getsockopt_int_or(fd, SOL_SOCKET, name, 0) != 0;
 		break;
 	case SO_REUSEPORT:
-		sock->reuse_port = vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0;
+		sock->reuse_port = vma_os_getsockopt_int_or(fd, SOL_SOCKET, name, 0) != 0;
 		break;
 	case SO_ZEROCOPY:
-		atomic_store(&sock->zerocopy, vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0);
+		atomic_store(&sock->zerocopy, vma_os_getsockopt_int_or(fd, SOL_SOCKET, name, 0) != 0);
 		break;
 	default:
 		break;
 	}
 }
 
-static void mirror_stream_option(struct stream_sock *sock, int fd, int level, int name, const void *value,
-                                 socklen_t len)
+static void copy_stream_option_to_sock(struct stream_sock *sock, int fd, int level, int name, const void *value,
+                                       socklen_t len)
 {
 	int number = 0;
 
-	if (mirror_option(sock, fd, level, name, value, len)) {
+	if (copy_option_to_tcp_if_mirrored(sock, fd, level, name, value, len)) {
 		if (level == SOL_SOCKET && name == SO_OOBINLINE)
 			atomic_store(&sock->oob_inline, sock->options.oobinline != 0);
 		return;
 	}
 	if (level == SOL_SOCKET)
-		mirror_sol_socket_option(sock, fd, name, value);
+		copy_sol_socket_option_to_sock(sock, fd, name, value);
 	else if (level == IPPROTO_TCP && name == TCP_INQ)
-		atomic_store(&sock->inq, vma_sock_get_int(fd, level, name, 0) != 0);
+		atomic_store(&sock->inq, vma_os_getsockopt_int_or(fd, level, name, 0) != 0);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
-	         vma_copy(&number, value, sizeof(number)) == 0) {
+	         vma_memcpy_or_efault(&number, value, sizeof(number)) == 0) {
 		stream_set_tcp_option(sock, VMA_TCP_OPT_NOTSENT_LOWAT,
 		                      number == 0 ? kernel_default_tcp_options(fd)->notsent_lowat : number);
 		stream_wake_waiters(sock, EPOLLOUT);
@@ -464,7 +468,7 @@ static void mirror_stream_option(struct stream_sock *sock, int fd, int level, in
 }
 
 /* What the kernel has refused for want of a privilege, and is the connection's alone: -EPERM: it is not. */
-static int stream_set_privileged(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
+static int stream_set_privileged_option(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
 	int number, rc = vma_inet_privileged_option(sock->engine, level, name, value, len, &number);
 
@@ -526,7 +530,7 @@ static int set_option_without_shadow(struct stream_sock *sock, const struct shad
 
 	if ((int)len < (int)sizeof(number))
 		return -EINVAL;
-	if (vma_copy(&number, value, sizeof(number)) != 0)
+	if (vma_memcpy_or_efault(&number, value, sizeof(number)) != 0)
 		return -EFAULT;
 	if (quiet->is_switch)
 		number = number != 0;
@@ -552,7 +556,7 @@ bool stream_get_option_without_shadow(struct stream_sock *sock, int level, int n
 int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct stream_sock *sock = stream_sock(file);
-	int bit = find_kernel_only(level, name), rc = 0;
+	int bit = find_kernel_only_option_index(level, name), rc = 0;
 	const struct shadow_independent_option *quiet;
 	bool moved = false;
 
@@ -561,7 +565,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	if (vma_xtreme_is_option(level, name) && stream_xtreme_is_on(sock) && !file->os_only)
 		return stream_xtreme_setsockopt(sock, name, value, len);
 	if (bit >= 0)
-		rc = stream_check_option(sock, &kernel_only_option[bit], value, len);
+		rc = stream_check_option_exception_handling(sock, &kernel_only_option[bit], value, len);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&file->lock);
@@ -580,19 +584,19 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 		rc = stream_congestion_set(sock, fd, value, len);
 	else if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
-	if (rc == -EPERM && bit < 0 && stream_set_privileged(sock, level, name, value, len) == 0) {
+	if (rc == -EPERM && bit < 0 && stream_set_privileged_option(sock, level, name, value, len) == 0) {
 		pthread_mutex_unlock(&file->lock);
 		return 0;
 	}
 	if (rc == 0 && stream_tcp_conn(sock) == NULL && !moved)
 		listener_record_set_option(sock, level, name, value, len);
 	if (rc == 0 && bit >= 0)
-		stream_set_os_bit(sock, bit, option_is_set_now(fd, &kernel_only_option[bit]));
+		stream_set_kernel_only_option_bit(sock, bit, option_is_set_now(fd, &kernel_only_option[bit]));
 	else if (rc == 0)
-		mirror_stream_option(sock, fd, level, name, value, len);
+		copy_stream_option_to_sock(sock, fd, level, name, value, len);
 	pthread_mutex_unlock(&file->lock);
 	if (moved)
-		stream_after_hand_over(sock);
+		stream_wake_waiters_after_hand_over(sock);
 	return rc;
 }
 
@@ -644,7 +648,7 @@ static void inherit_option_from_shadow(struct stream_sock *sock, int fd, int fre
 		memcpy(value, &number, sizeof(number));
 	}
 	listener_record_set_option(sock, level, name, value, len);
-	mirror_stream_option(sock, fd, level, name, value, len);
+	copy_stream_option_to_sock(sock, fd, level, name, value, len);
 }
 
 void stream_options_read_from_shadow(struct stream_sock *sock, int fd)

@@ -71,7 +71,7 @@ _Static_assert(offsetof(struct stream_passed_state, retired) == 0, "end_passed")
 
 static int passed_move_fd_high(int fd)
 {
-	int guarded = fd < 0 ? -errno : vma_fd_guard(fd);
+	int guarded = fd < 0 ? -errno : vma_fd_move_high_and_guard(fd);
 
 	return guarded < 0 && fd >= 0 ? fd : guarded;
 }
@@ -103,7 +103,7 @@ static bool fd_is_sealed_memfd(int fd)
 }
 
 /* A write to anything else could wait. */
-static bool fd_is_eventfd(int fd)
+static bool fd_is_nonblocking_eventfd(int fd)
 {
 	static const char wanted[] = "anon_inode:[eventfd]";
 	char link[32], is[sizeof(wanted)];
@@ -172,11 +172,11 @@ void stream_passed_free(struct stream_sock *sock)
 		vma_engine_unwatch(passed->server_fd, &passed->answer);
 	if (passed->watched)
 		vma_engine_unwatch(passed->event_fd, &passed->change);
-	vma_retire(&passed->retired, free_retired_passed);
+	vma_defer_free_until_no_readers(&passed->retired, free_retired_passed);
 }
 
 /* The parent answers. */
-void stream_passed_forked(struct stream_sock *sock)
+void stream_passed_stop_answering_in_child(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
@@ -190,14 +190,14 @@ void stream_passed_forked(struct stream_sock *sock)
 /* ---- changes ---- */
 
 /* The internal thread's: as when the network changes. */
-static void passed_change_task(struct vma_internal_task *task)
+static void passed_update_listener_task(struct vma_internal_task *task)
 {
 	struct stream_sock *sock =
 	        ((struct stream_passed_state *)((char *)task - offsetof(struct stream_passed_state, change)))->sock;
 
 	pthread_mutex_lock(&sock->file.lock);
 	if (!stream_has_ended(sock) && !sock->file.os_only && sock->passed != NULL)
-		stream_listen_update(sock);
+		stream_listener_update_flows(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
@@ -207,7 +207,7 @@ void stream_passed_watch_page(struct stream_sock *sock)
 
 	if (passed->watched)
 		return;
-	passed->change.run = passed_change_task;
+	passed->change.run = passed_update_listener_task;
 	passed->watched = vma_engine_watch(passed->event_fd, EPOLLIN | EPOLLET, &passed->change) == 0;
 }
 
@@ -228,7 +228,7 @@ union control {
 
 enum { NAME_BYTES = 40 };
 
-static void passed_name_of(uint64_t cookie, char name[NAME_BYTES])
+static void passed_format_socket_name(uint64_t cookie, char name[NAME_BYTES])
 {
 	snprintf(name, NAME_BYTES, "vma/passed/%llx", (unsigned long long)cookie);
 }
@@ -277,7 +277,7 @@ static void passed_refuse(const struct stream_passed_state *passed, struct vma_u
 }
 
 /* The internal thread's, which has other things to do: who asks without end is heard now and then. */
-static void passed_serve_task(struct vma_internal_task *task)
+static void passed_answer_receivers_task(struct vma_internal_task *task)
 {
 	struct stream_passed_state *passed =
 	        (struct stream_passed_state *)((char *)task - offsetof(struct stream_passed_state, answer));
@@ -286,9 +286,9 @@ static void passed_serve_task(struct vma_internal_task *task)
 		char byte = 0;
 		struct vma_unix_message asked = {.data = &byte, .size = sizeof(byte)};
 
-		if (vma_unix_receive(passed->server_fd, &asked, false) < 0)
+		if (vma_unix_recv_with_sender_and_fd(passed->server_fd, &asked, false) < 0)
 			return;
-		if (vma_unix_is_trusted(&asked.sender))
+		if (vma_unix_sender_is_root_or_self(&asked.sender))
 			passed_answer_with_page(passed, &asked);
 		else
 			passed_refuse(passed, &asked);
@@ -296,16 +296,16 @@ static void passed_serve_task(struct vma_internal_task *task)
 }
 
 /* -EADDRINUSE: somebody else has the page, and answers. */
-static int passed_serve(struct stream_passed_state *passed, uint64_t cookie)
+static int passed_start_answering_receivers(struct stream_passed_state *passed, uint64_t cookie)
 {
 	char name[NAME_BYTES];
 	int fd, rc;
 
-	passed_name_of(cookie, name);
+	passed_format_socket_name(cookie, name);
 	fd = vma_unix_bind_abstract(name);
 	if (fd < 0)
 		return fd;
-	passed->answer.run = passed_serve_task;
+	passed->answer.run = passed_answer_receivers_task;
 	passed->server_fd = fd;
 	rc = vma_engine() != NULL ? vma_engine_watch(fd, EPOLLIN, &passed->answer) : -ENODEV;
 	if (rc < 0) {
@@ -343,7 +343,7 @@ static bool passed_receive_answer_fds(int fd, struct ends *ends)
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 
-	if (!vma_unix_await(fd, POLLIN, vma_now_ns() + REPLY_TIMEOUT_MS * 1000000ULL) ||
+	if (!vma_unix_poll_until_deadline(fd, POLLIN, vma_now_ns() + REPLY_TIMEOUT_MS * 1000000ULL) ||
 	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !passed_parse_scm_rights(&msg, ends))
 		return false;
 	ends->page_fd = passed_move_fd_high(ends->page_fd);
@@ -352,20 +352,20 @@ static bool passed_receive_answer_fds(int fd, struct ends *ends)
 }
 
 /* The page of who passes this socket on, if that one has the library. Outside: it waits for the answer. */
-static bool passed_find_sender_page(uint64_t cookie, struct ends *ends)
+static bool passed_request_page_from_sender(uint64_t cookie, struct ends *ends)
 {
 	char name[NAME_BYTES];
 	bool found;
 	int fd;
 
-	passed_name_of(cookie, name);
-	fd = vma_unix_connect(name);
+	passed_format_socket_name(cookie, name);
+	fd = vma_unix_connect_abstract(name);
 	if (fd < 0)
 		return false;
 	found = syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 &&
 	        passed_receive_answer_fds(fd, ends);
 	syscall(SYS_close, fd);
-	if (found && (!fd_is_sealed_memfd(ends->page_fd) || !fd_is_eventfd(ends->event_fd) ||
+	if (found && (!fd_is_sealed_memfd(ends->page_fd) || !fd_is_nonblocking_eventfd(ends->event_fd) ||
 	              vma_sock_cookie(ends->socket_fd) != cookie)) {
 		passed_answer_close_fds(ends);
 		return false;
@@ -378,7 +378,7 @@ static bool passed_find_sender_page(uint64_t cookie, struct ends *ends)
 
 /* ---- leaving ---- */
 
-bool stream_passed_send_begin(struct stream_sock *sock)
+bool stream_prepare_send_by_scm_rights(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		sock->passed = passed_create(
@@ -393,11 +393,11 @@ bool stream_passed_send_begin(struct stream_sock *sock)
 	atomic_fetch_add(&sock->passed->page->sent_count, 1);
 	passed_signal_event(sock->passed);
 	if (sock->passed->server_fd == CLOSED)
-		passed_serve(sock->passed, sock->cookie);
+		passed_start_answering_receivers(sock->passed, sock->cookie);
 	return true;
 }
 
-void stream_passed_undo_send(struct stream_sock *sock)
+void stream_uncount_scm_rights_send(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
@@ -405,7 +405,7 @@ void stream_passed_undo_send(struct stream_sock *sock)
 	passed_signal_event(sock->passed);
 }
 
-void stream_passed_to_non_vma(struct stream_sock *sock)
+void stream_passed_count_non_vma_receiver(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
@@ -413,22 +413,22 @@ void stream_passed_to_non_vma(struct stream_sock *sock)
 	passed_signal_event(sock->passed);
 }
 
-bool stream_passed_all_taken(const struct stream_sock *sock)
+bool stream_all_passed_fds_were_received(const struct stream_sock *sock)
 {
 	const struct passed_page *page = sock->passed->page;
 
 	return atomic_load(&page->sent_count) == atomic_load(&page->received_count);
 }
 
-bool stream_passed_may_resume(const struct stream_sock *sock)
+bool stream_passed_may_offload_again(const struct stream_sock *sock)
 {
 	const struct stream_passed_state *passed = sock->passed;
 
-	return stream_passed_all_taken(sock) &&
+	return stream_all_passed_fds_were_received(sock) &&
 	       (!passed->is_sender || atomic_load(&passed->page->served) || vma_now_ns() >= sock->drain_until_ns);
 }
 
-void stream_passed_note_served(struct stream_sock *sock)
+void stream_passed_tell_sender_we_serve(struct stream_sock *sock)
 {
 	if (!sock->passed->is_sender && !atomic_exchange(&sock->passed->page->served, true))
 		passed_signal_event(sock->passed);
@@ -441,7 +441,7 @@ struct search {
 	struct stream_sock *found;
 };
 
-static void passed_search_file(struct vma_file *file, void *arg)
+static void passed_match_file_by_cookie(struct vma_file *file, void *arg)
 {
 	struct search *search = arg;
 	struct stream_sock *sock = stream_sock(file);
@@ -451,23 +451,23 @@ static void passed_search_file(struct vma_file *file, void *arg)
 		search->found = sock;
 }
 
-static void passed_count_taken(const struct stream_passed_state *passed)
+static void passed_count_received_fd(const struct stream_passed_state *passed)
 {
 	atomic_fetch_add(&passed->page->received_count, 1);
 	passed_signal_event(passed);
 }
 
 /* This process has it under another number: its own, or by fork. */
-bool stream_passed_share(int fd, uint64_t cookie)
+bool stream_install_fd_of_own_file_by_cookie(int fd, uint64_t cookie)
 {
 	struct search search = {.cookie = cookie};
 
-	vma_file_each(passed_search_file, &search);
+	vma_file_each(passed_match_file_by_cookie, &search);
 	if (search.found == NULL || vma_fd_install(fd, &search.found->file) != 0)
 		return false;
 	pthread_mutex_lock(&search.found->file.lock);
 	if (search.found->passed != NULL && !search.found->file.os_only)
-		passed_count_taken(search.found->passed);
+		passed_count_received_fd(search.found->passed);
 	pthread_mutex_unlock(&search.found->file.lock);
 	return true;
 }
@@ -476,17 +476,17 @@ bool stream_passed_share(int fd, uint64_t cookie)
 static bool passed_read_sock_state_from_shadow(struct stream_sock *sock, int fd, bool listens)
 {
 	pthread_mutex_lock(&sock->file.lock);
-	stream_cookie(sock, fd);
+	stream_so_cookie(sock, fd);
 	stream_read_local_name(sock, fd);
 	stream_options_init(sock, fd);
 	stream_options_read_from_shadow(sock, fd);
 	if (listens)
-		stream_listen_after_passed(sock, fd);
+		stream_init_listener_received_by_message(sock, fd);
 	pthread_mutex_unlock(&sock->file.lock);
-	return stream_listen_prepare(sock);
+	return stream_listener_can_be_offloaded(sock);
 }
 
-static void passed_adopt(int fd, int family, bool listens, const struct ends *ends)
+static void passed_create_sock_for_received_fd(int fd, int family, bool listens, const struct ends *ends)
 {
 	struct vma_engine *engine = vma_engine();
 	struct stream_passed_state *passed = passed_create(ends);
@@ -508,21 +508,21 @@ static void passed_adopt(int fd, int family, bool listens, const struct ends *en
 	}
 	sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
 	stream_describe_for_stats(sock);
-	passed_count_taken(passed); /* inside: it is there as long */
+	passed_count_received_fd(passed); /* inside: it is there as long */
 }
 
-static int passed_number_of(int fd, int name)
+static int passed_get_sol_socket_int(int fd, int name)
 {
-	return vma_sock_get_int(fd, SOL_SOCKET, name, -1);
+	return vma_os_getsockopt_int_or(fd, SOL_SOCKET, name, -1);
 }
 
-bool vma_stream_fd_may_be_passed(int fd)
+bool vma_stream_fd_is_unconnected_tcp_socket(int fd)
 {
-	const int family = passed_number_of(fd, SO_DOMAIN);
+	const int family = passed_get_sol_socket_int(fd, SO_DOMAIN);
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
-	return (family == AF_INET || family == AF_INET6) && passed_number_of(fd, SO_PROTOCOL) == IPPROTO_TCP &&
+	return (family == AF_INET || family == AF_INET6) && passed_get_sol_socket_int(fd, SO_PROTOCOL) == IPPROTO_TCP &&
 	       vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
 	       (info.tcpi_state == TCP_LISTEN || info.tcpi_state == TCP_CLOSE);
 }
@@ -537,12 +537,13 @@ void vma_stream_adopt_passed_fd(int fd)
 	if (cookie == 0)
 		return;
 	self = vma_enter();
-	shared = stream_passed_share(fd, cookie);
+	shared = stream_install_fd_of_own_file_by_cookie(fd, cookie);
 	vma_leave(self);
-	if (shared || !passed_find_sender_page(cookie, &ends))
+	if (shared || !passed_request_page_from_sender(cookie, &ends))
 		return;
 	self = vma_enter();
-	passed_adopt(fd, passed_number_of(fd, SO_DOMAIN), passed_number_of(fd, SO_ACCEPTCONN) == 1, &ends);
+	passed_create_sock_for_received_fd(fd, passed_get_sol_socket_int(fd, SO_DOMAIN),
+	                                   passed_get_sol_socket_int(fd, SO_ACCEPTCONN) == 1, &ends);
 	vma_leave(self);
 }
 
@@ -556,14 +557,14 @@ bool vma_stream_inherit_by_exec(int fd, int waiting_fd)
 	struct stream_sock *sock;
 	bool filled;
 
-	if (stream_passed_share(fd, vma_sock_cookie(fd))) {
+	if (stream_install_fd_of_own_file_by_cookie(fd, vma_sock_cookie(fd))) {
 		if (waiting_fd >= 0)
 			syscall(SYS_close, waiting_fd);
 		return true;
 	}
 	if (engine == NULL || waiting_fd < 0)
 		return false;
-	sock = stream_create(engine, passed_number_of(fd, SO_DOMAIN),
+	sock = stream_create(engine, passed_get_sol_socket_int(fd, SO_DOMAIN),
 	                     (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 	if (sock == NULL)
 		return false;
@@ -598,18 +599,18 @@ static void passed_call_with_file_lock(int fd, void (*tell)(struct stream_sock *
 	vma_leave(self);
 }
 
-void vma_stream_undo_pass(int fd)
+void vma_stream_undo_scm_rights_send(int fd)
 {
-	passed_call_with_file_lock(fd, stream_passed_undo_send);
+	passed_call_with_file_lock(fd, stream_uncount_scm_rights_send);
 }
 
-static void sock_set_listening_by_kernel(struct stream_sock *sock)
+static void sock_count_kernel_listener_if_os_only(struct stream_sock *sock)
 {
 	if (sock->file.os_only)
-		stream_passed_to_non_vma(sock);
+		stream_passed_count_non_vma_receiver(sock);
 }
 
-void vma_stream_now_kernel_listens(int fd)
+void vma_stream_note_kernel_listens(int fd)
 {
-	passed_call_with_file_lock(fd, sock_set_listening_by_kernel);
+	passed_call_with_file_lock(fd, sock_count_kernel_listener_if_os_only);
 }

@@ -60,7 +60,7 @@ static struct {
 } recent[RECENT_MAX];
 static unsigned recent_listeners_next;
 
-__attribute__((cold)) void stream_placeholders_forked(void)
+__attribute__((cold)) void stream_timewait_sockets_lock_init_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 }
@@ -71,7 +71,7 @@ __attribute__((cold)) void stream_placeholders_forked(void)
  * Bound if the port is free, so that SO_REUSEADDR of the first socket on a port is as it should be; if the listener
  * still has it, the repair binds it nevertheless.
  */
-static int timewait_placeholder_open(const struct listener *what)
+static int kernel_timewait_socket_open_and_bind(const struct listener *what)
 {
 	const int reuse_addr = what->reuse_addr, reuse_port = what->reuse_port, loopback = VMA_NIC_LOOPBACK;
 	const int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
@@ -87,7 +87,7 @@ static int timewait_placeholder_open(const struct listener *what)
 	return -EADDRNOTAVAIL;
 }
 
-static int timewait_placeholder_repair(int fd, const struct vma_tcp_closed *closed, struct vma_nic *by)
+static int kernel_timewait_socket_set_tcp_repair_state(int fd, const struct vma_tcp_closed *closed, struct vma_nic *by)
 {
 	static const struct vma_repair_bytes none;
 	struct vma_repair what = {.local_port_be = closed->key.local_port_be,
@@ -106,11 +106,11 @@ static int timewait_placeholder_repair(int fd, const struct vma_tcp_closed *clos
 	memcpy(what.local, closed->key.local, sizeof(what.local));
 	memcpy(what.peer, closed->key.peer, sizeof(what.peer));
 	rc = by != NULL ? vma_nic_repair_socket(by, fd, &what, &none, &incomplete)
-	                : vma_repair_socket(fd, &what, &none, &incomplete);
+	                : vma_repair_restore_connection(fd, &what, &none, &incomplete);
 	return rc < 0 ? rc : incomplete;
 }
 
-static bool shadow_is_tcp_closed(int fd)
+static bool kernel_socket_is_tcp_closed(int fd)
 {
 	struct tcp_info info = {0};
 	socklen_t len = sizeof(info);
@@ -119,8 +119,8 @@ static bool shadow_is_tcp_closed(int fd)
 }
 
 /* Connected, until it has left for TIME_WAIT. The segment may come some time after it was reinjected. */
-static int timewait_placeholder_finish(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed,
-                                       struct vma_nic *by)
+static int kernel_timewait_socket_close_into_timewait(int fd, const struct sockaddr_in *name,
+                                                      const struct vma_tcp_closed *closed, struct vma_nic *by)
 {
 	const struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = closed->key.peer_port_be};
 	const struct vma_tcp_export what = {.snd_una = closed->snd_nxt + 1, .snd_wnd = WINDOW}; /* our FIN, too */
@@ -129,31 +129,31 @@ static int timewait_placeholder_finish(int fd, const struct sockaddr_in *name, c
 	struct reinject reinject;
 	int rc;
 
-	reinject_begin(&reinject, name, &peer, NULL, &what, by);
+	reinject_init_from_tcp_export(&reinject, name, &peer, NULL, &what, by);
 	memcpy(&reinject.peer.sin_addr, closed->key.peer, 4);
 	reinject.to_loopback = true;
 	vma_os.shutdown(fd, SHUT_WR);
-	rc = reinject_fin(&reinject, closed->rcv_nxt);
+	rc = reinject_fin_to_kernel(&reinject, closed->rcv_nxt);
 	reinject_end(&reinject);
-	for (int i = 0; rc == 0 && i < SLEEPS_MAX && !shadow_is_tcp_closed(fd); i++)
+	for (int i = 0; rc == 0 && i < SLEEPS_MAX && !kernel_socket_is_tcp_closed(fd); i++)
 		syscall(SYS_nanosleep, &nap, NULL);
-	if (rc < 0 || !shadow_is_tcp_closed(fd))
+	if (rc < 0 || !kernel_socket_is_tcp_closed(fd))
 		syscall(SYS_connect, fd, &apart, sizeof(apart)); /* else its FIN would be repeated for minutes */
 	return rc;
 }
 
-static int timewait_placeholder_create_via_nic(int fd, const struct sockaddr_in *name,
-                                               const struct vma_tcp_closed *closed, struct vma_nic *by)
+static int kernel_timewait_socket_repair_and_close(int fd, const struct sockaddr_in *name,
+                                                   const struct vma_tcp_closed *closed, struct vma_nic *by)
 {
-	int rc = by != NULL ? vma_nic_repair_begin(by) : 0;
+	int rc = by != NULL ? vma_nic_repair_lock_and_open_channel(by) : 0;
 
 	if (rc < 0)
 		return rc;
-	rc = timewait_placeholder_repair(fd, closed, by);
+	rc = kernel_timewait_socket_set_tcp_repair_state(fd, closed, by);
 	if (rc == 0)
-		rc = timewait_placeholder_finish(fd, name, closed, by);
+		rc = kernel_timewait_socket_close_into_timewait(fd, name, closed, by);
 	if (by != NULL)
-		vma_nic_repair_end(by);
+		vma_nic_repair_send_end_and_unlock(by);
 	return rc;
 }
 
@@ -163,7 +163,7 @@ static bool is_same_listener(const struct listener *a, const struct listener *b)
 	       a->reuse_addr == b->reuse_addr && a->reuse_port == b->reuse_port;
 }
 
-static bool timewait_placeholders_are_recent(const struct listener *what)
+static bool kernel_timewait_socket_was_made_recently(const struct listener *what)
 {
 	const uint64_t now_ns = vma_now_ns();
 	bool found = false;
@@ -186,19 +186,19 @@ static void recent_listener_add(const struct listener *what)
 }
 
 /* -EADDRNOTAVAIL: the kernel has one with that peer; -EPIPE: vmad does not answer. */
-static int timewait_placeholder_create(const struct listener *listener, const struct vma_tcp_closed *closed,
-                                       struct vma_nic *nic)
+static int kernel_timewait_socket_create(const struct listener *listener, const struct vma_tcp_closed *closed,
+                                         struct vma_nic *nic)
 {
 	struct listener what = *listener;
 	int fd, rc;
 
 	memcpy(&what.name.sin_addr, closed->key.local, 4);
-	if (timewait_placeholders_are_recent(&what))
+	if (kernel_timewait_socket_was_made_recently(&what))
 		return 0;
-	fd = timewait_placeholder_open(&what);
-	rc = fd < 0 ? fd : timewait_placeholder_create_via_nic(fd, &what.name, closed, NULL);
+	fd = kernel_timewait_socket_open_and_bind(&what);
+	rc = fd < 0 ? fd : kernel_timewait_socket_repair_and_close(fd, &what.name, closed, NULL);
 	if (rc == -EPERM)
-		rc = timewait_placeholder_create_via_nic(fd, &what.name, closed, nic);
+		rc = kernel_timewait_socket_repair_and_close(fd, &what.name, closed, nic);
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 	if (rc == 0)
@@ -211,7 +211,7 @@ static int timewait_placeholder_create(const struct listener *listener, const st
 
 /* ---- all of a listener ---- */
 
-static bool timewait_placeholder_exists(const uint8_t made[][4], unsigned n, const uint8_t *local)
+static bool address_list_contains(const uint8_t made[][4], unsigned n, const uint8_t *local)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (memcmp(made[i], local, 4) == 0)
@@ -220,7 +220,7 @@ static bool timewait_placeholder_exists(const uint8_t made[][4], unsigned n, con
 }
 
 /* False: vmad does not answer, and is not to be waited for again. */
-static bool timewait_placeholders_create(const struct listener *listener)
+static bool kernel_timewait_sockets_create_for_listener(const struct listener *listener)
 {
 	const bool any = listener->name.sin_addr.s_addr == INADDR_ANY;
 	const uint8_t *local = any ? NULL : (const uint8_t *)&listener->name.sin_addr;
@@ -236,13 +236,14 @@ static bool timewait_placeholders_create(const struct listener *listener)
 			unsigned n = 0;
 
 			if (tcp != NULL)
-				n = vma_tcp_list_closed_first(tcp, local, listener->name.sin_port, closed,
-				                              ADDRESSES_MAX);
+				n = vma_tcp_list_one_closed_conn_per_address(tcp, local, listener->name.sin_port,
+				                                             closed, ADDRESSES_MAX);
 			for (unsigned i = 0; i < n && n_made < ADDRESSES_MAX; i++) {
-				if (timewait_placeholder_exists(made, n_made, closed[i].key.local))
+				if (address_list_contains(made, n_made, closed[i].key.local))
 					continue;
 				memcpy(made[n_made++], closed[i].key.local, 4);
-				if (timewait_placeholder_create(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
+				if (kernel_timewait_socket_create(listener, &closed[i], ring_ctx->device->nic) ==
+				    -EPIPE)
 					return false;
 			}
 		}
@@ -250,12 +251,12 @@ static bool timewait_placeholders_create(const struct listener *listener)
 	return true;
 }
 
-static struct listener describe_listener(const struct stream_sock *sock)
+static struct listener listener_get_name_and_reuse_options(const struct stream_sock *sock)
 {
 	return (struct listener){.name = sock->local, .reuse_addr = sock->reuse_addr, .reuse_port = sock->reuse_port};
 }
 
-static bool listener_has_name(const struct listener *listener)
+static bool listener_has_ipv4_port(const struct listener *listener)
 {
 	return listener->name.sin_family == AF_INET && listener->name.sin_port != 0;
 }
@@ -273,14 +274,14 @@ static void closed_listener_add(const struct listener *listener)
 	pthread_mutex_unlock(&lock);
 }
 
-void stream_placeholders_note_listener(struct stream_sock *listener)
+void stream_create_timewait_sockets_of_listener(struct stream_sock *listener)
 {
-	const struct listener what = describe_listener(listener);
+	const struct listener what = listener_get_name_and_reuse_options(listener);
 
 	/* A forked child that closes what it inherited has none, and is not to start one for it. */
-	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_has_name(&what))
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_has_ipv4_port(&what))
 		return;
-	timewait_placeholders_create(&what);
+	kernel_timewait_sockets_create_for_listener(&what);
 	closed_listener_add(&what);
 }
 
@@ -291,7 +292,7 @@ struct end {
 	struct timespec until;
 };
 
-static void timewait_placeholder_at_exit(struct vma_file *file, void *arg)
+static void kernel_timewait_sockets_create_for_file_at_exit(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct listener what;
@@ -300,22 +301,22 @@ static void timewait_placeholder_at_exit(struct vma_file *file, void *arg)
 	if (!end->continues || file->kind != VMA_FILE_TCP || file->os_only ||
 	    pthread_mutex_timedlock(&file->lock, &end->until) != 0)
 		return;
-	what = describe_listener(sock);
-	if (stream_sock_phase(sock) == STREAM_LISTENING && listener_has_name(&what))
-		end->continues = timewait_placeholders_create(&what);
+	what = listener_get_name_and_reuse_options(sock);
+	if (stream_sock_phase(sock) == STREAM_LISTENING && listener_has_ipv4_port(&what))
+		end->continues = kernel_timewait_sockets_create_for_listener(&what);
 	pthread_mutex_unlock(&file->lock);
 }
 
-void stream_placeholders_create_at_exit(void)
+void stream_create_kernel_timewait_sockets_at_exit(void)
 {
 	struct listener closed[LISTENERS_MAX];
-	struct end end = {.continues = true, .until = exit_deadline()};
+	struct end end = {.continues = true, .until = exit_lock_deadline_of_realtime()};
 
-	vma_file_each(timewait_placeholder_at_exit, &end);
+	vma_file_each(kernel_timewait_sockets_create_for_file_at_exit, &end);
 	pthread_mutex_lock(&lock);
 	memcpy(closed, closed_listeners, sizeof(closed));
 	pthread_mutex_unlock(&lock);
 	for (unsigned i = 0; i < LISTENERS_MAX && end.continues; i++)
-		if (listener_has_name(&closed[i]))
-			end.continues = timewait_placeholders_create(&closed[i]);
+		if (listener_has_ipv4_port(&closed[i]))
+			end.continues = kernel_timewait_sockets_create_for_listener(&closed[i]);
 }

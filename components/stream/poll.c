@@ -14,7 +14,7 @@ static uint32_t poll_events_of_connection(const struct stream_sock *sock, const 
 	uint32_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
 
 	if (__builtin_expect(lowat > 1, 0) && events & EPOLLIN && !(events & EPOLLRDHUP) &&
-	    vma_tcp_rx_bytes(conn) < lowat)
+	    vma_tcp_readable_bytes(conn) < lowat)
 		events &= ~(uint32_t)IN;
 	return events;
 }
@@ -57,7 +57,7 @@ uint32_t stream_poll(struct vma_file *file)
 
 	if (file->os_only)
 		return 0;
-	if (atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 || stream_has_notifications(sock))
+	if (atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 || stream_has_zerocopy_notifications(sock))
 		events |= EPOLLERR;
 	return events;
 }
@@ -79,7 +79,7 @@ void stream_notify_rings_changed(struct stream_sock *sock, uint64_t before)
 	vma_waitq_wake(&sock->file.waitq, true);
 }
 
-uint64_t stream_accept_poll_rings(struct vma_file *file)
+uint64_t stream_listener_ring_bits(struct vma_file *file)
 {
 	return stream_sock_phase(stream_sock(file)) == STREAM_LISTENING ? stream_ring_bits(file) : 0;
 }

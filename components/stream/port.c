@@ -96,7 +96,7 @@ static uint32_t ephemeral_port_ring_start(uint32_t ring)
 	return ring % PORT_RINGS * (ports.count / PORT_RINGS);
 }
 
-uint32_t stream_port_count(void)
+uint32_t stream_ephemeral_port_count(void)
 {
 	pthread_once(&once, read_port_sysctls);
 	return ports.count;

@@ -29,7 +29,7 @@ struct reading {
 /* A read ends before the urgent byte; one that begins there steps over it, or takes it inline: rx_front's business. */
 static bool read_is_at_urgent_mark(const struct reading *r, const struct vma_tcp_conn *conn)
 {
-	int64_t mark = vma_tcp_rx_urgent_mark(conn);
+	int64_t mark = vma_tcp_bytes_before_urgent_mark(conn);
 
 	return __builtin_expect(mark >= 0, 0) && r->done != 0 && (uint64_t)mark == r->skip;
 }
@@ -60,7 +60,7 @@ static void recv_call_dequeue(struct reading *r, struct vma_tcp_conn *conn)
 		if (r->at_mark)
 			return;
 		wanted = r->iov_iter->left;
-		n = vma_tcp_rx_front(conn, r->skip, spans, SPANS);
+		n = vma_tcp_peek_rx_spans(conn, r->skip, spans, SPANS);
 		for (unsigned i = 0; i < n && wanted > 0 && !r->fault; i++) {
 			given = recv_call_copy_out(r, &spans[i], wanted);
 			wanted -= given;
@@ -91,7 +91,7 @@ static ssize_t recv_answer_when_empty(struct stream_sock *sock, const struct vma
 	int error = atomic_load_explicit(&sock->so_error, memory_order_acquire);
 	bool failed = stream_sock_phase(sock) == STREAM_FAILED;
 
-	if (conn != NULL && vma_tcp_rx_bytes(conn) != 0)
+	if (conn != NULL && vma_tcp_readable_bytes(conn) != 0)
 		return -EAGAIN;
 	if (fin)
 		return 0;
@@ -119,7 +119,7 @@ static bool recv_wait_is_over(struct stream_sock *sock, const struct stream_wait
 {
 	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
-	return conn == NULL || vma_tcp_rx_bytes(conn) > what->seen || recv_must_end_early(sock, conn) ||
+	return conn == NULL || vma_tcp_readable_bytes(conn) > what->seen || recv_must_end_early(sock, conn) ||
 	       stream_sock_phase(sock) == STREAM_FAILED;
 }
 
@@ -157,13 +157,13 @@ static int recv_call_wait_for_more(struct reading *r, const struct vma_tcp_conn 
 			return 1;
 		if (recv_must_end_early(sock,
 		                        conn)) /* what came before the end, since it was looked, is still to be taken */
-			return vma_tcp_rx_bytes(conn) > r->skip ? 0 : 1;
+			return vma_tcp_readable_bytes(conn) > r->skip ? 0 : 1;
 	} else {
 		rc = recv_answer_when_empty(sock, conn);
 		if (rc != -EAGAIN)
 			return rc == 0 ? 1 : (int)rc;
 		if (nonblocking)
-			return vma_tcp_rx_bytes(conn) != 0 ? 0 : -EAGAIN;
+			return vma_tcp_readable_bytes(conn) != 0 ? 0 : -EAGAIN;
 	}
 	if (*deadline_ns == 0)
 		*deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed));
@@ -173,7 +173,7 @@ static int recv_call_wait_for_more(struct reading *r, const struct vma_tcp_conn 
 	return r->done != 0 ? 1 : rc < 0 ? (int)rc : -EAGAIN;
 }
 
-static inline int stream_drive_rings(struct stream_sock *sock, bool nonblocking)
+static inline int stream_poll_rings_of_socket(struct stream_sock *sock, bool nonblocking)
 {
 	const uint64_t rings = stream_ring_bits(&sock->file);
 
@@ -184,8 +184,8 @@ static inline int stream_drive_rings(struct stream_sock *sock, bool nonblocking)
  * Held by stream_call_enter. is_blind: it looks for packets only while it waits. -ESTALE: the connection has been
  * handed over to the kernel, and nothing was read.
  */
-static inline __attribute__((always_inline)) ssize_t recv_call_run(struct reading *r, size_t target, bool nonblocking,
-                                                                   bool is_blind)
+static inline __attribute__((always_inline)) ssize_t recv_loop_until_enough_bytes(struct reading *r, size_t target,
+                                                                                  bool nonblocking, bool is_blind)
 {
 	struct stream_sock *sock = r->sock;
 	uint64_t deadline_ns = 0;
@@ -196,7 +196,7 @@ static inline __attribute__((always_inline)) ssize_t recv_call_run(struct readin
 		struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 		if (conn != NULL) {
-			if (r->iov_iter->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
+			if (r->iov_iter->left == 0 && vma_tcp_readable_bytes(conn) > r->skip)
 				return (ssize_t)r->done;
 			recv_call_dequeue_with_lock(r, conn);
 			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->iov_iter->left == 0)) {
@@ -207,7 +207,7 @@ static inline __attribute__((always_inline)) ssize_t recv_call_run(struct readin
 			if (!is_blind && steps < (nonblocking ? VMA_RING_CTXS_STEPS : 1)) {
 				if (steps++ == 0)
 					vma_inet_flush_sends(vma_thread_self());
-				if (stream_drive_rings(sock, nonblocking) < VMA_RING_CTXS_FULL)
+				if (stream_poll_rings_of_socket(sock, nonblocking) < VMA_RING_CTXS_FULL)
 					steps = VMA_RING_CTXS_STEPS;
 				continue;
 			}
@@ -241,7 +241,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 		return -EINVAL;
 	vma_ring_ctxs_catch_up(stream_ring_bits(&sock->file));
 	stream_io_lock_acquire(&sock->reader);
-	rc = vma_tcp_rx_urgent(conn, &byte, (flags & MSG_PEEK) != 0);
+	rc = vma_tcp_read_urgent_byte(conn, &byte, (flags & MSG_PEEK) != 0);
 	stream_io_lock_release(&sock->reader);
 	if (rc < 0)
 		return rc;
@@ -275,7 +275,7 @@ void stream_count_received(const struct stream_sock *sock, ssize_t len, int flag
 	} else if (len == -EAGAIN) {
 		vma_stats_add(&stats->rx_eagain, 1);
 	} else {
-		vma_inet_stats_failed(stats, &stats->rx_errors, len);
+		vma_inet_count_failed_call(stats, &stats->rx_errors, len);
 	}
 }
 
@@ -284,7 +284,7 @@ static void put_cmsg_inq(const struct stream_sock *sock, struct msghdr *msg)
 {
 	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
-	uint64_t bytes = (conn != NULL ? vma_tcp_rx_bytes(conn) : 0) + fin;
+	uint64_t bytes = (conn != NULL ? vma_tcp_readable_bytes(conn) : 0) + fin;
 	int left = bytes < INT32_MAX ? (int)bytes : INT32_MAX;
 
 	/* As with the kernel, a bad pointer loses the message and no bytes. */
@@ -335,8 +335,8 @@ static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_f
 		return error != 0 ? -error : vma_inet_os_recv(fd, msg, flags);
 	}
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
-		return stream_recv_notification(sock, msg);
-	rc = vma_inet_iov_iter_get(&iov_iter, msg);
+		return stream_recv_zerocopy_notification(sock, msg);
+	rc = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (rc == 0 && __builtin_expect(flags & MSG_OOB, 0)) {
 		rc = receive_urgent(sock, msg, &iov_iter, flags);
@@ -346,18 +346,19 @@ static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_f
 
 		rc = -EBADF;
 		if (stream_call_enter(sock)) {
-			rc = recv_call_run(&r, recv_min_bytes(sock, &iov_iter, flags), nonblocking, is_blind);
+			rc = recv_loop_until_enough_bytes(&r, recv_min_bytes(sock, &iov_iter, flags), nonblocking,
+			                                  is_blind);
 			stream_call_leave(sock);
 		}
 		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && iov_iter.left != 0 &&
 		    (flags & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL)
 			rc += recv_rest_by_os(fd, &iov_iter, flags);
 	}
-	vma_inet_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_release(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return vma_inet_os_recv(fd, msg, flags);
 	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_process_is_exiting))
-		stream_sleep_at_exit();
+		stream_sleep_until_exit_deadline();
 	if (__builtin_expect(atomic_load_explicit(&sock->inq, memory_order_relaxed), 0) && rc >= 0)
 		put_cmsg_inq(sock, msg);
 	else
@@ -388,7 +389,7 @@ ssize_t stream_recvmsg_polling_now_and_then(struct vma_file *file, int fd, struc
 		vma_inet_flush_sends(vma_thread_self()); /* else a look would make them leave */
 		return stream_receive(file, fd, msg, flags, true);
 	}
-	if (conn != NULL && vma_inet_drain_is_due(&sock->drain, vma_tcp_rx_bytes(conn) != 0))
+	if (conn != NULL && vma_inet_drain_is_due(&sock->drain, vma_tcp_readable_bytes(conn) != 0))
 		vma_ring_ctxs_progress(stream_ring_bits(file));
 	return stream_receive(file, fd, msg, flags, false);
 }

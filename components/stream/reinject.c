@@ -31,20 +31,20 @@
 static int reinject_open_socket(struct reinject *reinject)
 {
 	if (reinject->fd < 0 && reinject->error == 0) {
-		reinject->fd = vma_reinject_open(reinject->to_loopback);
+		reinject->fd = vma_reinject_open_raw_socket(reinject->to_loopback);
 		reinject->error = reinject->fd < 0 ? reinject->fd : 0;
 	}
 	return reinject->error;
 }
 
 /* An IPv4 packet from its header on. */
-static int reinject_send(struct reinject *reinject, const void *packet, size_t len)
+static int reinject_packet_to_kernel(struct reinject *reinject, const void *packet, size_t len)
 {
 	int rc = reinject->by != NULL ? 0 : reinject_open_socket(reinject);
 
 	if (reinject->by != NULL)
-		return vma_nic_repair_segment(reinject->by, packet, len);
-	return rc < 0 ? rc : vma_reinject(reinject->fd, packet, len);
+		return vma_nic_repair_send_segment_to_vmad(reinject->by, packet, len);
+	return rc < 0 ? rc : vma_reinject_ip_packet_to_kernel(reinject->fd, packet, len);
 }
 
 /* ---- segments that are made here ---- */
@@ -70,17 +70,17 @@ static int reinject_send_segment(struct reinject *reinject, uint8_t *packet, uin
 	sum = (uint16_t)~vma_csum_fold(vma_csum_add(
 	        vma_csum_pseudo4(packet + 12, packet + 16, IPPROTO_TCP, (uint32_t)(20 + len)), tcp, 20 + len));
 	memcpy(tcp + 16, &sum, 2);
-	return reinject_send(reinject, packet, HEADERS + len);
+	return reinject_packet_to_kernel(reinject, packet, HEADERS + len);
 }
 
-int reinject_fin(struct reinject *reinject, uint32_t seq)
+int reinject_fin_to_kernel(struct reinject *reinject, uint32_t seq)
 {
 	uint8_t packet[HEADERS];
 
 	return reinject_send_segment(reinject, packet, seq, 0, 0x11); /* ACK, FIN */
 }
 
-void reinject_out_of_order_data(struct reinject *reinject, struct vma_tcp_conn *conn)
+void reinject_ooo_data_to_kernel(struct reinject *reinject, struct vma_tcp_conn *conn)
 {
 	uint8_t *packet = vma_alloc(PACKET_MAX);
 	uint32_t seq;
@@ -90,7 +90,7 @@ void reinject_out_of_order_data(struct reinject *reinject, struct vma_tcp_conn *
 	if (packet == NULL)
 		return;
 	for (unsigned i = 0;; i++) {
-		len = vma_tcp_export_ooo(conn, i, &seq, &fin, packet + HEADERS, PACKET_MAX - HEADERS);
+		len = vma_tcp_export_copy_ooo_segment(conn, i, &seq, &fin, packet + HEADERS, PACKET_MAX - HEADERS);
 		if (len == -ENOENT ||
 		    (len >= 0 && reinject_send_segment(reinject, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
 			break;
@@ -117,7 +117,7 @@ static size_t reinject_copy_packet(const struct vma_bufarena *arena, const struc
 }
 
 /* The ring has checked all lengths. Over a link that is memory the sum has not been finished; and Ethernet pads. */
-static void reinject_late_packet(struct vma_tcp_late_sink *late, struct vma_buf *packet)
+static void reinject_late_packet_to_kernel(struct vma_tcp_late_sink *late, struct vma_buf *packet)
 {
 	struct reinject *reinject = (struct reinject *)late;
 	const size_t l4 = (size_t)packet->l4_off - packet->l3_off,
@@ -134,19 +134,20 @@ static void reinject_late_packet(struct vma_tcp_late_sink *late, struct vma_buf 
 		                     copy + l4, wanted - l4));
 		memcpy(copy + l4 + 16, &sum, 2);
 		copy[8] = 255;
-		reinject_send(reinject, copy, wanted);
+		reinject_packet_to_kernel(reinject, copy, wanted);
 	}
 	vma_free(copy);
 }
 
 /* ---- the life of it ---- */
 
-void reinject_begin(struct reinject *reinject, const struct sockaddr_in *name, const struct sockaddr_in *peer,
-                    struct vma_bufarena *arena, const struct vma_tcp_export *what, struct vma_nic *by)
+void reinject_init_from_tcp_export(struct reinject *reinject, const struct sockaddr_in *name,
+                                   const struct sockaddr_in *peer, struct vma_bufarena *arena,
+                                   const struct vma_tcp_export *what, struct vma_nic *by)
 {
 	const uint32_t window = what->snd_wnd >> what->snd_scale;
 
-	*reinject = (struct reinject){.late = {.packet = reinject_late_packet},
+	*reinject = (struct reinject){.late = {.packet = reinject_late_packet_to_kernel},
 	                              .name = *name,
 	                              .peer = *peer,
 	                              .arena = arena,

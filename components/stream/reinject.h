@@ -20,12 +20,13 @@ struct reinject {
 };
 
 /* Inside. The connection has been handed over; late: for vma_tcp_export_end. */
-void reinject_begin(struct reinject *reinject, const struct sockaddr_in *name, const struct sockaddr_in *peer,
-                    struct vma_bufarena *arena, const struct vma_tcp_export *what, struct vma_nic *by);
+void reinject_init_from_tcp_export(struct reinject *reinject, const struct sockaddr_in *name,
+                                   const struct sockaddr_in *peer, struct vma_bufarena *arena,
+                                   const struct vma_tcp_export *what, struct vma_nic *by);
 void reinject_end(struct reinject *reinject);
 /* The peer's FIN, which we have acknowledged. -EPERM, ... */
-int reinject_fin(struct reinject *reinject, uint32_t seq);
+int reinject_fin_to_kernel(struct reinject *reinject, uint32_t seq);
 /* What came out of order. The peer sends again what cannot be reinjected. */
-void reinject_out_of_order_data(struct reinject *reinject, struct vma_tcp_conn *conn);
+void reinject_ooo_data_to_kernel(struct reinject *reinject, struct vma_tcp_conn *conn);
 
 #endif

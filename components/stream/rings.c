@@ -18,7 +18,7 @@ struct stream_early {
 };
 
 /* file.lock. */
-static const struct stream_early *stream_get_early_options(struct stream_sock *sock)
+static const struct stream_early *stream_hold_ring_ctxs_before_connect(struct stream_sock *sock)
 {
 	if (sock->early != NULL)
 		return sock->early;
@@ -29,19 +29,19 @@ static const struct stream_early *stream_get_early_options(struct stream_sock *s
 		return NULL;
 	sock->early->n = stream_listen_hold_ring_ctxs(sock, sock->early->at, EARLY_MAX);
 	if (sock->early->n == 0)
-		stream_early_ring_ctxs_put(sock); /* a device may come later */
+		stream_put_ring_ctxs_held_before_connect(sock); /* a device may come later */
 	return sock->early;
 }
 
-void stream_early_ring_ctxs_put(struct stream_sock *sock)
+void stream_put_ring_ctxs_held_before_connect(struct stream_sock *sock)
 {
 	for (unsigned i = 0; sock->early != NULL && i < sock->early->n; i++)
 		vma_ring_ctx_put(sock->early->at[i]);
-	stream_early_ring_ctxs_forked(sock);
+	stream_forget_ring_ctxs_held_before_connect(sock);
 }
 
 /* They are the parent's. */
-void stream_early_ring_ctxs_forked(struct stream_sock *sock)
+void stream_forget_ring_ctxs_held_before_connect(struct stream_sock *sock)
 {
 	vma_free(sock->early);
 	sock->early = NULL;
@@ -55,7 +55,7 @@ static int copy_ring_ctxs(struct vma_ring_ctx *const *from, unsigned n, struct v
 }
 
 /* file.lock. */
-static int ring_ctxs_of(struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max)
+static int stream_list_ring_ctxs_lock_held(struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max)
 {
 	const struct stream_early *early;
 
@@ -65,7 +65,7 @@ static int ring_ctxs_of(struct stream_sock *sock, struct vma_ring_ctx **out, uns
 	case STREAM_LISTENING:
 		return (int)stream_listen_ring_ctxs(sock, out, max);
 	case STREAM_FRESH:
-		early = stream_get_early_options(sock);
+		early = stream_hold_ring_ctxs_before_connect(sock);
 		return early != NULL ? copy_ring_ctxs(early->at, early->n, out, max) : 0;
 	default:
 		return copy_ring_ctxs(&sock->ring_ctx, sock->ring_ctx != NULL, out, max);
@@ -77,7 +77,7 @@ int stream_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned 
 	int n;
 
 	pthread_mutex_lock(&file->lock);
-	n = ring_ctxs_of(stream_sock(file), out, max);
+	n = stream_list_ring_ctxs_lock_held(stream_sock(file), out, max);
 	pthread_mutex_unlock(&file->lock);
 	return n;
 }

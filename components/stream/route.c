@@ -30,7 +30,7 @@ enum vma_sock_reason stream_find_device_and_vlan(struct vma_net *net, uint32_t i
 {
 	struct vma_net_link link;
 
-	if (vma_net_link(net, ifindex, &link) != 0)
+	if (vma_net_get_link(net, ifindex, &link) != 0)
 		return VMA_SOCK_NO_DEVICE;
 	if ((link.flags & IFF_LOOPBACK) != 0)
 		return VMA_SOCK_LOCAL;
@@ -40,7 +40,7 @@ enum vma_sock_reason stream_find_device_and_vlan(struct vma_net *net, uint32_t i
 	if (link.vlan == 0)
 		return VMA_SOCK_OFFLOADED;
 	*place = (struct stream_device_and_vlan){.device = link.lower, .vlan = link.vlan};
-	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !route_link_is_usable(&link) ||
+	if (link.lower == 0 || vma_net_get_link(net, link.lower, &link) != 0 || !route_link_is_usable(&link) ||
 	    link.vlan != 0)
 		return VMA_SOCK_NO_DEVICE;
 	return VMA_SOCK_OFFLOADED;
@@ -67,14 +67,14 @@ static struct vma_net_key route_key_of(const struct stream_sock *sock, uint32_t 
 }
 
 /* Why a path is the OS's. */
-static enum vma_sock_reason path_os_reason(const struct vma_net_template *t)
+static enum vma_sock_reason path_not_offloaded_reason(const struct vma_net_template *t)
 {
 	if (t->state == VMA_NET_USE_OS && t->reason == VMA_NET_REASON_LOCAL)
 		return VMA_SOCK_LOCAL;
 	return VMA_SOCK_NO_DEVICE;
 }
 
-static bool route_is_servable(const struct vma_net_template *t)
+static bool route_can_be_offloaded(const struct vma_net_template *t)
 {
 	return t->state != VMA_NET_USE_OS && t->state != VMA_NET_ERROR && t->type == RTN_UNICAST;
 }
@@ -112,7 +112,7 @@ static bool rule_leaves_conn_to_kernel(struct stream_sock *sock, const struct vm
 	const struct vma_rule *rule;
 
 	memcpy(&local.sin_addr, t->src, 4);
-	rule = vma_inet_rule(engine, VMA_RULES_TCP_CLIENT, peer, &local);
+	rule = vma_inet_find_transport_rule(engine, VMA_RULES_TCP_CLIENT, peer, &local);
 	if (rule != NULL)
 		atomic_store(&sock->file.rule_line, rule->line);
 	return rule != NULL;
@@ -133,12 +133,12 @@ int stream_route_lookup(struct stream_sock *sock, struct vma_engine *engine, con
 	*reason = VMA_SOCK_NO_DEVICE;
 	if (vma_net_path_get(engine->net, &key, &route->path) != 0)
 		return -ENOTSUP;
-	vma_net_path_read(route->path, &route->template);
+	vma_net_path_read_template(route->path, &route->template);
 	if (rule_leaves_conn_to_kernel(sock, engine, peer, &route->template)) {
 		*reason = VMA_SOCK_RULE;
 		rc = -ENOTSUP;
-	} else if (!route_is_servable(&route->template)) {
-		*reason = path_os_reason(&route->template);
+	} else if (!route_can_be_offloaded(&route->template)) {
+		*reason = path_not_offloaded_reason(&route->template);
 		rc = -ENOTSUP;
 	} else {
 		rc = route_get_ring_ctx(sock, engine, route);
@@ -197,7 +197,7 @@ void stream_route_update_path(struct stream_sock *sock)
 
 	if (conn == NULL || sock->path == NULL)
 		return;
-	vma_net_path_read(sock->path, &t);
+	vma_net_path_read_template(sock->path, &t);
 	if (stream_sock_phase(sock) == STREAM_CONNECTING && t.error != 0 &&
 	    (t.state == VMA_NET_FAILED || t.state == VMA_NET_ERROR)) {
 		stream_fail_connect(sock, t.error);
@@ -218,13 +218,13 @@ void stream_route_update_path(struct stream_sock *sock)
 }
 
 /* What is known may not have been read yet; so the kernel is asked before a connection is moved for it. */
-bool stream_route_is_gone(const struct stream_sock *sock)
+bool stream_route_interface_is_gone(const struct stream_sock *sock)
 {
 	const uint32_t ifindex = sock->ring_ctx != NULL ? sock->ring_ctx->device->ifindex : 0;
 	struct vma_net_link link;
 
 	return sock->ring_ctx != NULL && vma_net_link_cached(sock->engine->net, ifindex, &link) == -ENODEV &&
-	       vma_net_link(sock->engine->net, ifindex, &link) == -ENODEV;
+	       vma_net_get_link(sock->engine->net, ifindex, &link) == -ENODEV;
 }
 
 /*
@@ -246,7 +246,7 @@ static bool conn_has_received_fin(const struct stream_sock *sock)
  */
 static bool route_left_conn_device(const struct stream_sock *sock, const struct vma_net_template *t)
 {
-	if (stream_route_is_gone(sock) && !conn_has_received_fin(sock))
+	if (stream_route_interface_is_gone(sock) && !conn_has_received_fin(sock))
 		return true;
 	switch (t->state) {
 	case VMA_NET_READY:
@@ -270,18 +270,18 @@ bool stream_route_hand_over_if_moved(struct stream_sock *sock)
 {
 	const int lingering = atomic_load(&sock->lingering_fd);
 	const int fd = lingering != 0 ? lingering : atomic_load(&sock->file.fd);
-	const bool is_gone = stream_route_is_gone(sock);
+	const bool is_gone = stream_route_interface_is_gone(sock);
 	struct vma_net_template t;
 	int rc;
 
 	if (sock->path == NULL || sock->ring_ctx == NULL || stream_sock_phase(sock) != STREAM_CONNECTED ||
 	    stream_tcp_conn(sock) == NULL)
 		return false;
-	vma_net_path_read(sock->path, &t);
+	vma_net_path_read_template(sock->path, &t);
 	if (!route_left_conn_device(sock, &t))
 		return false;
-	stream_cookie(sock, fd);
-	rc = stream_to_kernel(sock, fd, VMA_SOCK_REROUTED);
+	stream_so_cookie(sock, fd);
+	rc = stream_hand_over_conn_to_kernel(sock, fd, VMA_SOCK_REROUTED);
 	if (rc == 0) {
 		sock->was_unrouted = is_gone;
 		return true;
@@ -318,12 +318,12 @@ static void route_path_changed_task(struct vma_internal_task *task)
 	moved = stream_route_hand_over_if_moved(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	if (moved)
-		stream_after_hand_over(sock);
+		stream_wake_waiters_after_hand_over(sock);
 	vma_file_put(&sock->file);
 }
 
 /* With net's lock. The watch ends before the socket does, so there is a reference to add to. */
-static void route_path_changed(struct vma_net_watch *watch, struct vma_net_path *path)
+static void route_post_path_changed_task(struct vma_net_watch *watch, struct vma_net_path *path)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)watch - offsetof(struct stream_sock, watch));
 
@@ -338,7 +338,7 @@ void stream_route_watch_path(struct stream_sock *sock, struct vma_net_path *path
 {
 	sock->path = path;
 	sock->path_task.run = route_path_changed_task;
-	sock->watch = (struct vma_net_watch){.changed = route_path_changed};
+	sock->watch = (struct vma_net_watch){.changed = route_post_path_changed_task};
 	vma_net_watch(sock->engine->net, path, &sock->watch);
 }
 

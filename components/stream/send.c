@@ -44,7 +44,7 @@ ssize_t stream_send_by_kernel(int fd, const struct msghdr *msg, int flags)
  * The kernel's sk_stream_error: an error that waits comes instead of EPIPE, and EPIPE with a signal, which this thread
  * gets when it leaves.
  */
-static ssize_t send_take_error(struct stream_sock *sock, int flags)
+static ssize_t send_take_error_or_raise_sigpipe(struct stream_sock *sock, int flags)
 {
 	int error = atomic_exchange(&sock->so_error, 0);
 
@@ -75,7 +75,7 @@ bool stream_thread_has_batched_sends(const struct vma_thread *self)
 }
 
 /* After the send: see vma_engine_send_later. The fence stands for the release of a flag there. */
-static void tx_batch_add(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
+static void tx_batch_count_send_queued_on_ring(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
 		vma_inet_flush_sends(self);
@@ -91,7 +91,7 @@ static void tx_batch_add(struct vma_thread *self, struct vma_ring *ring, uint64_
 
 /* ---- waiting ---- */
 
-static bool send_is_connected(struct stream_sock *sock, const struct stream_wait_condition *what)
+static bool send_connecting_is_over(struct stream_sock *sock, const struct stream_wait_condition *what)
 {
 	(void)what;
 	return stream_sock_phase(sock) != STREAM_CONNECTING;
@@ -154,7 +154,7 @@ static unsigned send_commit_flags(const struct writing *w, bool last)
 }
 
 /* Nothing is sent, which fails like anything else where nothing can be. */
-static int send_zero_bytes(const struct writing *w, const struct vma_tcp_conn *conn)
+static int send_check_zero_length_send(const struct writing *w, const struct vma_tcp_conn *conn)
 {
 	if (stream_kernel_view_of_state(conn) == TCP_CLOSE)
 		return -EPIPE;
@@ -241,7 +241,7 @@ static int send_call_copy_in(struct writing *w, struct vma_tcp_conn *conn)
  * instead. Who closes the socket has taken its last descriptor out, and then waits for the turn once before he ends it:
  * what has the turn before him is sent, and what has it after him finds that there is no such descriptor.
  */
-static int send_call_unlock_and_push(struct writing *w, struct vma_tcp_conn *conn)
+static int send_copy_in_and_push_under_lock(struct writing *w, struct vma_tcp_conn *conn)
 {
 	int rc = -EBADF;
 
@@ -291,7 +291,7 @@ static int send_call_wait_for_space(struct writing *w, bool *driven)
 }
 
 /* Part of a call's bytes may be in when a fault, a signal or an end stops the rest. */
-static ssize_t send_call_run(struct writing *w)
+static ssize_t send_loop_until_all_bytes_queued(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	bool driven = false;
@@ -303,8 +303,9 @@ static ssize_t send_call_run(struct writing *w)
 		if (conn == NULL || send_has_failed(sock) || stream_sock_phase(sock) != STREAM_CONNECTED)
 			rc = -EPIPE;
 		else
-			rc = send_call_remaining_bytes(w) != 0 && w->refused == 0 ? send_call_unlock_and_push(w, conn)
-			                                                          : send_zero_bytes(w, conn);
+			rc = send_call_remaining_bytes(w) != 0 && w->refused == 0
+			             ? send_copy_in_and_push_under_lock(w, conn)
+			             : send_check_zero_length_send(w, conn);
 		if (rc > 0)
 			return (ssize_t)w->done;
 		if (rc == 0)
@@ -318,12 +319,12 @@ static ssize_t send_call_run(struct writing *w)
 			return -EBADF;
 		if (__builtin_expect(sock->file.os_only, 0))
 			return -ESTALE; /* handed over to the kernel */
-		return rc == -EPIPE ? send_take_error(sock, w->flags) : rc;
+		return rc == -EPIPE ? send_take_error_or_raise_sigpipe(sock, w->flags) : rc;
 	}
 }
 
 /* sk_stream_wait_connect */
-static ssize_t __attribute__((cold, noinline)) send_wait_until_connected(struct writing *w)
+static ssize_t __attribute__((cold, noinline)) send_wait_for_connection_then_send(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	int rc = 0;
@@ -333,11 +334,11 @@ static ssize_t __attribute__((cold, noinline)) send_wait_until_connected(struct 
 	vma_ring_ctxs_catch_up(
 	        stream_ring_bits(&sock->file)); /* a refusal that has come is known before connect is back */
 	if (stream_sock_phase(sock) == STREAM_CONNECTING)
-		rc = w->nonblocking ? -EAGAIN : send_wait_until(sock, send_is_connected, &w->deadline_ns);
-	return rc == 0 ? send_call_run(w) : rc;
+		rc = w->nonblocking ? -EAGAIN : send_wait_until(sock, send_connecting_is_over, &w->deadline_ns);
+	return rc == 0 ? send_loop_until_all_bytes_queued(w) : rc;
 }
 
-static ssize_t send_run_holding_socket(struct writing *w)
+static ssize_t send_run_and_note_zerocopy(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	ssize_t rc;
@@ -345,9 +346,10 @@ static ssize_t send_run_holding_socket(struct writing *w)
 	/* A descriptor may keep the turn waiting, and a notice is queued after the bytes. */
 	if (__builtin_expect(w->iov_iter == NULL || w->flags & MSG_ZEROCOPY, 0) && !send_call_hold_socket(w))
 		return -EBADF;
-	rc = stream_sock_phase(sock) == STREAM_CONNECTING ? send_wait_until_connected(w) : send_call_run(w);
+	rc = stream_sock_phase(sock) == STREAM_CONNECTING ? send_wait_for_connection_then_send(w)
+	                                                  : send_loop_until_all_bytes_queued(w);
 	if (rc > 0 && w->flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
-		stream_zerocopy_sent(sock);
+		stream_queue_zerocopy_notification(sock);
 	if (__builtin_expect(w->stays, 0))
 		stream_call_leave(sock);
 	return rc;
@@ -365,7 +367,7 @@ static void stream_count_sent(const struct stream_sock *sock, ssize_t len)
 		vma_stats_add(&stats->tx_packets, 1);
 		vma_stats_add(&stats->tx_bytes, (uint64_t)len);
 	} else if (len != -EAGAIN) {
-		vma_inet_stats_failed(stats, &stats->tx_errors, len);
+		vma_inet_count_failed_call(stats, &stats->tx_errors, len);
 	}
 }
 
@@ -387,10 +389,10 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 		atomic_store(&sock->reason, VMA_SOCK_OPTION);
 		stream_describe_for_stats(sock);
 		pthread_mutex_unlock(&sock->file.lock);
-		vma_file_set_own_poll(&sock->file, false);
+		vma_file_set_poll_without_shadow(&sock->file, false);
 	}
 	if (!sock->file.os_only && atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0)
-		return send_take_error(sock, flags);
+		return send_take_error_or_raise_sigpipe(sock, flags);
 	return stream_send_by_kernel(fd, msg, flags);
 }
 
@@ -408,9 +410,9 @@ static ssize_t stream_write_by_stack(struct writing *w)
 	w->queues = batched && (self->tx_batched == 0 ||
 	                        (self->tx_batched < QUEUED_MAX - 1 && stream_thread_has_batched_sends(self)));
 	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
-	rc = send_run_holding_socket(w);
+	rc = send_run_and_note_zerocopy(w);
 	if (w->queues && rc > 0)
-		tx_batch_add(self, w->ring, stream_ring_bits(&sock->file));
+		tx_batch_count_send_queued_on_ring(self, w->ring, stream_ring_bits(&sock->file));
 	else if (batched)
 		vma_inet_flush_sends(self);
 	stream_drive_rings_if_overdue(self);
@@ -441,7 +443,7 @@ send_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 /* ---- dummies ---- */
 
 /* Into the fifo's room, which is not committed; from there as a segment. The writer's turn is held. */
-static ssize_t send_dummy_via_fifo(struct writing *w, struct vma_tcp_conn *conn)
+static ssize_t send_dummy_copy_via_tx_fifo_uncommitted(struct writing *w, struct vma_tcp_conn *conn)
 {
 	const size_t wanted = w->iov_iter->left < AT_ONCE ? w->iov_iter->left : AT_ONCE;
 	struct iovec spans[SPANS];
@@ -461,7 +463,7 @@ static ssize_t send_dummy_via_fifo(struct writing *w, struct vma_tcp_conn *conn)
 }
 
 /* Its length, also of what would not fit now; nothing is waited for, and no error that waits is taken. */
-static ssize_t __attribute__((cold, noinline)) send_dummy(struct writing *w)
+static ssize_t __attribute__((cold, noinline)) send_dummy_bytes_to_warm_tx_path(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
@@ -474,7 +476,7 @@ static ssize_t __attribute__((cold, noinline)) send_dummy(struct writing *w)
 		return -EPIPE;
 	stream_io_lock_acquire(&sock->writer);
 	if (!stream_has_ended(sock))
-		rc = sock->file.os_only ? -EINVAL : send_dummy_via_fifo(w, conn);
+		rc = sock->file.os_only ? -EINVAL : send_dummy_copy_via_tx_fifo_uncommitted(w, conn);
 	stream_io_lock_release(&sock->writer);
 	if (rc < 0)
 		return rc;
@@ -483,7 +485,7 @@ static ssize_t __attribute__((cold, noinline)) send_dummy(struct writing *w)
 	return (ssize_t)left;
 }
 
-void stream_send_dummy(struct stream_sock *sock)
+void stream_send_dummy_byte_to_warm_tx_path(struct stream_sock *sock)
 {
 	static const char byte[1];
 	struct iovec piece = {.iov_base = (char *)(uintptr_t)byte, .iov_len = sizeof(byte)};
@@ -491,9 +493,9 @@ void stream_send_dummy(struct stream_sock *sock)
 	struct vma_inet_iov_iter iov_iter;
 	struct writing w = {.sock = sock, .iov_iter = &iov_iter};
 
-	if (!send_is_served_by_os(sock) && vma_inet_iov_iter_get(&iov_iter, &msg) == 0) {
-		send_dummy(&w);
-		vma_inet_iov_iter_put(&iov_iter);
+	if (!send_is_served_by_os(sock) && vma_inet_iov_iter_init_from_msghdr(&iov_iter, &msg) == 0) {
+		send_dummy_bytes_to_warm_tx_path(&w);
+		vma_inet_iov_iter_release(&iov_iter);
 	}
 }
 
@@ -508,25 +510,25 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		vma_inet_flush_sends(vma_thread_self());
 		return send_by_os(sock, fd, msg, flags);
 	}
-	rc = vma_inet_iov_iter_get(&iov_iter, msg);
+	rc = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 	if (__builtin_expect(rc == 0 && flags & (MSG_FASTOPEN | VMA_SND_FLAGS_DUMMY), 0)) {
-		rc = flags & VMA_SND_FLAGS_DUMMY ? send_dummy(&w) : -EISCONN;
-		vma_inet_iov_iter_put(&iov_iter);
+		rc = flags & VMA_SND_FLAGS_DUMMY ? send_dummy_bytes_to_warm_tx_path(&w) : -EISCONN;
+		vma_inet_iov_iter_release(&iov_iter);
 		if (rc < 0)
 			stream_count_sent(sock, rc);
 		return rc;
 	}
 	if (rc == 0) {
-		w.refused = msg->msg_controllen != 0 ? stream_check_control(msg) : 0;
+		w.refused = msg->msg_controllen != 0 ? stream_check_send_cmsgs(msg) : 0;
 		rc = stream_write_by_stack(&w);
 	}
 	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && iov_iter.left != 0)
 		rc += send_rest_by_os(fd, &iov_iter, flags);
-	vma_inet_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_release(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_by_kernel(fd, msg, flags);
 	if (__builtin_expect(rc == -EPIPE, 0) && atomic_load(&stream_process_is_exiting))
-		stream_sleep_at_exit();
+		stream_sleep_until_exit_deadline();
 	stream_count_sent(sock, rc);
 	return rc;
 }

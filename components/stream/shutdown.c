@@ -14,7 +14,7 @@ static void mark_shutdown(struct stream_sock *sock, int how)
 }
 
 /* By the shadow, which knows that it is not connected, and whether it listens. */
-static int shutdown_shadow(struct stream_sock *sock, int fd, int how)
+static int shutdown_unconnected_or_listening_socket(struct stream_sock *sock, int fd, int how)
 {
 	int rc = vma_os.shutdown(fd, how) != 0 ? -errno : 0;
 
@@ -58,7 +58,8 @@ int stream_shutdown(struct vma_file *file, int fd, int how)
 
 	pthread_mutex_lock(&file->lock);
 	conn = stream_tcp_conn(sock);
-	rc = conn != NULL ? shutdown_connection(sock, conn, how) : shutdown_shadow(sock, fd, how);
+	rc = conn != NULL ? shutdown_connection(sock, conn, how)
+	                  : shutdown_unconnected_or_listening_socket(sock, fd, how);
 	pthread_mutex_unlock(&file->lock);
 	if (rc == 0 || rc == -ENOTCONN)
 		stream_wake_waiters(sock, EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLOUT | EPOLLWRNORM);

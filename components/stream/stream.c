@@ -47,7 +47,7 @@ void stream_describe_for_stats(struct stream_sock *sock)
 
 /* ---- the shadow ---- */
 
-uint64_t stream_cookie(struct stream_sock *sock, int fd)
+uint64_t stream_so_cookie(struct stream_sock *sock, int fd)
 {
 	if (atomic_load(&sock->cookie) == 0)
 		atomic_store(&sock->cookie, vma_sock_cookie(fd));
@@ -72,18 +72,18 @@ static void net_changed(struct vma_file *file)
 	if (!stream_has_ended(sock) && file->os_only && sock->was_unrouted)
 		stream_route_kick_kernel_retransmit(sock);
 	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
-		stream_listen_update(sock);
+		stream_listener_update_flows(sock);
 		stream_route_update_path(sock);
 		moved = stream_route_hand_over_if_moved(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (moved)
-		stream_after_hand_over(sock);
+		stream_wake_waiters_after_hand_over(sock);
 }
 
 /* ---- the end ---- */
 
-/* A send that has begun comes before the end, and none after it: see send_call_unlock_and_push in send.c. */
+/* A send that has begun comes before the end, and none after it: see send_copy_in_and_push_under_lock in send.c. */
 static void stream_await_sends_in_progress(struct stream_sock *sock)
 {
 	stream_io_lock_acquire(&sock->writer);
@@ -107,12 +107,12 @@ static void stream_close_file(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 
-	vma_inet_stats_closed(sock->engine, &sock->stats_count);
+	vma_inet_stats_count_closed_socket(sock->engine, &sock->stats_count);
 	if (atomic_load(&sock->exec_exported))
 		stream_fork_queue_leave_queued(sock);
 	stream_xtreme_close(sock);
 	pthread_mutex_lock(&file->lock);
-	stream_early_ring_ctxs_put(sock);
+	stream_put_ring_ctxs_held_before_connect(sock);
 	if (file->os_only) {
 		/* the kernel's */
 	} else if (atomic_load(&sock->waiting) != 0) {
@@ -125,12 +125,12 @@ static void stream_close_file(struct vma_file *file)
 	if (atomic_load(&sock->close_due) && atomic_load(&sock->waiting) == 0)
 		stream_finish_close(sock);
 	vma_ring_files_left();
-	vma_retire_poll_many();
+	vma_run_deferred_frees_if_many();
 }
 
 bool stream_call_enter(struct stream_sock *sock)
 {
-	if (vma_inet_call_enter(&sock->file, &sock->waiting))
+	if (vma_inet_add_waiting_call(&sock->file, &sock->waiting))
 		return true;
 	stream_call_leave(sock);
 	return false;
@@ -147,7 +147,7 @@ void stream_finish_close(struct stream_sock *sock)
 
 void stream_call_leave(struct stream_sock *sock)
 {
-	if (vma_inet_call_leave(&sock->file, &sock->waiting))
+	if (vma_inet_remove_waiting_call(&sock->file, &sock->waiting))
 		stream_finish_close(sock);
 }
 
@@ -210,17 +210,17 @@ static __attribute__((cold)) void stream_drop_parents_conn_in_child(struct vma_f
 	sock->stats = NULL;
 	atomic_store(&sock->stats_count, false);
 	sock->ring_ctx = NULL;
-	stream_early_ring_ctxs_forked(sock);
+	stream_forget_ring_ctxs_held_before_connect(sock);
 	sock->path = NULL;
 	sock->watch = (struct vma_net_watch){0};
 	atomic_store(&sock->move, 0);
 	atomic_store(&file->retry, false);
 	atomic_store(&sock->waiting, 0);
 	atomic_store(&sock->os_accept, false);
-	stream_listen_forked(sock);
-	stream_passed_forked(sock);
-	stream_extra_forked(sock);
-	stream_xtreme_forked(sock);
+	stream_listen_reset_in_forked_child(sock);
+	stream_passed_stop_answering_in_child(sock);
+	stream_extra_reset_in_fork_child(sock);
+	stream_xtreme_reset_in_fork_child(sock);
 	if (file->os_only)
 		return;
 	if (stream_sock_phase(sock) == STREAM_LISTENING) {
@@ -261,12 +261,12 @@ static void to_os(struct vma_file *file, int fd)
 	if (!given)
 		return;
 	vma_engine_exception(0, "a TCP socket that the C library reads by itself");
-	vma_file_set_own_poll(file, false);
+	vma_file_set_poll_without_shadow(file, false);
 }
 
 /* ---- the beginning ---- */
 
-static void stream_touch(struct vma_file *file, int fd)
+static void stream_take_conn_from_fork_owner(struct vma_file *file, int fd)
 {
 	(void)fd;
 	vma_stream_take_from_fork_owner(file);
@@ -279,12 +279,14 @@ static void stream_touch(struct vma_file *file, int fd)
 		.accept4 = stream_accept4, .shutdown = stream_shutdown, .setsockopt = stream_setsockopt,               \
 		.getsockopt = stream_getsockopt, .getsockname = stream_getsockname, .getpeername = stream_getpeername, \
 		.ioctl = stream_ioctl, .fcntl = stream_fcntl, .recvmsg = (recvmsg_call), .sendmsg = (sendmsg_call),    \
-		.poll = stream_poll, .rings = stream_ring_bits, .accept_rings = stream_accept_poll_rings,              \
+		.poll = stream_poll, .rings = stream_ring_bits, .accept_rings = stream_listener_ring_bits,             \
 		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_drop_parents_conn_in_child,    \
-		.to_os = to_os, .hand_over = stream_file_hand_over, .exec_export = stream_export_before_exec,          \
-		.touch = stream_touch, .net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,    \
-		.reason_detail = stream_os_option, .recv_lent = stream_recv_lent, .set_callback = stream_set_callback, \
-		.ring_ctxs = stream_ring_ctxs, .tx_ring_ctx = stream_tx_ring_ctx, .complete = stream_xtreme_complete,  \
+		.to_os = to_os, .hand_over = stream_file_hand_over_to_kernel,                                          \
+		.exec_export = stream_file_give_to_kernel_before_exec, .touch = stream_take_conn_from_fork_owner,      \
+		.net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,                           \
+		.reason_detail = stream_kernel_only_option_name, .recv_lent = stream_recv_lent,                        \
+		.set_callback = stream_set_recv_callback, .ring_ctxs = stream_ring_ctxs,                               \
+		.tx_ring_ctx = stream_tx_ring_ctx, .complete = stream_xtreme_complete,                                 \
 	}
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
                                  stream_polling_file_ops =
@@ -316,8 +318,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void stream_init_fork_handlers(void)
 {
-	pthread_atfork(NULL, NULL, stream_endpoints_forked);
-	pthread_atfork(NULL, NULL, stream_placeholders_forked);
+	pthread_atfork(NULL, NULL, stream_endpoints_reset_in_fork_child);
+	pthread_atfork(NULL, NULL, stream_timewait_sockets_lock_init_in_child);
 }
 
 bool vma_stream_handles_socket_type(int domain, int type, int protocol)
@@ -364,7 +366,7 @@ static void stream_set_kernel_only(struct stream_sock *sock, enum vma_sock_reaso
 int vma_stream_socket(int fd, int domain, int type, int protocol)
 {
 	struct vma_engine *engine = vma_engine();
-	const enum vma_sock_reason reason = vma_inet_initial_reason(engine);
+	const enum vma_sock_reason reason = vma_inet_initial_offload_reason(engine);
 	struct stream_sock *sock = stream_create(engine, domain, (type & SOCK_NONBLOCK) != 0);
 	int rc;
 

@@ -196,7 +196,7 @@ static inline bool stream_has_ended(const struct stream_sock *sock)
  * When the program ends, by exit or exec, until when a lock is waited for: CLOCK_REALTIME, as pthread_mutex_timedlock
  * has it. The internal thread has a file's lock for moments. A thread that is inside may never give it back.
  */
-struct timespec exit_deadline(void);
+struct timespec exit_lock_deadline_of_realtime(void);
 /* Everybody who waits: readers and writers wait for different things. */
 static inline void stream_wake_waiters(struct stream_sock *sock, uint32_t events)
 {
@@ -225,13 +225,13 @@ void stream_describe_for_stats(struct stream_sock *sock); /* into the statistics
 struct vma_inet_sock_description stream_stats_description(struct stream_sock *sock); /* the same; file.lock */
 void stream_dump(struct vma_file *file, int fd, enum vma_log_level level);           /* dump.c: ops->dump */
 /* The shadow's descriptor: the application's number, or the library's after close; -1: the socket has ended. */
-static inline int stream_shadow(struct stream_sock *sock, int fd)
+static inline int stream_shadow_fd(struct stream_sock *sock, int fd)
 {
 	return vma_inet_shadow_fd(&sock->file, fd, &sock->lingering_fd);
 }
 bool stream_fd_is_own_shadow(const struct stream_sock *sock,
-                             int fd);                     /* the number has not been given to something else */
-uint64_t stream_cookie(struct stream_sock *sock, int fd); /* the shadow's; file.lock */
+                             int fd);                        /* the number has not been given to something else */
+uint64_t stream_so_cookie(struct stream_sock *sock, int fd); /* the shadow's; file.lock */
 /*
  * A call that may wait begins, and ends: the last one ends a socket that was closed meanwhile. False: the last
  * descriptor has gone before, and the answer is -EBADF. The memory is safe for as long as the caller is inside; who
@@ -262,12 +262,13 @@ ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msg
 /* ---- to_kernel.c ---- */
 
 /* file.lock. The connection goes on as the kernel's, on this descriptor of the shadow's, and all calls go there. Then,
- * without the lock, stream_after_hand_over. -ENOTCONN, -EPERM, ...: it goes on here as before. */
-int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why);
-void stream_after_hand_over(struct stream_sock *sock); /* tells who waits */
+ * without the lock, stream_wake_waiters_after_hand_over. -ENOTCONN, -EPERM, ...: it goes on here as before. */
+int stream_hand_over_conn_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why);
+void stream_wake_waiters_after_hand_over(struct stream_sock *sock); /* tells who waits */
 /* file.lock. A socket that is not connected becomes the kernel's; then, without the lock, its own_poll ends. */
 bool stream_leave_unconnected_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason);
-void stream_file_hand_over(struct vma_file *file); /* ops->hand_over: what it can be, in whatever state it is */
+void stream_file_hand_over_to_kernel(
+        struct vma_file *file); /* ops->hand_over: what it can be, in whatever state it is */
 
 /* ---- fork_owner.c ---- */
 
@@ -275,26 +276,27 @@ bool stream_hand_over_to_kernel(struct stream_sock *sock); /* file.lock: to_kern
 void stream_conn_set_fork_owner(struct stream_sock *sock); /* in the child */
 /* exit.c: the process ends, and its connections are closed by that. */
 extern _Atomic bool stream_process_is_exiting __attribute__((visibility("hidden")));
-void stream_sleep_at_exit(void) __attribute__((cold));
-void stream_fork_owner_leave(void); /* at exit: there is nobody to ask any more */
+void stream_sleep_until_exit_deadline(void) __attribute__((cold));
+void stream_fork_owner_close_rpc_page(void); /* at exit: there is nobody to ask any more */
 /* Children do not touch the shadow between the two. rc: what has come of it. file.lock. */
 void stream_mark_hand_over_begin(struct stream_sock *sock);
 void stream_mark_hand_over_end(struct stream_sock *sock, int rc);
 
 /* ---- forking.c ---- */
 
-void stream_tally_init(struct stream_sock *listener);                                        /* file.lock */
-void stream_tally_put(struct stream_sock *sock);                                             /* at its end */
-void stream_tally_join_child(struct stream_sock *child, const struct stream_sock *listener); /* accepted; both locks */
+void stream_forking_tally_init(struct stream_sock *listener); /* file.lock */
+void stream_tally_put(struct stream_sock *sock);              /* at its end */
+void stream_forking_tally_add_accepted_conn(struct stream_sock *child,
+                                            const struct stream_sock *listener); /* accepted; both locks */
 /* file.lock. What became of the connection: handed over to the kernel because another process uses it, or closed. */
 void stream_tally_count_hand_over(struct stream_sock *sock, bool moved_bytes);
-void stream_tally_count_closed(struct stream_sock *sock);
+void stream_tally_count_short_lived_close(struct stream_sock *sock);
 /* Whether a connection that has just been accepted is likely to be closed once it is answered. */
-bool stream_tally_is_short_lived(const struct stream_sock *child);
-void stream_tally_forbid(struct stream_sock *sock); /* it could not be handed over: CAP_NET_ADMIN */
+bool stream_listener_conns_are_short_lived(const struct stream_sock *child);
+void stream_tally_force_hand_over(struct stream_sock *sock); /* it could not be handed over: CAP_NET_ADMIN */
 /* Whether the listener is to become the kernel's; and that it does so, without a lock. */
-bool stream_tally_is_due(const struct stream_sock *listener);
-void stream_tally_leave_listener(struct stream_sock *listener) __attribute__((cold));
+bool stream_listener_is_due_for_hand_over(const struct stream_sock *listener);
+void stream_leave_forking_listener_to_kernel(struct stream_sock *listener) __attribute__((cold));
 
 /* ---- fork_queue.c ---- */
 
@@ -318,7 +320,7 @@ bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd);
 void stream_fork_queue_watch(struct stream_sock *listener); /* file.lock */
 void stream_fork_queue_unwatch(struct stream_sock *listener);
 void stream_fork_queue_free(struct stream_sock *listener);
-int stream_export_before_exec(struct vma_file *file); /* ops->exec_export */
+int stream_file_give_to_kernel_before_exec(struct vma_file *file); /* ops->exec_export */
 
 /* ---- route.c: routes and paths ---- */
 
@@ -345,10 +347,10 @@ void stream_route_unwatch_path(struct stream_sock *sock);
 /* file.lock. Tells the connection what the path is now. */
 void stream_route_update_path(struct stream_sock *sock);
 /* file.lock, internal thread. True: the connection is the kernel's from now on, since its route leads elsewhere; then,
- * without the lock, stream_after_hand_over. */
+ * without the lock, stream_wake_waiters_after_hand_over. */
 bool stream_route_hand_over_if_moved(struct stream_sock *sock);
 /* The connection's device has been deleted. */
-bool stream_route_is_gone(const struct stream_sock *sock);
+bool stream_route_interface_is_gone(const struct stream_sock *sock);
 void stream_route_kick_kernel_retransmit(struct stream_sock *sock);
 /* All that a connection has to know of a path but how it is written into frames. */
 struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t);
@@ -365,8 +367,8 @@ int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_
  */
 int stream_port_reserve_in_kernel(const struct sockaddr_in *local);
 void stream_port_schedule_sharing(
-        struct stream_sock *sock); /* one that is had alone; with the receive flag; never waits */
-uint32_t stream_port_count(void);  /* that a connection may be given */
+        struct stream_sock *sock);          /* one that is had alone; with the receive flag; never waits */
+uint32_t stream_ephemeral_port_count(void); /* that a connection may be given */
 /*
  * The next port to try for a connection on a ring context (its id), network order. `of_all`: on a walk of its own,
  * which goes on where it has found a port, and passes by no block.
@@ -382,24 +384,27 @@ bool stream_port_is_scarce(const struct sockaddr_in *local, const struct sockadd
 /* ---- placeholder.c ---- */
 
 /* A listener is closed: the kernel is to know that connections of it are in TIME_WAIT. file.lock. */
-void stream_placeholders_note_listener(struct stream_sock *listener);
-void stream_placeholders_create_at_exit(void); /* the same of all listeners that there are and were; no lock is held */
-void stream_placeholders_forked(void);
+void stream_create_timewait_sockets_of_listener(struct stream_sock *listener);
+void stream_create_kernel_timewait_sockets_at_exit(
+        void); /* the same of all listeners that there are and were; no lock is held */
+void stream_timewait_sockets_lock_init_in_child(void);
 
 /* ---- passed.c: listeners, and sockets that may become such, in other processes. file.lock. ---- */
 
 /* Before a message carries it: its receiver is not known until it says that it has it. False: it cannot say so. */
-bool stream_passed_send_begin(struct stream_sock *sock);
-void stream_passed_undo_send(struct stream_sock *sock); /* the message was refused */
+bool stream_prepare_send_by_scm_rights(struct stream_sock *sock);
+void stream_uncount_scm_rights_send(struct stream_sock *sock); /* the message was refused */
 /* Somebody has it who accepts from the kernel only. */
-void stream_passed_to_non_vma(struct stream_sock *sock);
+void stream_passed_count_non_vma_receiver(struct stream_sock *sock);
 /* Every receiver is known: each has the library, and asks for flows of its own. */
-bool stream_passed_all_taken(const struct stream_sock *sock);
-bool stream_passed_may_resume(const struct stream_sock *sock); /* of one that is paused */
-void stream_passed_note_served(struct stream_sock *sock); /* it has flows: who has passed it on may have them again */
-bool stream_passed_share(int fd, uint64_t cookie);        /* inside: this process has the socket under another number */
-void stream_passed_watch_page(struct stream_sock *sock);  /* a listener: it is told of changes */
-void stream_passed_forked(struct stream_sock *sock);
+bool stream_all_passed_fds_were_received(const struct stream_sock *sock);
+bool stream_passed_may_offload_again(const struct stream_sock *sock); /* of one that is paused */
+void stream_passed_tell_sender_we_serve(
+        struct stream_sock *sock); /* it has flows: who has passed it on may have them again */
+bool stream_install_fd_of_own_file_by_cookie(
+        int fd, uint64_t cookie);                        /* inside: this process has the socket under another number */
+void stream_passed_watch_page(struct stream_sock *sock); /* a listener: it is told of changes */
+void stream_passed_stop_answering_in_child(struct stream_sock *sock);
 void stream_passed_free(struct stream_sock *sock);
 
 /* ---- connect.c, listen.c, accept.c, names.c, shutdown.c, options.c, getopt.c, congestion.c, ioctl.c: control path
@@ -409,25 +414,26 @@ int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, s
 /* The attempt has failed for a reason that the connection does not know. file.lock. */
 void stream_fail_connect(struct stream_sock *sock, int error);
 void stream_tcp_disconnect(struct stream_sock *sock);
-bool stream_connect_by_os(struct stream_sock *sock); /* file.lock; then, without the lock, its own_poll ends */
+bool stream_hand_connecting_to_kernel(
+        struct stream_sock *sock); /* file.lock; then, without the lock, its own_poll ends */
 int stream_listen(struct vma_file *file, int fd, int backlog);
-void stream_listen_update(struct stream_sock *sock);        /* file.lock */
-void stream_listen_apply_options(struct stream_sock *sock); /* one has changed; file.lock */
-void stream_listen_end(struct stream_sock *sock);           /* file.lock; what was not accepted is reset */
-void stream_listen_forked(struct stream_sock *sock);
+void stream_listener_update_flows(struct stream_sock *sock); /* file.lock */
+void stream_listen_apply_options(struct stream_sock *sock);  /* one has changed; file.lock */
+void stream_listen_end(struct stream_sock *sock);            /* file.lock; what was not accepted is reset */
+void stream_listen_reset_in_forked_child(struct stream_sock *sock);
 /* The flows are given back until the listener is used; what is queued stays. file.lock. */
 void stream_listen_release_flows(struct stream_sock *sock);
 /* The same for good: hands_over. file.lock. */
 void stream_listen_leave_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason);
-void stream_endpoints_forked(void);
+void stream_endpoints_reset_in_fork_child(void);
 /* A listener's ring contexts, each once: at most `max` of them, and how many there are. file.lock. */
 unsigned stream_listen_ring_ctxs(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max);
 /* Those that it would have, of a socket that is bound: at most `max`, held for the caller. file.lock. */
 unsigned stream_listen_hold_ring_ctxs(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max);
 /* A socket that another process has made: file.lock. */
-bool stream_listen_prepare(struct stream_sock *sock); /* a device would serve it, and admits this process */
-void stream_listen_after_passed(struct stream_sock *sock,
-                                int fd); /* it listens already: its flows wait until it is used */
+bool stream_listener_can_be_offloaded(struct stream_sock *sock); /* a device would serve it, and admits this process */
+void stream_init_listener_received_by_message(struct stream_sock *sock,
+                                              int fd); /* it listens already: its flows wait until it is used */
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_use_inherited_socket(struct stream_sock *sock);
 void stream_schedule_listen_update(struct stream_sock *sock); /* by the internal thread; never waits */
@@ -454,12 +460,12 @@ void stream_options_apply_to_shadow(struct stream_sock *sock, int fd); /* file.l
 /* VMA_AVOID_SYS_CALLS_ON_TCP_FD: true: the option's value, without the kernel. file.lock. */
 bool stream_get_option_without_shadow(struct stream_sock *sock, int level, int name, int *number);
 void stream_options_free(struct stream_sock *sock);
-const char *stream_os_option(struct vma_file *file);                /* its name, NULL: none is set; takes file.lock */
+const char *stream_kernel_only_option_name(struct vma_file *file);  /* its name, NULL: none is set; takes file.lock */
 bool stream_has_kernel_only_option(const struct stream_sock *sock); /* an option is set that only the kernel serves */
 void stream_set_async(struct stream_sock *sock, bool on);
 void stream_set_tcp_option(struct stream_sock *sock, enum vma_tcp_option option, int32_t value); /* file.lock */
-void stream_mark_congestion_for_os(struct stream_sock *sock,
-                                   bool on); /* an algorithm of the kernel's alone; file.lock */
+void stream_set_congestion_is_kernel_only(struct stream_sock *sock,
+                                          bool on); /* an algorithm of the kernel's alone; file.lock */
 int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, socklen_t len); /* file.lock */
 const char *stream_congestion_name(const struct stream_sock *sock); /* NULL: as the shadow says; file.lock */
 int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg);
@@ -470,8 +476,8 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 int stream_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
 int stream_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
 int stream_set_ring_option(struct stream_sock *sock, int name, const void *value, socklen_t len);
-void stream_early_ring_ctxs_put(struct stream_sock *sock); /* file.lock */
-void stream_early_ring_ctxs_forked(struct stream_sock *sock);
+void stream_put_ring_ctxs_held_before_connect(struct stream_sock *sock); /* file.lock */
+void stream_forget_ring_ctxs_held_before_connect(struct stream_sock *sock);
 
 /* ---- poll.c, wait.c, recv.c, send.c, errqueue.c: data path ---- */
 
@@ -479,7 +485,7 @@ uint32_t stream_poll(struct vma_file *file);
 uint64_t stream_ring_bits(struct vma_file *file);
 void stream_notify_rings_changed(struct stream_sock *sock,
                                  uint64_t before); /* tells who waits, if they have; file.lock */
-uint64_t stream_accept_poll_rings(struct vma_file *file);
+uint64_t stream_listener_ring_bits(struct vma_file *file);
 
 struct stream_wait_condition {
 	bool (*ready)(struct stream_sock *sock, const struct stream_wait_condition *what);
@@ -494,15 +500,16 @@ struct stream_wait_condition {
  * is not to be restarted (as SIGNAL(7) says of a call with this timeout).
  */
 int stream_wait(struct stream_sock *sock, const struct stream_wait_condition *what);
-void stream_send_dummy(struct stream_sock *sock); /* send.c: one byte, if it is connected; inside, no lock */
-bool fd_is_readable_now(int fd);                  /* asks the kernel, once */
+void stream_send_dummy_byte_to_warm_tx_path(
+        struct stream_sock *sock); /* send.c: one byte, if it is connected; inside, no lock */
+bool fd_is_readable_now(int fd);   /* asks the kernel, once */
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 /* With VMA_RX_CQ_DRAIN_RATE_NSEC or VMA_SKIP_POLL_IN_RX. */
 ssize_t stream_recvmsg_polling_now_and_then(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 /* control.c: 0, -EINVAL, -EFAULT. */
-int stream_check_control(const struct msghdr *msg);
+int stream_check_send_cmsgs(const struct msghdr *msg);
 /* The only control message of a received one, cut to the room there is. -EFAULT. */
 int stream_put_cmsg(struct msghdr *msg, int level, int type, const void *data, size_t len);
 /* The kernel's own call, outside, since it may block. */
@@ -524,8 +531,8 @@ void stream_inspector_on_arrival(struct stream_sock *sock, struct vma_tcp_conn *
 bool stream_receive_uninspected(struct vma_tcp_conn *conn);
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
-void stream_zerocopy_sent(struct stream_sock *sock);
-bool stream_has_notifications(const struct stream_sock *sock);
-ssize_t stream_recv_notification(struct stream_sock *sock, struct msghdr *msg);
+void stream_queue_zerocopy_notification(struct stream_sock *sock);
+bool stream_has_zerocopy_notifications(const struct stream_sock *sock);
+ssize_t stream_recv_zerocopy_notification(struct stream_sock *sock, struct msghdr *msg);
 
 #endif

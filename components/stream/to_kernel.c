@@ -56,8 +56,9 @@ static int repair_read_queued_bytes(const struct vma_repair_bytes *base, uint64_
 {
 	const struct move *m = ((const struct queued *)base)->move;
 	const uint64_t unread = m->exported.unread;
-	unsigned n = offset < unread ? vma_tcp_export_rx(m->conn, (size_t)offset, span, 1)
-	                             : vma_tcp_export_tx(m->conn, (size_t)(offset - unread), span, 1);
+	unsigned n = offset < unread
+	                     ? vma_tcp_export_peek_rx_bytes(m->conn, (size_t)offset, span, 1)
+	                     : vma_tcp_export_peek_unacked_tx_bytes(m->conn, (size_t)(offset - unread), span, 1);
 
 	if (n == 0)
 		return -EIO;
@@ -97,8 +98,8 @@ static void to_kernel_fill_repair(const struct move *m, struct vma_repair *out)
 	                           .fin_received = exported->fin_received,
 	                           .rerouted = m->rerouted,
 	                           /* The peer's FIN is told by a packet, to an address that has to be there. */
-	                           .interface_gone =
-	                                   m->rerouted && !exported->fin_received && stream_route_is_gone(m->sock)};
+	                           .interface_gone = m->rerouted && !exported->fin_received &&
+	                                             stream_route_interface_is_gone(m->sock)};
 	memcpy(out->local, key.local, sizeof(out->local));
 	memcpy(out->peer, key.peer, sizeof(out->peer));
 }
@@ -110,7 +111,7 @@ static int to_kernel_repair_socket(const struct move *m, int *incomplete)
 
 	to_kernel_fill_repair(m, &exported);
 	return m->by != NULL ? vma_nic_repair_socket(m->by, m->fd, &exported, &queued.base, incomplete)
-	                     : vma_repair_socket(m->fd, &exported, &queued.base, incomplete);
+	                     : vma_repair_restore_connection(m->fd, &exported, &queued.base, incomplete);
 }
 
 /* ---- moved ---- */
@@ -130,11 +131,11 @@ static void kernel_start_connection(struct move *m, int incomplete)
 	vma_os.getsockopt(m->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &m->ifindex, &len);
 	bind_to_interface(m, 0); /* for what is reinjected by the loopback interface */
 	if (incomplete == 0 && m->exported.fin_received && m->by == NULL)
-		incomplete = reinject_fin(&m->reinject, m->exported.rcv_nxt);
+		incomplete = reinject_fin_to_kernel(&m->reinject, m->exported.rcv_nxt);
 	if (incomplete < 0)
 		vma_log_warn("fd %d: a connection that was handed over to the kernel is not whole: %s", m->fd,
 		             strerrordesc_np(-incomplete));
-	reinject_out_of_order_data(&m->reinject, m->conn);
+	reinject_ooo_data_to_kernel(&m->reinject, m->conn);
 	if (m->exported.shut_rd)
 		vma_os.shutdown(m->fd, SHUT_RD);
 	if (m->exported.shut_wr)
@@ -142,7 +143,7 @@ static void kernel_start_connection(struct move *m, int incomplete)
 }
 
 /* Nobody drives, reads or writes. */
-static int move_to_kernel(struct move *m)
+static int export_conn_to_kernel_socket(struct move *m)
 {
 	int incomplete = 0, rc;
 
@@ -153,7 +154,8 @@ static int move_to_kernel(struct move *m)
 		rc = to_kernel_repair_socket(m, &incomplete);
 	if (rc < 0)
 		return rc;
-	reinject_begin(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->exported, m->by);
+	reinject_init_from_tcp_export(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->exported,
+	                              m->by);
 	kernel_start_connection(m, incomplete);
 	m->sock->file.os_only = true;
 	vma_tcp_export_end(m->conn, &m->reinject.late);
@@ -168,7 +170,7 @@ static int move_to_kernel_without_vmad(struct move *m)
 	stream_io_lock_acquire(&m->sock->reader);
 	stream_io_lock_acquire(&m->sock->writer);
 	if (vma_ring_acquire(ring)) {
-		rc = move_to_kernel(m);
+		rc = export_conn_to_kernel_socket(m);
 		vma_ring_release(ring);
 	}
 	stream_io_lock_release(&m->sock->writer);
@@ -189,7 +191,7 @@ static void to_kernel_drop_flow_rule(struct move *m)
 	bind_to_interface(m, m->ifindex);
 }
 
-static int move_and_drop_rule(struct move *m)
+static int move_conn_to_kernel_and_drop_flow_rule(struct move *m)
 {
 	const int rc = move_to_kernel_without_vmad(m);
 
@@ -198,20 +200,20 @@ static int move_and_drop_rule(struct move *m)
 	return rc;
 }
 
-/* By the interface's vmad, if it can. The ring's flag comes after the lock of vma_nic_repair_begin: a thread that has
- * the lock may need the flag to drop the rule. */
+/* By the interface's vmad, if it can. The ring's flag comes after the lock of vma_nic_repair_lock_and_open_channel: a
+ * thread that has the lock may need the flag to drop the rule. */
 static int move_to_kernel_by_vmad(struct move *m)
 {
 	int rc;
 
 	m->by = m->sock->ring_ctx != NULL ? m->sock->ring_ctx->device->nic : NULL;
-	rc = m->by != NULL ? vma_nic_repair_begin(m->by) : -EOPNOTSUPP;
+	rc = m->by != NULL ? vma_nic_repair_lock_and_open_channel(m->by) : -EOPNOTSUPP;
 	if (rc < 0) {
 		m->by = NULL;
 		return -EPERM;
 	}
-	rc = move_and_drop_rule(m);
-	vma_nic_repair_end(m->by);
+	rc = move_conn_to_kernel_and_drop_flow_rule(m);
+	vma_nic_repair_send_end_and_unlock(m->by);
 	return rc;
 }
 
@@ -226,7 +228,7 @@ static void to_kernel_log_failure(struct move *m, int rc, enum vma_sock_reason w
 	if (why != VMA_SOCK_FORKED)
 		return;
 	if (rc == -EPERM)
-		stream_tally_forbid(m->sock);
+		stream_tally_force_hand_over(m->sock);
 	if (rc == -EPERM)
 		vma_log_once(VMA_LOG_WARN, "connections that a forked process uses, too, cannot be handed over to the "
 		                           "kernel without CAP_NET_ADMIN, or a vmad that does it: they end with the "
@@ -236,7 +238,7 @@ static void to_kernel_log_failure(struct move *m, int rc, enum vma_sock_reason w
 		             strerrordesc_np(-rc));
 }
 
-int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
+int stream_hand_over_conn_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 {
 	struct move m = {.sock = sock, .conn = stream_tcp_conn(sock), .fd = fd, .rerouted = why == VMA_SOCK_REROUTED};
 	int rc;
@@ -249,7 +251,7 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 	vma_tcp_steer(m.conn); /* without one (the NIC has no room) it is a matter of luck */
 	vma_ring_ctxs_progress(stream_ring_bits(&sock->file)); /* what has come is taken, and need not be reinjected */
 	stream_mark_hand_over_begin(sock);
-	rc = move_and_drop_rule(&m);
+	rc = move_conn_to_kernel_and_drop_flow_rule(&m);
 	if (rc == -EPERM)
 		rc = move_to_kernel_by_vmad(&m);
 	stream_mark_hand_over_end(sock, rc);
@@ -266,8 +268,8 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 	return 0;
 }
 
-void stream_after_hand_over(struct stream_sock *sock)
+void stream_wake_waiters_after_hand_over(struct stream_sock *sock)
 {
-	vma_file_set_own_poll(&sock->file, false);
+	vma_file_set_poll_without_shadow(&sock->file, false);
 	stream_wake_waiters(sock, EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM);
 }

@@ -39,7 +39,7 @@ static int stream_wait_poll_os(struct vma_wait *wait)
 {
 	struct waiting *w = stream_waiter_of(wait);
 
-	w->shadow.fd = stream_shadow(w->sock, w->condition->shadow_fd);
+	w->shadow.fd = stream_shadow_fd(w->sock, w->condition->shadow_fd);
 	return fd_is_readable_now(w->shadow.fd);
 }
 
@@ -48,7 +48,7 @@ static uint64_t stream_wait_rings(struct vma_wait *wait)
 	return stream_ring_bits(&stream_waiter_of(wait)->sock->file);
 }
 
-static void stream_wait_set_queued(struct vma_wait *wait, bool on)
+static void stream_wait_join_or_leave_wait_queue(struct vma_wait *wait, bool on)
 {
 	struct vma_waitq *q = &stream_waiter_of(wait)->sock->file.waitq;
 
@@ -68,13 +68,13 @@ static void stream_wait_abandon(struct vma_wait *wait)
 
 static const struct vma_wait_ops conn_ops = {.ready = stream_wait_ready,
                                              .rings = stream_wait_rings,
-                                             .set_queued = stream_wait_set_queued,
+                                             .set_queued = stream_wait_join_or_leave_wait_queue,
                                              .abandon = stream_wait_abandon};
 static const struct vma_wait_ops listener_ops = {.ready = stream_wait_ready,
                                                  .poll_os = stream_wait_poll_os,
                                                  .rings = stream_wait_rings,
                                                  .accept_rings = stream_wait_rings,
-                                                 .set_queued = stream_wait_set_queued,
+                                                 .set_queued = stream_wait_join_or_leave_wait_queue,
                                                  .abandon = stream_wait_abandon};
 
 int stream_wait(struct stream_sock *sock, const struct stream_wait_condition *condition)
@@ -102,7 +102,7 @@ int stream_wait(struct stream_sock *sock, const struct stream_wait_condition *co
 	do
 		rc = vma_wait(&w.wait);
 	while (rc == -EINTR && w.wait.restart && condition->deadline_ns == UINT64_MAX);
-	vma_inet_stats_waited(sock->stats, &w.wait);
+	vma_inet_count_wait_poll_hit_or_miss(sock->stats, &w.wait);
 	vma_file_put(&sock->file);
 	return rc;
 }

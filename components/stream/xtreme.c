@@ -22,7 +22,7 @@ static struct stream_xtreme_state *stream_get_xtreme_state(const struct stream_s
 static void stream_xtreme_on_bytes_returned(struct vma_file *file, uint64_t connection, uint32_t bytes)
 {
 	if (connection != 0)
-		vma_stream_held_returned(file, connection, bytes, 1);
+		vma_stream_return_held_zcopy_bytes(file, connection, bytes, 1);
 }
 
 static struct stream_xtreme_state *xtreme_of_watcher(struct vma_watcher *watcher)
@@ -33,7 +33,8 @@ static struct stream_xtreme_state *xtreme_of_watcher(struct vma_watcher *watcher
 static void xtreme_post_to_rings(struct stream_xtreme_state *x, uint32_t events)
 {
 	for (uint64_t bits = atomic_load(&x->bits); bits != 0; bits &= bits - 1)
-		vma_xtreme_post(atomic_load_explicit(&x->source[__builtin_ctzll(bits)], memory_order_acquire), events);
+		vma_xtreme_queue_source_events(
+		        atomic_load_explicit(&x->source[__builtin_ctzll(bits)], memory_order_acquire), events);
 }
 
 /*
@@ -98,7 +99,7 @@ static void stream_xtreme_ignore_shadow(struct vma_watcher *watcher)
 	(void)watcher;
 }
 
-struct stream_xtreme_state *stream_xtreme_get(struct stream_sock *sock)
+struct stream_xtreme_state *stream_xtreme_get_or_create_state(struct stream_sock *sock)
 {
 	struct stream_xtreme_state *x = stream_get_xtreme_state(sock), *none = NULL;
 
@@ -124,9 +125,9 @@ struct stream_xtreme_state *stream_xtreme_get(struct stream_sock *sock)
 	return none;
 }
 
-void stream_xtreme_watch_slow(struct stream_sock *sock, uint32_t events)
+void stream_xtreme_watch_and_post_events(struct stream_sock *sock, uint32_t events)
 {
-	struct stream_xtreme_state *x = sock->file.os_only ? NULL : stream_xtreme_get(sock);
+	struct stream_xtreme_state *x = sock->file.os_only ? NULL : stream_xtreme_get_or_create_state(sock);
 
 	if (x == NULL || stream_ring_bits(&sock->file) == 0)
 		return;
@@ -169,7 +170,7 @@ void stream_xtreme_close(struct stream_sock *sock)
 }
 
 /* Lists and places are the parent's: sources of new rings are made when the socket is taken up. */
-__attribute__((cold)) void stream_xtreme_forked(struct stream_sock *sock)
+__attribute__((cold)) void stream_xtreme_reset_in_fork_child(struct stream_sock *sock)
 {
 	struct stream_xtreme_state *x = stream_get_xtreme_state(sock);
 
@@ -178,7 +179,7 @@ __attribute__((cold)) void stream_xtreme_forked(struct stream_sock *sock)
 	atomic_store(&x->bits, 0);
 	for (unsigned bit = 0; bit < 64; bit++)
 		atomic_store(&x->source[bit], NULL);
-	vma_xtreme_forked(x->xtreme);
+	vma_xtreme_reset_account_in_fork_child(x->xtreme);
 }
 
 void stream_xtreme_destroy(struct stream_sock *sock)
@@ -216,7 +217,7 @@ static enum vma_xtreme_given xtreme_give_fragment(const struct giving *giving, c
 	                                         .src = giving->x->peer.sin_addr.s_addr,
 	                                         .src_port_be = giving->x->peer.sin_port};
 
-	return vma_xtreme_give(giving->poll, giving->x->xtreme, &packet);
+	return vma_xtreme_poll_add_packet_completion(giving->poll, giving->x->xtreme, &packet);
 }
 
 static enum vma_xtreme_given xtreme_give_frame_piece(struct giving *giving, const struct vma_tcp_rx_stream_piece *piece)
@@ -268,12 +269,12 @@ static bool xtreme_give_stream_bytes(struct giving *giving)
 	struct vma_tcp_rx_stream_piece piece;
 	enum vma_xtreme_given given;
 
-	while (vma_tcp_rx_bytes(giving->conn) != 0) {
+	while (vma_tcp_readable_bytes(giving->conn) != 0) {
 		if (vma_xtreme_next_completion(giving->poll) == NULL)
 			return true;
-		if (!vma_tcp_rx_piece(giving->conn, &piece)) {
+		if (!vma_tcp_peek_first_rx_piece(giving->conn, &piece)) {
 			vma_tcp_rx_consume(giving->conn, 0); /* a lone urgent byte, which is not in the stream */
-			if (!vma_tcp_rx_piece(giving->conn, &piece))
+			if (!vma_tcp_peek_first_rx_piece(giving->conn, &piece))
 				return false;
 		}
 		if (piece.buf != NULL) {
@@ -295,9 +296,9 @@ static bool xtreme_give_received_data(struct stream_sock *sock, struct stream_xt
 	bool more;
 
 	/* As soon as it can be: what is queued by then is copied. */
-	if (vma_tcp_zcopy_begin(conn) != 0 || vma_tcp_rx_bytes(conn) == 0)
-		return vma_tcp_rx_bytes(conn) != 0;
-	giving.number = vma_tcp_zcopy_number(conn);
+	if (vma_tcp_enable_rx_zcopy(conn) != 0 || vma_tcp_readable_bytes(conn) == 0)
+		return vma_tcp_readable_bytes(conn) != 0;
+	giving.number = vma_tcp_zcopy_conn_id(conn);
 	stream_io_lock_acquire(&sock->reader);
 	more = xtreme_give_stream_bytes(&giving);
 	stream_io_lock_release(&sock->reader);
@@ -318,8 +319,8 @@ static uint32_t xtreme_unreported_events(struct stream_sock *sock, struct stream
 	uint32_t now = stream_poll(&sock->file), untold = 0;
 
 	/* What MSG_ZEROCOPY has to tell is no end. */
-	if (stream_has_notifications(sock) && atomic_load_explicit(&sock->so_error, memory_order_relaxed) == 0 &&
-	    (now & EPOLLHUP) == 0)
+	if (stream_has_zerocopy_notifications(sock) &&
+	    atomic_load_explicit(&sock->so_error, memory_order_relaxed) == 0 && (now & EPOLLHUP) == 0)
 		now &= ~(uint32_t)EPOLLERR;
 
 	if (now & (EPOLLERR | EPOLLHUP) && (!more || now & EPOLLERR) &&
@@ -347,7 +348,7 @@ static bool xtreme_report_unreported_events(struct stream_xtreme_state *x, struc
 {
 	if (given)
 		poll->at[-1].events |= untold;
-	else if (!vma_xtreme_give_event(poll, x->xtreme, untold, &x->peer, 0))
+	else if (!vma_xtreme_poll_add_event_completion(poll, x->xtreme, untold, &x->peer, 0))
 		return false;
 	xtreme_note_reported_events(x, untold);
 	return true;
@@ -380,16 +381,16 @@ static bool xtreme_complete_listener(struct stream_sock *listener, struct vma_xt
 
 		if (vma_xtreme_next_completion(poll) == NULL)
 			return true;
-		fd = stream_accept_waiting(listener);
+		fd = stream_accept_queued_conn(listener);
 		if (fd < 0)
 			return fd != -EAGAIN;
 		file = vma_fd_lookup(fd);
 		if (file == NULL || file->kind != VMA_FILE_TCP)
 			continue; /* another thread has closed the number */
-		child = stream_xtreme_get(stream_sock(file));
+		child = stream_xtreme_get_or_create_state(stream_sock(file));
 		if (child != NULL)
-			vma_xtreme_give_event(poll, child->xtreme, VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED,
-			                      &child->peer, listen_fd);
+			vma_xtreme_poll_add_event_completion(
+			        poll, child->xtreme, VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED, &child->peer, listen_fd);
 		else
 			vma_os.close(fd); /* no memory, and nobody would know of it */
 	}
@@ -420,7 +421,7 @@ bool stream_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll,
 
 int stream_xtreme_setsockopt(struct stream_sock *sock, int name, const void *value, socklen_t len)
 {
-	struct stream_xtreme_state *x = stream_xtreme_get(sock);
+	struct stream_xtreme_state *x = stream_xtreme_get_or_create_state(sock);
 
 	if (x == NULL)
 		return -ENOMEM;
@@ -429,7 +430,7 @@ int stream_xtreme_setsockopt(struct stream_sock *sock, int name, const void *val
 
 int stream_xtreme_getsockopt(struct stream_sock *sock, int name, void *value, socklen_t *len)
 {
-	const struct stream_xtreme_state *x = stream_xtreme_get(sock);
+	const struct stream_xtreme_state *x = stream_xtreme_get_or_create_state(sock);
 
 	return x == NULL ? -ENOMEM : vma_xtreme_getsockopt(x->xtreme, name, value, len);
 }

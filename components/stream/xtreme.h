@@ -37,27 +37,27 @@ static inline bool stream_xtreme_is_on(const struct stream_sock *sock)
 	return sock->engine != NULL && sock->engine->conf.socketxtreme;
 }
 /* NULL: no memory, or the mode is off. Any thread. */
-struct stream_xtreme_state *stream_xtreme_get(struct stream_sock *sock);
+struct stream_xtreme_state *stream_xtreme_get_or_create_state(struct stream_sock *sock);
 /*
  * After connect, listen or accept: its events are told from now on, and what is there. events: EPOLLOUT, if it is new
  * that there is room. Without file.lock.
  */
-void stream_xtreme_watch_slow(struct stream_sock *sock, uint32_t events);
+void stream_xtreme_watch_and_post_events(struct stream_sock *sock, uint32_t events);
 static inline void stream_xtreme_watch(struct stream_sock *sock, uint32_t events)
 {
 	if (__builtin_expect(stream_xtreme_is_on(sock), 0))
-		stream_xtreme_watch_slow(sock, events);
+		stream_xtreme_watch_and_post_events(sock, events);
 }
 /* file.lock. A connection is asked for: how the one before has ended does not matter to it. */
 void stream_xtreme_on_connect_attempt(struct stream_sock *sock);
 void stream_xtreme_close(struct stream_sock *sock);
-void stream_xtreme_forked(struct stream_sock *sock);
+void stream_xtreme_reset_in_fork_child(struct stream_sock *sock);
 void stream_xtreme_destroy(struct stream_sock *sock);
 int stream_xtreme_setsockopt(struct stream_sock *sock, int name, const void *value, socklen_t len);
 int stream_xtreme_getsockopt(struct stream_sock *sock, int name, void *value, socklen_t *len);
 /* ops */
 bool stream_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events);
 /* accept.c: accepts a connection that waits in the queue of ours: its descriptor; -EAGAIN: none waits; -errno. */
-int stream_accept_waiting(struct stream_sock *listener);
+int stream_accept_queued_conn(struct stream_sock *listener);
 
 #endif

@@ -15,14 +15,14 @@
  * the taker has no room; its error. */
 static ssize_t zcopy_take_pieces(struct vma_tcp_conn *conn, const struct vma_stream_zcopy_taker *taker)
 {
-	const uint64_t number = vma_tcp_zcopy_number(conn);
+	const uint64_t number = vma_tcp_zcopy_conn_id(conn);
 	struct vma_bufarena *arena = vma_engine()->arena;
 	struct vma_tcp_rx_stream_piece piece;
 	ssize_t done = 0;
 	int rc;
 
-	while ((done == 0 || vma_tcp_rx_urgent_mark(conn) != 0) && vma_tcp_rx_piece(conn, &piece) &&
-	       piece.buf != NULL) {
+	while ((done == 0 || vma_tcp_bytes_before_urgent_mark(conn) != 0) &&
+	       vma_tcp_peek_first_rx_piece(conn, &piece) && piece.buf != NULL) {
 		const char *packet = vma_buf_data(arena, piece.buf);
 
 		rc = taker->take(taker->arg, number, piece.buf, (uint32_t)((const char *)piece.data - packet),
@@ -44,8 +44,8 @@ static ssize_t stream_take_queued_pieces(struct stream_sock *sock, const struct 
 		return -EBADF;
 	conn = stream_tcp_conn(sock);
 	if (conn != NULL && !sock->file.os_only)
-		rc = vma_tcp_zcopy_begin(conn);
-	if (rc == 0 && conn != NULL && !sock->file.os_only && vma_tcp_rx_bytes(conn) != 0) {
+		rc = vma_tcp_enable_rx_zcopy(conn);
+	if (rc == 0 && conn != NULL && !sock->file.os_only && vma_tcp_readable_bytes(conn) != 0) {
 		stream_io_lock_acquire(&sock->reader);
 		rc = zcopy_take_pieces(conn, taker);
 		stream_io_lock_release(&sock->reader);
@@ -109,10 +109,10 @@ uint64_t vma_stream_zcopy_number(struct vma_file *file)
 {
 	const struct vma_tcp_conn *conn = stream_tcp_conn(stream_sock(file));
 
-	return conn != NULL ? vma_tcp_zcopy_number(conn) : 0;
+	return conn != NULL ? vma_tcp_zcopy_conn_id(conn) : 0;
 }
 
-void vma_stream_held_returned(struct vma_file *file, uint64_t number, uint64_t bytes, unsigned pieces)
+void vma_stream_return_held_zcopy_bytes(struct vma_file *file, uint64_t number, uint64_t bytes, unsigned pieces)
 {
 	vma_tcp_held_bytes_returned(stream_tcp_conn(stream_sock(file)), vma_ring_ctx_tcp_memory(), number, bytes,
 	                            pieces);
@@ -134,7 +134,7 @@ static enum vma_tcp_inspect_verdict stream_inspector_verdict(struct vma_tcp_conn
 
 	if (inspector == NULL || stream_has_ended(sock) || stream_tcp_conn(sock) != conn)
 		return VMA_TCP_RECV;
-	return inspector->judge(&sock->file, vma_tcp_zcopy_number(conn), piece);
+	return inspector->judge(&sock->file, vma_tcp_zcopy_conn_id(conn), piece);
 }
 
 static enum vma_tcp_inspect_verdict inspector_verdict_receive(struct vma_tcp_conn *conn,
@@ -168,7 +168,7 @@ void stream_inspector_on_arrival(struct stream_sock *sock, struct vma_tcp_conn *
  * The connection is held, so the judge may go outside, and close the socket. Who finds a reader's bytes queued before
  * this tells of them finds nothing new: a wake-up too many at most.
  */
-bool vma_stream_inspect(struct vma_file *file, unsigned most)
+bool vma_stream_inspect_received(struct vma_file *file, unsigned most)
 {
 	struct stream_sock *sock = stream_sock(file);
 	const struct vma_tcp_inspector inspector = {.judge = stream_inspector_verdict, .arg = sock};
@@ -202,7 +202,7 @@ int vma_stream_set_inspector(struct vma_file *file, const struct vma_stream_insp
 	pthread_mutex_lock(&file->lock);
 	conn = stream_tcp_conn(sock);
 	if (conn != NULL)
-		rc = vma_tcp_set_inspected(conn, inspector != NULL);
+		rc = vma_tcp_enable_rx_inspection(conn, inspector != NULL);
 	if (rc == 0)
 		atomic_store(&sock->inspector, inspector);
 	if (conn != NULL)

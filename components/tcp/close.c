@@ -12,7 +12,7 @@
 #include "zcopy.h"
 
 /* The peer has something that a RST would end. */
-static bool peer_is_there(const struct vma_tcp_conn *conn)
+static bool conn_state_needs_rst(const struct vma_tcp_conn *conn)
 {
 	switch (conn->pcb->state) {
 	case SYN_RCVD:
@@ -59,10 +59,10 @@ void conn_fail_with_error(struct vma_tcp_conn *conn, int error, bool reset)
 static void conn_reset(struct vma_tcp_conn *conn)
 {
 	conn->aborting = true;
-	if (peer_is_there(conn))
+	if (conn_state_needs_rst(conn))
 		tcp_output_unsent_segments(conn);
 	if (conn->pcb != NULL)
-		conn_fail_with_error(conn, 0, peer_is_there(conn));
+		conn_fail_with_error(conn, 0, conn_state_needs_rst(conn));
 }
 
 /* RFC 1122 4.2.2.13 and the kernel: data that nobody will read is worth a RST; so is one orphan too many. */
@@ -71,7 +71,7 @@ static void conn_close_with_fin_or_rst(struct vma_tcp_conn *conn)
 	struct vma_tcp *tcp = conn->tcp;
 	bool unread;
 
-	if (conn->closing || zcopy_defers_close(conn))
+	if (conn->closing || zcopy_defer_close_while_inspecting(conn))
 		return;
 	/* An urgent byte counts, too. */
 	unread = fifo_queued_bytes(&conn->rx) != 0 || zcopy_waiting_bytes(conn) != 0 || conn->pcb->refused_data != NULL;
@@ -149,7 +149,7 @@ void vma_tcp_close(struct vma_tcp_conn *conn, bool abort)
 	atomic_fetch_or_explicit(&conn->rx_mode, RX_SHUT, memory_order_release);
 	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
 	/* Who drives meanwhile would send a FIN before the RST. */
-	if (!abort && vma_tcp_rx_bytes(conn) == 0 && zcopy_waiting_bytes(conn) == 0)
+	if (!abort && vma_tcp_readable_bytes(conn) == 0 && zcopy_waiting_bytes(conn) == 0)
 		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
 	tcp_post_work(conn, abort ? TCP_WORK_ABORT : TCP_WORK_CLOSE);
 }

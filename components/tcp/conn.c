@@ -72,7 +72,7 @@ static void conn_init_atomics(struct vma_tcp_conn *conn)
 	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc_bytes,
 	                                    .free = conn->tcp->host.free,
 	                                    .used = &conn->tcp->attr.memory->used,
-	                                    .put_frame = zcopy_put_frame};
+	                                    .put_frame = zcopy_release_frame_and_chunk};
 	fifo_init(&conn->tx, &conn->memory);
 	conn->tx.chunk_bytes = conn->tcp->attr.tx_buf_bytes;
 	fifo_init(&conn->rx, &conn->memory);
@@ -187,14 +187,14 @@ static void conn_report_steered(struct vma_tcp_conn *conn)
  */
 int vma_tcp_steer(struct vma_tcp_conn *conn)
 {
-	int rc = vma_ring_steer(tcp_stack_now(conn)->ring, &conn->flow);
+	int rc = vma_ring_request_nic_rule_of_flow(tcp_stack_now(conn)->ring, &conn->flow);
 	struct vma_tcp *tcp;
 	bool acquired;
 
 	if (rc != 0)
 		return rc;
 	tcp = tcp_conn_acquire(conn, &acquired);
-	if (conn->steered || vma_ring_has_rule(tcp->ring, &conn->flow))
+	if (conn->steered || vma_ring_flow_is_alone_with_nic_rule(tcp->ring, &conn->flow))
 		conn_report_steered(conn);
 	else
 		rc = -EINVAL;
@@ -258,7 +258,7 @@ void tcp_conn_apply_path(struct vma_tcp_conn *conn)
 static __attribute__((cold, noinline)) void conn_do_rare_pending_work(struct vma_tcp_conn *conn, uint32_t todo)
 {
 	if (todo & TCP_WORK_ZCOPY)
-		zcopy_do_pending_work(conn);
+		zcopy_apply_mode_and_inspection_changes(conn);
 	if (todo & TCP_WORK_KEEPALIVE)
 		keepalive_probe(conn);
 }
@@ -275,9 +275,9 @@ static void conn_do_pending_work(struct vma_tcp_conn *conn)
 	if (conn->is_over)
 		return;
 	if (todo & TCP_WORK_OPTIONS)
-		tcp_options_changed(conn);
+		tcp_apply_changed_options(conn);
 	if (todo & TCP_WORK_ICMP)
-		tcp_icmp_work(conn);
+		tcp_handle_posted_icmp_error(conn);
 	if (todo & (TCP_WORK_CLOSE | TCP_WORK_ABORT | TCP_WORK_SHUT_WR | TCP_WORK_UNUSED) && !conn->is_over)
 		conn_do_close_work(conn, todo);
 	if (todo & TCP_WORK_WINDOW && conn->pcb != NULL)
@@ -328,7 +328,7 @@ static void conn_free_pcb_in_timewait(struct vma_tcp_conn *conn)
 	lwip_leave();
 	if (conn->moving)
 		return; /* move.c has it looked at again */
-	if (!timewait_has_memory(conn->tcp))
+	if (!timewait_ensure_memory(conn->tcp))
 		conn_enqueue_retry(conn);
 	else if (pcb->refused_data == NULL && !(pcb->flags & TF_ACK_NOW))
 		timewait_begin(conn);
@@ -338,7 +338,7 @@ static void conn_report_events(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
 
-	tcp_conn_publish(conn);
+	tcp_conn_publish_state_and_events(conn);
 	events = conn->events;
 	conn->events = 0;
 	conn_tell_owner_events(conn, events);
@@ -381,7 +381,7 @@ void tcp_conn_run_step(struct vma_tcp_conn *conn)
 		conn_do_pending_work(conn);
 	if (conn->pcb != NULL) {
 		/* Nothing ends by it: when it is all of the step, there is nothing more to see to. */
-		if (conn->burst != NULL && tcp_pingpong_input(conn) && tcp_pingpong_finish(conn)) {
+		if (conn->burst != NULL && tcp_pingpong_input(conn) && tcp_pingpong_finish_if_nothing_to_send(conn)) {
 			tcp_pingpong_publish(conn);
 			return;
 		}
@@ -426,7 +426,7 @@ void conn_pcb_is_gone(struct vma_tcp_conn *conn, int error)
 			tcp_note_ended_conn(conn->tcp, &conn->key);
 		tcp_conn_end_flow(conn);
 	}
-	conn_count_busy(conn, false);
+	conn_set_busy_and_count(conn, false);
 	conn_set_ended(conn, error);
 	conn_enqueue_ready(conn);
 }

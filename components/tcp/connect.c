@@ -87,7 +87,7 @@ void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 	conn->mss = mss - headers;
 	atomic_store_explicit(&conn->mss_now, conn->mss, memory_order_relaxed);
 	cc_set_mss(&conn->cc, conn->mss);
-	cc_set_initial(&conn->cc, conn->path.initcwnd);
+	cc_set_initial_window_segments(&conn->cc, conn->path.initcwnd);
 	if (before != 0 && conn->mss < before)
 		tcp_output_resegment(conn);
 }
@@ -95,7 +95,7 @@ void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 /* ---- the SYN ---- */
 
 /* A SYN without this option: the bytes that lwIP has left for it go. */
-static void omit_option(struct tcp_pcb *pcb, u8_t flag, unsigned bytes)
+static void syn_remove_option(struct tcp_pcb *pcb, u8_t flag, unsigned bytes)
 {
 	struct tcp_seg *seg = pcb->unsent;
 	unsigned words = TCPH_HDRLEN(seg->tcphdr) - bytes / 4;
@@ -105,17 +105,17 @@ static void omit_option(struct tcp_pcb *pcb, u8_t flag, unsigned bytes)
 	pbuf_realloc(seg->p, (u16_t)(seg->p->tot_len - bytes));
 }
 
-static void omit_options(struct tcp_pcb *pcb, const struct vma_tcp_attr *attr)
+static void syn_remove_disabled_options(struct tcp_pcb *pcb, const struct vma_tcp_attr *attr)
 {
 	if (attr->no_timestamps)
-		omit_option(pcb, TF_SEG_OPTS_TS, LWIP_TCP_OPT_LEN_TS_OUT);
+		syn_remove_option(pcb, TF_SEG_OPTS_TS, LWIP_TCP_OPT_LEN_TS_OUT);
 	if (attr->no_window_scaling)
-		omit_option(pcb, TF_SEG_OPTS_WND_SCALE, LWIP_TCP_OPT_LEN_WS_OUT);
+		syn_remove_option(pcb, TF_SEG_OPTS_WND_SCALE, LWIP_TCP_OPT_LEN_WS_OUT);
 	if (attr->no_sack)
-		omit_option(pcb, TF_SEG_OPTS_SACK_PERM, LWIP_TCP_OPT_LEN_SACK_PERM_OUT);
+		syn_remove_option(pcb, TF_SEG_OPTS_SACK_PERM, LWIP_TCP_OPT_LEN_SACK_PERM_OUT);
 }
 
-static err_t fill_pcb(struct vma_tcp_conn *conn, struct tcp_pcb *pcb)
+static err_t pcb_set_addresses_and_enqueue_syn(struct vma_tcp_conn *conn, struct tcp_pcb *pcb)
 {
 	const struct vma_flow_key *key = &conn->key;
 	uint32_t iss = conn->isn_above != 0 ? conn->isn_above : tcp_isn(conn->tcp, key);
@@ -132,7 +132,7 @@ static err_t fill_pcb(struct vma_tcp_conn *conn, struct tcp_pcb *pcb)
 	pcb->state = SYN_SENT;
 	err = tcp_enqueue_flags(pcb, TCP_SYN);
 	if (err == ERR_OK)
-		omit_options(pcb, &conn->tcp->attr);
+		syn_remove_disabled_options(pcb, &conn->tcp->attr);
 	return err;
 }
 
@@ -147,7 +147,7 @@ static int conn_send_syn(struct vma_tcp_conn *conn)
 	if (pcb != NULL) {
 		conn->pcb = pcb;
 		tcp_pcb_attach(conn, pcb);
-		err = fill_pcb(conn, pcb);
+		err = pcb_set_addresses_and_enqueue_syn(conn, pcb);
 		TCP_REG_ACTIVE(pcb);
 		if (err != ERR_OK)
 			tcp_abandon(pcb, 0);
@@ -157,7 +157,7 @@ static int conn_send_syn(struct vma_tcp_conn *conn)
 		return -ENOMEM;
 	tcp_conn_mss_update(conn);
 	timers_retransmit_update(conn);
-	tcp_conn_publish(conn);
+	tcp_conn_publish_state_and_events(conn);
 	conn_enqueue_ready(conn);
 	return 0;
 }
@@ -178,10 +178,10 @@ static struct vma_flow_key conn_attr_key(const struct vma_tcp_conn_attr *attr)
 }
 
 /* Receive flag held. The connection, with its flow in the ring's table. */
-static int attach_conn_flow(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
-                            struct vma_tcp_conn **out)
+static int conn_create_unless_tuple_is_in_use(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr,
+                                              const struct vma_flow_key *key, struct vma_tcp_conn **out)
 {
-	const struct vma_flow *present = vma_ring_flow(tcp->ring, key);
+	const struct vma_flow *present = vma_ring_find_first_flow_of_key(tcp->ring, key);
 	const enum timewait_reuse_rule use = attr->port_is_bound    ? TIMEWAIT_USE_BOUND
 	                                     : attr->time_wait_ends ? TIMEWAIT_USE_LAST
 	                                                            : TIMEWAIT_USE_CHOSEN;
@@ -229,18 +229,18 @@ static int conn_attach_flow_and_rule(struct vma_tcp_conn *conn, bool held, bool 
 	if (held || covered || rc != 0)
 		return rc;
 	vma_ring_release(ring);
-	rc = vma_ring_steer(ring, &conn->flow);
+	rc = vma_ring_request_nic_rule_of_flow(ring, &conn->flow);
 	vma_ring_acquire(ring);
 	tcp_update_now(conn->tcp);
 	return rc;
 }
 
 /* Receive flag held. */
-static int open_conn_rx_flag_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr,
-                                  const struct vma_flow_key *key, bool held, struct vma_tcp_conn **out)
+static int conn_create_and_send_syn(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr,
+                                    const struct vma_flow_key *key, bool held, struct vma_tcp_conn **out)
 {
 	struct vma_tcp_conn *conn;
-	int rc = attach_conn_flow(tcp, attr, key, &conn);
+	int rc = conn_create_unless_tuple_is_in_use(tcp, attr, key, &conn);
 
 	if (rc != 0)
 		return rc;
@@ -274,7 +274,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
 		return -EINVAL;
 	acquired = vma_ring_acquire(tcp->ring);
 	tcp_update_now(tcp);
-	rc = open_conn_rx_flag_held(tcp, attr, &key, !acquired, out);
+	rc = conn_create_and_send_syn(tcp, attr, &key, !acquired, out);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	return rc;
@@ -325,7 +325,7 @@ void tcp_conn_established(struct vma_tcp_conn *conn)
 	conn->snd_sml = pcb->snd_nxt;
 	tcp_set_flags(pcb, TF_NODELAY); /* Nagle's rule is tx/output.c's */
 	tcp_conn_mss_update(conn);
-	window_established(conn);
+	window_init_on_established(conn);
 	conn->events |= VMA_TCP_CONNECTED | VMA_TCP_WRITABLE;
 	timers_keepalive_update(conn);
 }

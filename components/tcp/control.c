@@ -5,7 +5,7 @@
  *   a listener's segment ──────────────────────> held, at most CONTROL_MAX
  *   a half-open connection that is to be run ──> the list `control`        ──> host.control, once
  *                                                                               │
- *   vma_tcp_run_control: the receive flag, then both in their order, in a run <─┘
+ *   vma_tcp_run_control_queue: the receive flag, then both in their order, in a run <─┘
  *
  * Any other run leaves both alone. So the thread that drives makes no connection, and what it drives for waits less. A
  * connection is half open until its handshake is complete, and so is all that comes for it meanwhile, data too.
@@ -29,7 +29,7 @@ struct tcp_control_queue {
 	} held[CONTROL_MAX];
 };
 
-int tcp_control_init(struct vma_tcp *tcp)
+int tcp_control_queue_init(struct vma_tcp *tcp)
 {
 	if (tcp->host.control == NULL)
 		return 0;
@@ -54,7 +54,7 @@ bool tcp_control_queue_syn(struct vma_tcp *tcp, struct vma_flow *listener, struc
 	struct tcp_control_queue *control = tcp->control;
 
 	if (control->count == CONTROL_MAX) {
-		tcp_control_flush(tcp);
+		tcp_control_deliver_queued_syns(tcp);
 		return false;
 	}
 	control->held[control->count].listener = listener;
@@ -77,7 +77,7 @@ bool tcp_control_queue_conn(struct vma_tcp_conn *conn)
 	return true;
 }
 
-void tcp_control_end_run(struct vma_tcp *tcp)
+void tcp_control_request_run_if_queued(struct vma_tcp *tcp)
 {
 	const struct tcp_control_queue *control = tcp->control;
 
@@ -91,7 +91,7 @@ void tcp_control_end_run(struct vma_tcp *tcp)
 
 /* ---- done ---- */
 
-void tcp_control_flush(struct vma_tcp *tcp)
+void tcp_control_deliver_queued_syns(struct vma_tcp *tcp)
 {
 	struct tcp_control_queue *control = tcp->control;
 	const bool deferred = tcp->defers_control;
@@ -106,7 +106,7 @@ void tcp_control_flush(struct vma_tcp *tcp)
 	tcp->defers_control = deferred;
 }
 
-void tcp_control_forget_listener(struct vma_tcp *tcp, const struct vma_flow *listener)
+void tcp_control_drop_syns_of_listener(struct vma_tcp *tcp, const struct vma_flow *listener)
 {
 	struct tcp_control_queue *control = tcp->control;
 	unsigned left = 0;
@@ -127,8 +127,8 @@ bool vma_tcp_has_control_work(const struct vma_tcp *tcp)
 	return atomic_load_explicit(&tcp->control_waits, memory_order_acquire);
 }
 
-/* The run that follows in release does it, and ends it: tcp_control_end_run. */
-int vma_tcp_run_control(struct vma_tcp *tcp)
+/* The run that follows in release does it, and ends it: tcp_control_request_run_if_queued. */
+int vma_tcp_run_control_queue(struct vma_tcp *tcp)
 {
 	struct tcp_control_queue *control = tcp->control;
 
@@ -138,7 +138,7 @@ int vma_tcp_run_control(struct vma_tcp *tcp)
 		return -EBUSY;
 	tcp_update_now(tcp);
 	atomic_store_explicit(&tcp->control_waits, false, memory_order_relaxed);
-	tcp_control_flush(tcp);
+	tcp_control_deliver_queued_syns(tcp);
 	tcp->defers_control = false;
 	if (control->first != NULL) {
 		*tcp->ready_tail = control->first;

@@ -22,8 +22,8 @@
 /* ---- connections that have left ---- */
 
 /* The set of a peer: the oldest in it makes way, long before its time only when very many go within a second. */
-static struct tcp_left_conn *exported_table_set_of(struct tcp_left_conn *table, const uint8_t *peer,
-                                                   uint16_t peer_port_be)
+static struct tcp_left_conn *exported_table_hash_set_of_peer(struct tcp_left_conn *table, const uint8_t *peer,
+                                                             uint16_t peer_port_be)
 {
 	uint32_t h;
 
@@ -42,7 +42,7 @@ static void exported_table_add(struct vma_tcp *tcp, struct tcp_left_conn **table
 		*table = tcp_alloc_zeroed(tcp, TCP_EXPORTED * sizeof(**table));
 	if (*table == NULL)
 		return;
-	set = oldest = exported_table_set_of(*table, key->peer, key->peer_port_be);
+	set = oldest = exported_table_hash_set_of_peer(*table, key->peer, key->peer_port_be);
 	for (unsigned i = 1; i < WAYS; i++)
 		if (set[i].until_ns < oldest->until_ns)
 			oldest = &set[i];
@@ -61,7 +61,7 @@ static const struct tcp_left_conn *exported_table_find(const struct vma_tcp *tcp
                                                        const struct vma_rx_info *info)
 {
 	const struct tcp_left_conn *set =
-	        table != NULL ? exported_table_set_of(table, info->src, info->src_port_be) : NULL;
+	        table != NULL ? exported_table_hash_set_of_peer(table, info->src, info->src_port_be) : NULL;
 	const struct tcp_left_conn *latest = NULL;
 
 	for (unsigned i = 0; set != NULL && i < WAYS; i++)
@@ -71,12 +71,12 @@ static const struct tcp_left_conn *exported_table_find(const struct vma_tcp *tcp
 	return latest;
 }
 
-void tcp_note_left_conn(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left_to left)
+void tcp_remember_exported_conn(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left_to left)
 {
 	exported_table_add(tcp, &tcp->exported, key, left);
 }
 
-uint64_t tcp_left_conn_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+uint64_t tcp_exported_conn_remembered_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
 	const struct tcp_left_conn *exported = exported_table_find(tcp, tcp->exported, info);
 
@@ -90,7 +90,7 @@ void tcp_note_ended_conn(struct vma_tcp *tcp, const struct vma_flow_key *key)
 }
 
 /* One that ended here may have come back, and have been exported then. */
-enum tcp_left_to tcp_conn_left_to(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+enum tcp_left_to tcp_find_who_took_conn(const struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
 	const struct tcp_left_conn *left = exported_table_find(tcp, tcp->exported, info);
 
@@ -132,7 +132,7 @@ static uint64_t tx_fifo_unacked_offset(const struct vma_tcp_conn *conn)
 	return at < produced ? at : produced;
 }
 
-static void export_sending(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+static void tcp_export_send_state(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint64_t produced = fifo_produced(&conn->tx), from = tx_fifo_unacked_offset(conn),
@@ -147,7 +147,7 @@ static void export_sending(const struct vma_tcp_conn *conn, struct vma_tcp_expor
 	out->shut_wr = atomic_load(&conn->shut_wr);
 }
 
-static void export_receiving(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+static void tcp_export_receive_state(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 {
 	out->unread = fifo_queued_bytes(&conn->rx);
 	out->rcv_nxt = conn->rx_seq + (uint32_t)zcopy_received_offset(conn);
@@ -166,30 +166,30 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 		return -ENOTCONN;
 	tcp_update_now(tcp);
 	export_options(conn, out);
-	export_sending(conn, out);
-	export_receiving(conn, out);
+	tcp_export_send_state(conn, out);
+	tcp_export_receive_state(conn, out);
 	out->moved_bytes = fifo_consumed(&conn->rx) != 0 || fifo_produced(&conn->tx) != 0;
 	if (conn->burst != NULL || conn->pcb->refused_data != NULL || conn->urgent_mode ||
-	    vma_tcp_rx_urgent_mark(conn) >= 0 || zcopy_waiting_bytes(conn) != 0 ||
+	    vma_tcp_bytes_before_urgent_mark(conn) >= 0 || zcopy_waiting_bytes(conn) != 0 ||
 	    out->rcv_nxt + out->fin_received != conn->pcb->rcv_nxt)
 		return -EBUSY;
 	return 0;
 }
 
-unsigned vma_tcp_export_tx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
+unsigned vma_tcp_export_peek_unacked_tx_bytes(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
 {
 	return fifo_peek_spans(&conn->tx, (size_t)(tx_fifo_unacked_offset(conn) - fifo_consumed(&conn->tx)) + skip,
 	                       spans, n);
 }
 
-unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
+unsigned vma_tcp_export_peek_rx_bytes(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
 {
 	return fifo_peek_spans(&conn->rx, skip, spans, n);
 }
 
 /* ---- gone ---- */
 
-static struct tcp_seg *ooo_piece(const struct vma_tcp_conn *conn, unsigned i)
+static struct tcp_seg *ooo_segment_at(const struct vma_tcp_conn *conn, unsigned i)
 {
 	struct tcp_seg *seg = conn->pcb->ooseq;
 
@@ -198,9 +198,10 @@ static struct tcp_seg *ooo_piece(const struct vma_tcp_conn *conn, unsigned i)
 	return seg;
 }
 
-ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to, size_t room)
+ssize_t vma_tcp_export_copy_ooo_segment(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to,
+                                        size_t room)
 {
-	const struct tcp_seg *seg = ooo_piece(conn, i);
+	const struct tcp_seg *seg = ooo_segment_at(conn, i);
 
 	if (seg == NULL)
 		return -ENOENT;
@@ -225,7 +226,7 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *lat
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
-	tcp_note_left_conn(conn->tcp, &conn->key, TCP_LEFT_FOR_KERNEL);
+	tcp_remember_exported_conn(conn->tcp, &conn->key, TCP_LEFT_FOR_KERNEL);
 	conn->exported = true;
 	fifo_consume(&conn->rx, fifo_queued_bytes(&conn->rx));
 	if (late != NULL) {
@@ -238,5 +239,5 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *lat
 
 void vma_tcp_export_detach(struct vma_tcp_conn *conn)
 {
-	vma_ring_detach_drained(conn->tcp->ring, &conn->flow);
+	vma_ring_drain_and_detach_flow(conn->tcp->ring, &conn->flow);
 }

@@ -103,7 +103,7 @@ static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, 
 }
 
 /* Makes a large tail the producer's until commit, or forgets it if the consumer has it, see (4). The position. */
-static uint64_t fifo_reserve_tail(struct tcp_fifo *fifo)
+static uint64_t fifo_hold_or_forget_large_tail(struct tcp_fifo *fifo)
 {
 	/* acquire: with GONE, the consumer's clearing of head */
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_acquire);
@@ -128,8 +128,8 @@ static void fifo_make_first_chunk(struct tcp_fifo *fifo, uint64_t produced, size
 }
 
 /* The chunk behind this one, made if there is none. */
-static struct fifo_chunk *chunk_after(const struct tcp_fifo *fifo, struct fifo_chunk *chunk, uint64_t fill,
-                                      size_t bytes)
+static struct fifo_chunk *chunk_next_or_new(const struct tcp_fifo *fifo, struct fifo_chunk *chunk, uint64_t fill,
+                                            size_t bytes)
 {
 	if (chunk->next == NULL)
 		chunk->next = chunk_new(fifo, fifo_chunk_end(chunk), fill, bytes);
@@ -142,7 +142,7 @@ unsigned fifo_reserve_slow_path(struct tcp_fifo *fifo, size_t bytes, struct iove
 	struct fifo_chunk *chunk;
 	unsigned used = 0;
 
-	at = produced = fifo_reserve_tail(fifo);
+	at = produced = fifo_hold_or_forget_large_tail(fifo);
 	consumed = atomic_load_explicit(&fifo->consumed, memory_order_acquire);
 	if (fifo->tail == NULL)
 		fifo_make_first_chunk(fifo, produced, bytes);
@@ -150,7 +150,7 @@ unsigned fifo_reserve_slow_path(struct tcp_fifo *fifo, size_t bytes, struct iove
 		fifo->tail->base = produced; /* (2) */
 	chunk = fifo->tail;
 	if (chunk != NULL && at == fifo_chunk_end(chunk))
-		chunk = chunk_after(fifo, chunk, at - consumed, bytes);
+		chunk = chunk_next_or_new(fifo, chunk, at - consumed, bytes);
 	while (chunk != NULL) {
 		size_t room = (size_t)(fifo_chunk_end(chunk) - at);
 
@@ -161,7 +161,7 @@ unsigned fifo_reserve_slow_path(struct tcp_fifo *fifo, size_t bytes, struct iove
 		bytes -= room;
 		if (bytes == 0 || used == n)
 			break;
-		chunk = chunk_after(fifo, chunk, at - consumed, bytes);
+		chunk = chunk_next_or_new(fifo, chunk, at - consumed, bytes);
 	}
 	if (used == 0) /* no commit follows: let go */
 		atomic_store_explicit(&fifo->produced, produced, memory_order_release);
@@ -197,9 +197,9 @@ void fifo_commit_slow_path(struct tcp_fifo *fifo, size_t bytes)
 	atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1), and without HELD */
 }
 
-void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_chunk *last, size_t bytes)
+void fifo_append_chunks(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_chunk *last, size_t bytes)
 {
-	const uint64_t produced = fifo_reserve_tail(fifo);
+	const uint64_t produced = fifo_hold_or_forget_large_tail(fifo);
 	struct fifo_chunk *tail = fifo->tail;
 	uint64_t base = produced;
 
@@ -225,8 +225,8 @@ void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_ch
 /* ---- consumer ---- */
 
 /* The first chunk that has bytes at consumed or later, of those that head still has; frees what lies before it. */
-static inline __attribute__((always_inline)) struct fifo_chunk *fifo_head_chunk_at(struct tcp_fifo *fifo,
-                                                                                   uint64_t consumed, uint64_t produced)
+static inline __attribute__((always_inline)) struct fifo_chunk *
+fifo_free_consumed_chunks_get_head(struct tcp_fifo *fifo, uint64_t consumed, uint64_t produced)
 {
 	struct fifo_chunk *head = fifo->head;
 	uint64_t end;
@@ -271,7 +271,7 @@ unsigned fifo_peek_spans(struct tcp_fifo *fifo, size_t skip, struct iovec *spans
 		*spans = (struct iovec){chunk->bytes + (at - chunk->base), (size_t)(produced - at)};
 		return 1;
 	}
-	chunk = fifo_head_chunk_at(fifo, consumed, produced);
+	chunk = fifo_free_consumed_chunks_get_head(fifo, consumed, produced);
 	while (at >= fifo_chunk_end(chunk))
 		chunk = chunk->next;
 	while (used < n && at < produced) {
@@ -323,7 +323,7 @@ void fifo_consume(struct tcp_fifo *fifo, size_t bytes)
 	if (bytes == 0)
 		return;
 	assert(consumed <= produced);
-	large = fifo_head_chunk_at(fifo, consumed, produced)->is_large;
+	large = fifo_free_consumed_chunks_get_head(fifo, consumed, produced)->is_large;
 	atomic_store_explicit(&fifo->consumed, consumed, memory_order_release); /* (2): no look at a chunk after it */
 	if (large && consumed == produced)
 		fifo_free_large_empty_chunk(fifo, consumed);

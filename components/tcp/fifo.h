@@ -26,7 +26,7 @@ struct vma_buf;
 struct fifo_chunk {
 	struct fifo_chunk *next;
 	uint64_t base;         /* position of bytes[0] */
-	size_t size;           /* only fifo_append changes it: (5) of fifo.c */
+	size_t size;           /* only fifo_append_chunks changes it: (5) of fifo.c */
 	uint8_t *bytes;        /* behind this structure, or in the frame */
 	struct vma_buf *frame; /* whose reference the chunk has; NULL: memory of its own */
 	uint32_t counted;      /* in memory->used */
@@ -63,7 +63,7 @@ unsigned fifo_reserve_slow_path(struct tcp_fifo *fifo, size_t bytes, struct iove
 void fifo_commit_slow_path(struct tcp_fifo *fifo, size_t bytes);
 /* Producer: chunks in a row, from first to last, each full, with `bytes` in all (> 0), are the fifo's. Their is_large
  * is true. Nothing is reserved, or what is reserved is given up. */
-void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_chunk *last, size_t bytes);
+void fifo_append_chunks(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_chunk *last, size_t bytes);
 /* Consumer: the frame in which the byte lies that fifo_peek_spans gives first; NULL: in none, or there is no byte. */
 struct vma_buf *fifo_peek_frame(const struct tcp_fifo *fifo, size_t skip);
 struct iovec fifo_span_slow_path(struct tcp_fifo *fifo, uint64_t position);

@@ -29,7 +29,7 @@ void stack_tell_host_if_idle(struct vma_tcp *tcp)
 		tcp->host.idle(tcp->host.arg);
 }
 
-void vma_tcp_ports_release(struct vma_tcp *tcp)
+void vma_tcp_release_port_blocks_if_unused(struct vma_tcp *tcp)
 {
 	vma_ring_ports_release(tcp->ring, stack_is_unused, tcp);
 }
@@ -77,8 +77,8 @@ static bool conn_needs_time_wait(const struct vma_tcp_conn *conn)
 
 #define CLOSED_MOST 16384
 
-unsigned vma_tcp_list_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be,
-                                   struct vma_tcp_closed *out, unsigned most)
+unsigned vma_tcp_list_one_closed_conn_per_address(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be,
+                                                  struct vma_tcp_closed *out, unsigned most)
 {
 	struct closed_list list = {.out = out, .most = most, .local = local, .port_be = port_be};
 	const bool acquired = vma_ring_acquire(tcp->ring);
@@ -112,7 +112,7 @@ bool vma_tcp_has_orphans(struct vma_tcp *tcp)
  * has something that its peer waits for: it is left to the owner of the device, who resets the peer, or, where there is
  * none, or that owner knows no rule of it, reset here.
  */
-static void conn_leave_at_stack_end(struct vma_tcp_conn *conn, bool has_owner)
+static void conn_fail_at_exit_unless_daemon_takes_it(struct vma_tcp_conn *conn, bool has_owner)
 {
 	if (conn->is_over || conn->pcb == NULL)
 		return;
@@ -122,22 +122,22 @@ static void conn_leave_at_stack_end(struct vma_tcp_conn *conn, bool has_owner)
 		conn_fail_with_error(conn, 0, true);
 }
 
-void vma_tcp_leave_at_exit(struct vma_tcp *tcp)
+void vma_tcp_end_all_connections_at_exit(struct vma_tcp *tcp)
 {
-	const bool has_owner = tcp_minisocks_export(tcp, LEAVE_MOST);
+	const bool has_owner = tcp_export_minisocks_to_nic_owner(tcp, LEAVE_MOST);
 	uint32_t left = LEAVE_MOST;
 
 	if (!vma_ring_acquire(tcp->ring))
 		return;
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL && left > 0; conn = conn->next_all, left--)
-		conn_leave_at_stack_end(conn, has_owner);
+		conn_fail_at_exit_unless_daemon_takes_it(conn, has_owner);
 	timewait_end_some(tcp, LEAVE_MOST);
 	vma_ring_release(tcp->ring); /* a run: resets leave */
-	vma_ring_prune(tcp->ring, LEAVE_MOST, UINT64_MAX, NULL);
+	vma_ring_delete_stale_nic_rules(tcp->ring, LEAVE_MOST, UINT64_MAX, NULL);
 }
 
 /* Recovery is over by then. */
-void *vma_tcp_conn_user_space(struct vma_tcp_conn *conn)
+void *vma_tcp_conn_scratch_memory_for_host(struct vma_tcp_conn *conn)
 {
 	_Static_assert(sizeof(conn->recovery) >= VMA_TCP_HOST_SPACE, "recovery is as large as what is promised");
 	return &conn->recovery;

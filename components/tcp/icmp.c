@@ -30,7 +30,7 @@ int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
 	return 0;
 }
 
-void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq)
+void vma_tcp_post_icmp_error(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq)
 {
 	uint64_t request = (uint64_t)type << 56 | (uint64_t)(code & 0xff) << 48 | (uint64_t)mtu << 32 | seq;
 
@@ -77,10 +77,10 @@ bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message
 	if (!icmp_parse_quoted_segment(icmp, len, &key, &seq))
 		return false;
 	acquired = vma_ring_acquire(tcp->ring); /* the connection stays while it is looked at */
-	flow = vma_ring_flow(tcp->ring, &key);
+	flow = vma_ring_find_first_flow_of_key(tcp->ring, &key);
 	found = flow != NULL && flow->sink == tcp_conn_flow_sink;
 	if (found)
-		vma_tcp_icmp(flow->owner, icmp[0], icmp[1], (uint16_t)(icmp[6] << 8 | icmp[7]), seq);
+		vma_tcp_post_icmp_error(flow->owner, icmp[0], icmp[1], (uint16_t)(icmp[6] << 8 | icmp[7]), seq);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	return found;
@@ -113,7 +113,7 @@ static void conn_lower_path_mtu(struct vma_tcp_conn *conn, uint32_t mtu)
 	tcp_conn_mss_update(conn);
 }
 
-void tcp_icmp_work(struct vma_tcp_conn *conn)
+void tcp_handle_posted_icmp_error(struct vma_tcp_conn *conn)
 {
 	uint64_t request = atomic_exchange_explicit(&conn->icmp_request, 0, memory_order_acq_rel);
 	uint8_t type = (uint8_t)(request >> 56), code = (uint8_t)(request >> 48);

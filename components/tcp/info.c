@@ -202,7 +202,7 @@ static uint64_t __attribute__((cold, noinline)) bytes_out_of_order(const struct 
 
 /* What changes with the state only. */
 static void __attribute__((cold, noinline))
-fill_stats_of_state(const struct vma_tcp_conn *conn, int state, struct vma_stats_socket *stats)
+fill_tcp_state_stats(const struct vma_tcp_conn *conn, int state, struct vma_stats_socket *stats)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -226,7 +226,7 @@ static void fill_stats_of_pcb(const struct vma_tcp_conn *conn, const struct tcp_
 	vma_stats_set(&stats->tcp_unacked_bytes, pcb->snd_nxt - pcb->lastack);
 	vma_stats_set(&stats->tcp_backoff, conn->recovery.backoff);
 	vma_stats_set(&stats->tcp_retransmitting_bytes, conn->recovery.retransmitted_bytes);
-	if (__builtin_expect(pcb->ooseq != NULL || vma_stats_read(&stats->tcp_out_of_order_bytes) != 0, 0))
+	if (__builtin_expect(pcb->ooseq != NULL || vma_stats_read_counter(&stats->tcp_out_of_order_bytes) != 0, 0))
 		vma_stats_set(&stats->tcp_out_of_order_bytes, bytes_out_of_order(pcb));
 }
 
@@ -247,10 +247,11 @@ void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *sta
 	vma_stats_set(&stats->tcp_out_of_order, counts->out_of_order_in);
 	vma_stats_set(&stats->tcp_zcopy_bytes, counts->zcopy_bytes);
 	vma_stats_set(&stats->tcp_zcopy_copied_bytes, counts->zcopy_copied);
-	if (__builtin_expect(
-	            vma_stats_read(&stats->tcp_state) != (uint64_t)state || vma_stats_read(&stats->tcp_cc) == 0, 0))
-		fill_stats_of_state(conn, state, stats);
-	if (queued > vma_stats_read(&stats->rx_queue_max_bytes))
+	if (__builtin_expect(vma_stats_read_counter(&stats->tcp_state) != (uint64_t)state ||
+	                             vma_stats_read_counter(&stats->tcp_cc) == 0,
+	                     0))
+		fill_tcp_state_stats(conn, state, stats);
+	if (queued > vma_stats_read_counter(&stats->rx_queue_max_bytes))
 		vma_stats_set(&stats->rx_queue_max_bytes, queued);
 	if (conn->pcb != NULL)
 		fill_stats_of_pcb(conn, conn->pcb, stats);
@@ -259,7 +260,7 @@ void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *sta
 /* Release: the block was zeroed before. Its values come with the connection's next step; the state is known now. */
 void vma_tcp_set_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats)
 {
-	if (stats != NULL && vma_stats_read(&stats->tcp_state) == 0)
+	if (stats != NULL && vma_stats_read_counter(&stats->tcp_state) == 0)
 		vma_stats_set(&stats->tcp_state, (uint64_t)vma_tcp_state(conn));
 	atomic_store_explicit(&conn->stats, stats, memory_order_release);
 }

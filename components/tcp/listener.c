@@ -157,7 +157,7 @@ static enum admission listener_syn_admission(struct vma_tcp_listener *listener)
 }
 
 /* The way back is the way it came. */
-static void syn_path_of(struct vma_tcp *tcp, const struct vma_buf *packet, struct vma_tcp_path *path)
+static void tcp_path_reverse_of_syn(struct vma_tcp *tcp, const struct vma_buf *packet, struct vma_tcp_path *path)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet), *ip = frame + packet->l3_off;
 
@@ -170,10 +170,10 @@ static void syn_path_of(struct vma_tcp *tcp, const struct vma_buf *packet, struc
 	path->bytes[path->ip_off] = 0x45;
 	memcpy(path->bytes + path->ip_off + 12, ip + 16, 4);
 	memcpy(path->bytes + path->ip_off + 16, ip + 12, 4);
-	path->mtu = tcp_mtu_of_request(tcp);
+	path->mtu = tcp_mtu_for_syn_reply(tcp);
 }
 
-struct vma_flow_key tcp_key_of(const struct vma_rx_info *info)
+struct vma_flow_key tcp_flow_key_of_packet(const struct vma_rx_info *info)
 {
 	struct vma_flow_key key = {.family = info->family,
 	                           .proto = IPPROTO_TCP,
@@ -220,7 +220,7 @@ static bool listener_open_passive_conn(struct vma_tcp_listener *listener, struct
                                        const struct vma_rx_info *info, bool silently)
 {
 	struct vma_tcp *tcp = listener->tcp;
-	struct vma_flow_key key = tcp_key_of(info);
+	struct vma_flow_key key = tcp_flow_key_of_packet(info);
 	struct vma_tcp_conn *conn = tcp_conn_new(tcp, &key, &listener->options);
 	struct segment syn;
 	struct pbuf *p;
@@ -231,7 +231,7 @@ static bool listener_open_passive_conn(struct vma_tcp_listener *listener, struct
 		return false;
 	}
 	conn->passive = true;
-	syn_path_of(tcp, packet, &conn->path);
+	tcp_path_reverse_of_syn(tcp, packet, &conn->path);
 	path_len = conn->path.len;
 	if (silently)
 		conn->path.len = 0;
@@ -240,10 +240,10 @@ static bool listener_open_passive_conn(struct vma_tcp_listener *listener, struct
 	conn->attached = vma_ring_attach(tcp->ring, &conn->flow) == 0;
 	segment_parse(&syn, tcp->arena, packet);
 	lwip_enter(tcp, NULL);
-	p = conn->attached ? port_pbuf_of(tcp, packet, syn.header, syn.hdr_len) : NULL;
+	p = conn->attached ? port_pbuf_chain_from_packet(tcp, packet, syn.header, syn.hdr_len) : NULL;
 	lwip_leave();
 	if (tcp->isn_above == 0)
-		tcp->isn_above = tcp_pending_isn(tcp, &key, syn.seq);
+		tcp->isn_above = tcp_isn_same_in_all_processes(tcp, &key, syn.seq);
 	if (p != NULL)
 		send_syn_ack(listener, conn, p);
 	tcp->isn_above = 0;
@@ -271,7 +271,7 @@ static uint16_t listener_initial_window(const struct vma_tcp_options *options)
 	return (uint16_t)(window > 65535 ? 65535 : window < 1152 ? 1152 : window);
 }
 
-static void send_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet)
+static void listener_send_syn_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet)
 {
 	struct vma_tcp *tcp = listener->tcp;
 
@@ -285,7 +285,7 @@ static bool listener_recreate_from_cookie(struct vma_tcp_listener *listener, str
                                           struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = listener->tcp;
-	struct vma_flow_key key = tcp_key_of(info);
+	struct vma_flow_key key = tcp_flow_key_of_packet(info);
 	struct vma_flow *flow;
 	bool taken;
 
@@ -293,7 +293,7 @@ static bool listener_recreate_from_cookie(struct vma_tcp_listener *listener, str
 	taken = listener_open_passive_conn(listener, syn, info, true);
 	if (!taken)
 		vma_buf_put(tcp->arena, syn);
-	flow = vma_ring_flow(tcp->ring, &key);
+	flow = vma_ring_find_first_flow_of_key(tcp->ring, &key);
 	return flow != NULL && flow->sink == tcp_conn_flow_sink && tcp_conn_flow_sink(flow, packet, info);
 }
 
@@ -310,7 +310,7 @@ static bool listener_accept_syncookie(struct vma_tcp_listener *listener, struct 
 
 	if (listener->cookies_until_ns < tcp->now_ns)
 		return false;
-	syn = syncookie_recall(tcp, packet, &isn);
+	syn = syncookie_check_and_rebuild_syn(tcp, packet, &isn);
 	if (syn == NULL)
 		return false;
 	TCP_COUNT(tcp, cookies_received, 1);
@@ -329,14 +329,14 @@ bool tcp_listener_sends_cookies(const struct vma_flow *flow)
 	return sends_cookies(listener) && !listener->closed && !listener->finishing;
 }
 
-bool tcp_listener_knows_cookie(const struct vma_flow *flow, struct vma_buf *packet)
+bool tcp_listener_packet_has_valid_syn_cookie(const struct vma_flow *flow, struct vma_buf *packet)
 {
 	const struct vma_tcp_listener *listener = (const struct vma_tcp_listener *)flow;
 	struct vma_buf *syn = NULL;
 	uint32_t isn;
 
 	if (!listener->closed && listener->cookies_until_ns >= listener->tcp->now_ns)
-		syn = syncookie_recall(listener->tcp, packet, &isn);
+		syn = syncookie_check_and_rebuild_syn(listener->tcp, packet, &isn);
 	if (syn != NULL)
 		vma_buf_put(listener->tcp->arena, syn);
 	return syn != NULL;
@@ -350,7 +350,7 @@ bool tcp_listener_knows_cookie(const struct vma_flow *flow, struct vma_buf *pack
 static bool listener_reinject_foreign_segment(struct vma_tcp *tcp, struct vma_buf *packet,
                                               const struct vma_rx_info *info)
 {
-	switch (tcp_conn_left_to(tcp, info)) {
+	switch (tcp_find_who_took_conn(tcp, info)) {
 	case TCP_ENDED:
 		if (info->tcp_flags & TCP_ACK)
 			tcp_reply_rst(tcp, packet);
@@ -380,7 +380,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 		if (admission == KEEP)
 			return listener_open_passive_conn(listener, packet, info, false);
 		if (admission == COOKIE)
-			send_cookie(listener, packet);
+			listener_send_syn_cookie(listener, packet);
 		else if (admission == REFUSE)
 			tcp_reply_rst(tcp, packet);
 		else
@@ -403,7 +403,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
  * A SYN that its peer has repeated since may be found here late, when another process has answered the other one. The
  * peer has the number of the SYN-ACK that came first: of the handshake that is complete, or that began before.
  */
-static bool pending_is_late(const struct vma_tcp_conn *present, const struct vma_pending *pending)
+static bool present_conn_is_from_late_syn(const struct vma_tcp_conn *present, const struct vma_pending *pending)
 {
 	return present->listener != NULL && present->pcb != NULL && present->pcb->state == SYN_RCVD &&
 	       (pending->handshaken || present->created_ns > pending->since_ns);
@@ -413,7 +413,8 @@ static bool pending_is_late(const struct vma_tcp_conn *present, const struct vma
  * Nothing may stand at the connection's place. What was moved away from here, and has not been accepted since, may come
  * back: nobody has taken the old one out of the queue, whose owner finds later that it is over.
  */
-static bool pending_evict(struct vma_tcp *tcp, struct vma_flow *present, const struct vma_pending *pending)
+static bool evict_present_conn_for_pending(struct vma_tcp *tcp, struct vma_flow *present,
+                                           const struct vma_pending *pending)
 {
 	struct vma_tcp_conn *conn;
 
@@ -422,14 +423,14 @@ static bool pending_evict(struct vma_tcp *tcp, struct vma_flow *present, const s
 	if (present->sink != tcp_conn_flow_sink)
 		return false;
 	conn = present->owner;
-	if (!tcp_pending_was_adopted(conn) && !pending_is_late(conn, pending))
+	if (!tcp_pending_was_adopted(conn) && !present_conn_is_from_late_syn(conn, pending))
 		return false;
 	conn_fail_with_error(conn, 0, false);
 	return true;
 }
 
 /* Its queue may be full: this connection has been let in before. */
-void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending)
+void tcp_listener_adopt_pending_conn(struct vma_flow *flow, const struct vma_pending *pending)
 {
 	struct vma_tcp_listener *listener = (struct vma_tcp_listener *)flow;
 	struct vma_tcp *tcp = listener->tcp;
@@ -440,8 +441,8 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 	if (flow->sink != tcp_listener_sink)
 		return;
 	tcp_pending_to_rx_info(pending, &info);
-	key = tcp_key_of(&info);
-	if (!pending_evict(tcp, vma_ring_flow(tcp->ring, &key), pending))
+	key = tcp_flow_key_of_packet(&info);
+	if (!evict_present_conn_for_pending(tcp, vma_ring_find_first_flow_of_key(tcp->ring, &key), pending))
 		return;
 	syn = tcp_pending_make_peer_segment(tcp, pending, true);
 	ack = syn != NULL ? tcp_pending_make_peer_segment(tcp, pending, false) : NULL;
@@ -482,7 +483,7 @@ static void listener_init_lwip_pcb(struct vma_tcp_listener *listener)
 	pcb->state = LISTEN;
 }
 
-static void link_listener(struct vma_tcp_listener *listener)
+static void listener_add_to_stack_list(struct vma_tcp_listener *listener)
 {
 	struct vma_tcp *tcp = listener->tcp;
 
@@ -493,7 +494,7 @@ static void link_listener(struct vma_tcp_listener *listener)
 	tcp->listeners = listener;
 }
 
-static void unlink_listener(struct vma_tcp_listener *listener)
+static void listener_remove_from_stack_list(struct vma_tcp_listener *listener)
 {
 	*listener->prev = listener->next;
 	if (listener->next != NULL)
@@ -513,14 +514,14 @@ static int listen_attach_rx_flag_held(struct vma_tcp_listener *listener, bool ru
 	struct vma_tcp *tcp = listener->tcp;
 	int rc;
 
-	if (vma_ring_flow(tcp->ring, &listener->flow.key) != NULL)
+	if (vma_ring_find_first_flow_of_key(tcp->ring, &listener->flow.key) != NULL)
 		return -EADDRINUSE;
 	if (rule_later)
 		listener->flow.flags |= VMA_FLOW_RING_ONLY;
 	rc = vma_ring_attach(tcp->ring, &listener->flow);
 	listener->flow.flags &= ~(uint32_t)VMA_FLOW_RING_ONLY;
 	if (rc == 0)
-		link_listener(listener);
+		listener_add_to_stack_list(listener);
 	return rc;
 }
 
@@ -528,18 +529,18 @@ static int listen_attach_rx_flag_held(struct vma_tcp_listener *listener, bool ru
  * Without the receive flag: packets go on while the NIC is asked. What a wider rule has brought meanwhile may be half
  * open. If the NIC refuses, the listener is the kernel's, which never saw these requests: their peers are reset.
  */
-static int listener_steer(struct vma_tcp_listener *listener)
+static int listener_install_nic_rule(struct vma_tcp_listener *listener)
 {
 	struct vma_tcp *tcp = listener->tcp;
-	int rc = vma_ring_steer(tcp->ring, &listener->flow);
+	int rc = vma_ring_request_nic_rule_of_flow(tcp->ring, &listener->flow);
 
 	if (rc == 0)
 		return 0;
 	vma_ring_acquire(tcp->ring); /* nothing is accepted between the two */
-	vma_ring_detach(tcp->ring, &listener->flow);
+	vma_ring_detach_flow(tcp->ring, &listener->flow);
 	listener_end_half_open_conns(listener, true);
-	tcp_control_forget_listener(tcp, &listener->flow);
-	unlink_listener(listener);
+	tcp_control_drop_syns_of_listener(tcp, &listener->flow);
+	listener_remove_from_stack_list(listener);
 	vma_ring_release(tcp->ring);
 	return rc;
 }
@@ -582,7 +583,7 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	if (rc == 0 && acquired)
-		rc = listener_steer(listener);
+		rc = listener_install_nic_rule(listener);
 	if (rc != 0)
 		tcp_free_memory(tcp, listener);
 	else
@@ -613,7 +614,8 @@ void vma_tcp_listener_set_options(struct vma_tcp_listener *listener, const struc
 }
 
 /* The first from `conn` on that the listener's rule covers, held in memory; NULL: there is none. Receive flag held. */
-static struct vma_tcp_conn *listener_next_covered_conn(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn)
+static struct vma_tcp_conn *listener_next_conn_without_own_rule(struct vma_tcp_listener *listener,
+                                                                struct vma_tcp_conn *conn)
 {
 	const struct vma_flow_key *key = &listener->flow.key;
 
@@ -636,7 +638,7 @@ static struct vma_tcp_conn *listener_next_covered_conn(struct vma_tcp_listener *
  * a connection that is held stays in the list, and the walk goes on behind it. What comes meanwhile joins the list at
  * its head: whether that is seen to, `newcomers` says. How many rules were made.
  */
-static unsigned listener_steer_covered_conns(struct vma_tcp_listener *listener, bool newcomers)
+static unsigned listener_add_nic_rules_for_conns(struct vma_tcp_listener *listener, bool newcomers)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_ring *ring = tcp->ring;
@@ -648,10 +650,10 @@ static unsigned listener_steer_covered_conns(struct vma_tcp_listener *listener, 
 
 		vma_ring_acquire(ring);
 		if (before != NULL)
-			before->steered |= vma_ring_has_rule(ring, &before->flow);
-		conn = listener_next_covered_conn(listener, before != NULL ? before->next_all : tcp->all);
+			before->steered |= vma_ring_flow_is_alone_with_nic_rule(ring, &before->flow);
+		conn = listener_next_conn_without_own_rule(listener, before != NULL ? before->next_all : tcp->all);
 		if (conn == NULL && before != NULL && newcomers)
-			conn = listener_next_covered_conn(listener, tcp->all);
+			conn = listener_next_conn_without_own_rule(listener, tcp->all);
 		if (before != NULL) {
 			before->held--;
 			conn_enqueue_ready(before); /* if it is over, it goes now */
@@ -659,12 +661,12 @@ static unsigned listener_steer_covered_conns(struct vma_tcp_listener *listener, 
 		vma_ring_release(ring);
 		if (conn == NULL)
 			return n;
-		vma_ring_steer(ring, &conn->flow);
+		vma_ring_request_nic_rule_of_flow(ring, &conn->flow);
 		n++;
 	}
 }
 
-static bool stop_accepting(struct vma_tcp_listener *listener)
+static bool listener_stop_accepting_syns(struct vma_tcp_listener *listener)
 {
 	bool acquired = vma_ring_acquire(listener->tcp->ring), finished;
 
@@ -675,7 +677,7 @@ static bool stop_accepting(struct vma_tcp_listener *listener)
 	return finished;
 }
 
-bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener)
+bool vma_tcp_listener_has_no_half_open(struct vma_tcp_listener *listener)
 {
 	bool acquired = vma_ring_acquire(listener->tcp->ring), drained = listener->half_open == 0;
 
@@ -685,11 +687,11 @@ bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener)
 }
 
 /* The same work of control.c, too: the listener is about to end, and its own thread may come late. */
-static int listener_run_withdraw_step(const struct vma_tcp_listener *listener)
+static int listener_progress_ring_and_run_control(const struct vma_tcp_listener *listener)
 {
 	const int n = vma_ring_progress_and_notify(listener->tcp->ring);
 
-	vma_tcp_run_control(listener->tcp);
+	vma_tcp_run_control_queue(listener->tcp);
 	return n;
 }
 
@@ -703,12 +705,12 @@ void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener)
 
 	if (listener->withdrawn)
 		return;
-	listener_run_withdraw_step(listener);
-	for (unsigned i = 0; i < ROUNDS && listener_steer_covered_conns(listener, false) != 0; i++)
-		listener_run_withdraw_step(listener);
-	stop_accepting(listener);
-	listener_steer_covered_conns(listener, true);
-	vma_ring_detach_drained(listener->tcp->ring, &listener->flow);
+	listener_progress_ring_and_run_control(listener);
+	for (unsigned i = 0; i < ROUNDS && listener_add_nic_rules_for_conns(listener, false) != 0; i++)
+		listener_progress_ring_and_run_control(listener);
+	listener_stop_accepting_syns(listener);
+	listener_add_nic_rules_for_conns(listener, true);
+	vma_ring_drain_and_detach_flow(listener->tcp->ring, &listener->flow);
 	listener->withdrawn = true;
 }
 
@@ -725,9 +727,9 @@ static bool listener_await_successor(struct vma_tcp_listener *listener)
 	const struct timespec nap = {.tv_nsec = 1000000};
 
 	while (tcp_has_pending_conns(tcp) && tcp->host.now_ns(tcp->host.arg) - begun < SUCCESSOR_NS) {
-		listener_run_withdraw_step(listener);
+		listener_progress_ring_and_run_control(listener);
 		nanosleep(&nap, NULL);
-		if (vma_ring_retire(tcp->ring, &listener->flow))
+		if (vma_ring_stop_new_conns_of_listener(tcp->ring, &listener->flow))
 			return true;
 	}
 	return false;
@@ -739,13 +741,13 @@ void vma_tcp_listener_drain(struct vma_tcp_listener *listener, uint64_t max_ns)
 	const uint64_t begun = tcp->host.now_ns(tcp->host.arg);
 	bool late = false;
 
-	if (vma_ring_retire(tcp->ring, &listener->flow) || listener_await_successor(listener))
+	if (vma_ring_stop_new_conns_of_listener(tcp->ring, &listener->flow) || listener_await_successor(listener))
 		return;
-	listener_run_withdraw_step(listener);
-	while (!stop_accepting(listener) && !late) {
+	listener_progress_ring_and_run_control(listener);
+	while (!listener_stop_accepting_syns(listener) && !late) {
 		/* Who was kept from the CPU for so long still looks at what has come meanwhile. */
 		late = tcp->host.now_ns(tcp->host.arg) - begun >= max_ns;
-		if (listener_run_withdraw_step(listener) <= 0 && !late)
+		if (listener_progress_ring_and_run_control(listener) <= 0 && !late)
 			sched_yield();
 	}
 }
@@ -765,8 +767,8 @@ static void listener_close_sole_process(struct vma_tcp_listener *listener)
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	if (!listener->withdrawn) {
-		listener_steer_covered_conns(listener, true);
-		vma_ring_detach_drained(tcp->ring, &listener->flow);
+		listener_add_nic_rules_for_conns(listener, true);
+		vma_ring_drain_and_detach_flow(tcp->ring, &listener->flow);
 	}
 }
 
@@ -778,8 +780,8 @@ static void end_all_half_open(void *listener)
 /* Others serve it: with the rule they get what nobody here has accepted. The NIC is told without the flag. */
 static void listener_close_shared(struct vma_tcp_listener *listener)
 {
-	listener_steer_covered_conns(listener, true);
-	vma_ring_detach_with(listener->tcp->ring, &listener->flow, end_all_half_open, listener);
+	listener_add_nic_rules_for_conns(listener, true);
+	vma_ring_detach_flow_and_call_back(listener->tcp->ring, &listener->flow, end_all_half_open, listener);
 }
 
 void vma_tcp_listener_close(struct vma_tcp_listener *listener)
@@ -787,16 +789,16 @@ void vma_tcp_listener_close(struct vma_tcp_listener *listener)
 	struct vma_tcp *tcp = listener->tcp;
 	bool acquired;
 
-	listener->retired = !listener->withdrawn && vma_ring_retire(tcp->ring, &listener->flow);
+	listener->retired = !listener->withdrawn && vma_ring_stop_new_conns_of_listener(tcp->ring, &listener->flow);
 	if (listener->retired)
 		listener_close_shared(listener);
 	else
 		listener_close_sole_process(listener);
 	acquired = vma_ring_acquire(tcp->ring);
 	if (listener->closed)
-		tcp_control_flush(tcp); /* refused */
-	tcp_control_forget_listener(tcp, &listener->flow);
-	unlink_listener(listener);
+		tcp_control_deliver_queued_syns(tcp); /* refused */
+	tcp_control_drop_syns_of_listener(tcp, &listener->flow);
+	listener_remove_from_stack_list(listener);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	tcp_free_memory(tcp, listener);
@@ -809,9 +811,9 @@ void tcp_listeners_free(struct vma_tcp *tcp)
 
 		listener_end_half_open_conns(listener, false);
 		if (!listener->withdrawn)
-			vma_ring_detach(tcp->ring, &listener->flow);
-		tcp_control_forget_listener(tcp, &listener->flow);
-		unlink_listener(listener);
+			vma_ring_detach_flow(tcp->ring, &listener->flow);
+		tcp_control_drop_syns_of_listener(tcp, &listener->flow);
+		listener_remove_from_stack_list(listener);
 		tcp_free_memory(tcp, listener);
 	}
 }

@@ -50,7 +50,7 @@ static void minisock_add_time_wait(const struct vma_flow_key *key, uint32_t snd_
 	minisock_batch_add(arg, key, VMA_MINISOCK_TIME_WAIT, snd_nxt, rcv_nxt);
 }
 
-static void write_minisocks(const struct vma_tcp *tcp, struct export_batch *export_batch)
+static void collect_minisocks_of_all_conns(const struct vma_tcp *tcp, struct export_batch *export_batch)
 {
 	for (const struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all)
 		if (!conn->is_over && conn->pcb != NULL && conn->attached)
@@ -59,7 +59,7 @@ static void write_minisocks(const struct vma_tcp *tcp, struct export_batch *expo
 	timewait_for_each(tcp, minisock_add_time_wait, export_batch);
 }
 
-bool tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
+bool tcp_export_minisocks_to_nic_owner(struct vma_tcp *tcp, uint32_t most)
 {
 	struct export_batch export_batch = {.most = 0};
 	bool exported = false;
@@ -71,11 +71,11 @@ bool tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
 	if (export_batch.most > 0)
 		export_batch.minisocks = tcp->host.alloc_bytes(export_batch.most * sizeof(*export_batch.minisocks));
 	if (export_batch.minisocks != NULL)
-		write_minisocks(tcp, &export_batch);
+		collect_minisocks_of_all_conns(tcp, &export_batch);
 	vma_ring_release(tcp->ring);
 	if (export_batch.count > 0)
-		exported = vma_nic_minisock_export(vma_ring_qp(tcp->ring), export_batch.minisocks,
-		                                   export_batch.count) == 0;
+		exported = vma_nic_export_tcp_states_to_daemon(vma_ring_qp(tcp->ring), export_batch.minisocks,
+		                                               export_batch.count) == 0;
 	if (export_batch.minisocks != NULL)
 		tcp->host.free(export_batch.minisocks);
 	return exported;

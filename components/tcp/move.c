@@ -160,12 +160,12 @@ static void move_conn_memory_account(const struct vma_tcp_conn *conn, struct vma
 	move_count_segment_memory(&held, pcb->ooseq);
 	held.objects += port_pbufs_count(pcb->refused_data, &held.ooo_bytes);
 	memory_move_count_to_stack(from, to, held.objects);
-	memory_move_segments_to_stack(from, to, held.segments);
+	memory_move_segment_counts_to_stack(from, to, held.segments);
 	from->ooo_bytes -= held.ooo_bytes;
 	to->ooo_bytes += held.ooo_bytes;
 }
 
-static void move_conn_accounting(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
+static void move_conn_state_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
 {
 	tcp_conn_unqueue(conn);
 	move_timers(conn, to);
@@ -189,8 +189,8 @@ static void conn_change_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
 	struct vma_tcp *from = conn->tcp;
 
-	tcp_note_left_conn(from, &conn->key, TCP_LEFT_FOR_STACK); /* a listener there knows nothing of it */
-	move_conn_accounting(conn, from, to);
+	tcp_remember_exported_conn(from, &conn->key, TCP_LEFT_FOR_STACK); /* a listener there knows nothing of it */
+	move_conn_state_to_stack(conn, from, to);
 }
 
 /* ---- both flags ---- */
@@ -206,7 +206,7 @@ static void acquire_both_rx_drive_flags(struct vma_tcp *from, struct vma_tcp *to
 }
 
 /* Each release is a run of its stack. That of `to` comes last, with nothing else held. */
-static void release_both(struct vma_tcp *from, struct vma_tcp *to)
+static void release_both_rx_drive_flags(struct vma_tcp *from, struct vma_tcp *to)
 {
 	vma_ring_release(from->ring);
 	vma_ring_release(to->ring);
@@ -227,7 +227,7 @@ static bool move_replace_early_flow(struct vma_tcp_conn *conn, struct vma_tcp *t
 	conn->flow.flags = VMA_FLOW_RING_ONLY;
 	conn->attached = vma_ring_attach(to->ring, &conn->flow) == 0;
 	conn->flow.flags = early->flow.flags;
-	vma_ring_detach(to->ring, &early->flow); /* the key's rule stays, as it has a member */
+	vma_ring_detach_flow(to->ring, &early->flow); /* the key's rule stays, as it has a member */
 	return conn->attached;
 }
 
@@ -302,10 +302,11 @@ static void move_flush_ring_tx(struct vma_tcp *from)
 static void leave_old_ring(struct vma_tcp_conn *conn, struct vma_tcp *from)
 {
 	vma_ring_drain(from->ring);
-	vma_ring_detach(from->ring, &conn->flow);
+	vma_ring_detach_flow(from->ring, &conn->flow);
 }
 
-static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to, bool is_quiet)
+static int move_conn_to_stack_with_its_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to,
+                                            bool is_quiet)
 {
 	struct set_aside_packets *early = tcp_alloc_zeroed(to, sizeof(*early));
 	int rc = -ENOMEM;
@@ -326,9 +327,9 @@ static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struc
 	else if (conn->is_over)
 		tcp_conn_end_flow(conn);
 	conn_end_moving(conn);
-	release_both(from, to);
+	release_both_rx_drive_flags(from, to);
 	if (early != NULL) {
-		vma_ring_detach(to->ring, &early->flow);
+		vma_ring_detach_flow(to->ring, &early->flow);
 		set_aside_packets_drop(early, to->arena);
 		tcp_free_memory(to, early);
 	}
@@ -338,12 +339,12 @@ static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struc
 /* ---- without one ---- */
 
 /* Its place in `from` is taken by `late`; the NIC is asked for a rule to the other ring. */
-static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to,
-                     struct set_aside_packets *late)
+static int move_conn_flow_to_other_ring(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to,
+                                        struct set_aside_packets *late)
 {
 	int rc;
 
-	vma_ring_detach(from->ring, &conn->flow);
+	vma_ring_detach_flow(from->ring, &conn->flow);
 	rc = vma_ring_attach(from->ring, &late->flow);
 	conn->flow.flags = 0;
 	if (rc == 0)
@@ -351,10 +352,10 @@ static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma
 	conn->steered = rc == 0;
 	if (rc == 0) {
 		vma_ring_drain(from->ring);
-		vma_ring_detach(from->ring, &late->flow);
+		vma_ring_detach_flow(from->ring, &late->flow);
 		return 0;
 	}
-	vma_ring_detach(from->ring, &late->flow);
+	vma_ring_detach_flow(from->ring, &late->flow);
 	conn->flow.flags = VMA_FLOW_RING_ONLY; /* its listener's rule covers it */
 	conn->attached = vma_ring_attach(from->ring, &conn->flow) == 0;
 	if (!conn->attached)
@@ -362,7 +363,7 @@ static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma
 	return rc;
 }
 
-static int move_to_new_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
+static int move_conn_to_stack_by_new_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
 {
 	struct set_aside_packets late;
 	int rc = -ENOTCONN;
@@ -372,13 +373,13 @@ static int move_to_new_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, str
 	if (conn->is_over)
 		tcp_conn_end_flow(conn);
 	else
-		rc = move_flow(conn, from, to, &late);
+		rc = move_conn_flow_to_other_ring(conn, from, to, &late);
 	if (rc == 0) {
 		conn_change_stack(conn, to);
 		set_aside_packets_deliver(&late, conn);
 	}
 	conn_end_moving(conn);
-	release_both(from, to);
+	release_both_rx_drive_flags(from, to);
 	return rc;
 }
 
@@ -418,5 +419,6 @@ int vma_tcp_move_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
 	vma_ring_release(from->ring);
 	if (from == to || rc != 0)
 		return rc;
-	return found.steered ? move_with_rule(conn, from, to, found.is_quiet) : move_to_new_rule(conn, from, to);
+	return found.steered ? move_conn_to_stack_with_its_rule(conn, from, to, found.is_quiet)
+	                     : move_conn_to_stack_by_new_rule(conn, from, to);
 }

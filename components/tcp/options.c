@@ -14,7 +14,7 @@ void vma_tcp_options_init(struct vma_tcp_options *options)
 }
 
 /* As the kernel's setsockopt: what is out of range, and what is brought into it. */
-static int check_tcp_option(enum vma_tcp_option option, int32_t *value)
+static int check_and_clamp_tcp_option(enum vma_tcp_option option, int32_t *value)
 {
 	static const struct {
 		int32_t min, max;
@@ -68,7 +68,7 @@ int vma_tcp_set_option(struct vma_tcp_conn *conn, enum vma_tcp_option option, in
 
 	if ((unsigned)option >= VMA_TCP_OPT_COUNT)
 		return -EINVAL;
-	rc = check_tcp_option(option, &value);
+	rc = check_and_clamp_tcp_option(option, &value);
 	if (rc != 0)
 		return rc;
 	atomic_store_explicit(&conn->option[option], value, memory_order_relaxed);
@@ -96,14 +96,14 @@ static void conn_change_cc_algorithm(struct vma_tcp_conn *conn)
 	if (stats != NULL)
 		vma_stats_set(&stats->tcp_cc, (uint64_t)tcp_option(conn, VMA_TCP_OPT_CONGESTION) + 1);
 	cc_init(&conn->cc, tcp_option(conn, VMA_TCP_OPT_CONGESTION), conn->cc.mss);
-	cc_set_initial(&conn->cc, initial);
+	cc_set_initial_window_segments(&conn->cc, initial);
 	if (tcp_option(conn, VMA_TCP_OPT_CONGESTION) == VMA_TCP_CC_NONE || cwnd >= CC_CWND_MAX)
 		return;
 	conn->cc.cwnd = cwnd;
 	conn->cc.ssthresh = ssthresh;
 }
 
-void tcp_options_changed(struct vma_tcp_conn *conn)
+void tcp_apply_changed_options(struct vma_tcp_conn *conn)
 {
 	uint32_t changed = atomic_exchange_explicit(&conn->options_changed, 0, memory_order_acq_rel);
 
@@ -114,7 +114,7 @@ void tcp_options_changed(struct vma_tcp_conn *conn)
 	if (changed & BIT(QUICKACK))
 		window_set_quickack(conn, tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0);
 	if (changed & (BIT(SNDBUF) | BIT(RCVBUF) | BIT(WINDOW_CLAMP)))
-		window_apply_buffer_sizes(conn);
+		tcp_apply_sndbuf_rcvbuf_options(conn);
 	if (changed & BIT(MAXSEG))
 		tcp_conn_mss_update(conn);
 	if (changed & BIT(CONGESTION))

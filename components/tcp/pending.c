@@ -3,7 +3,7 @@
  * on with them, from what is written here for the owner of the device (<vma/nic_group.h>).
  *
  *   SYN ──> HALF_OPEN, then the SYN-ACK ──handshake──> QUEUED ──accept──> FREE
- *                  └───────────── the owner: MOVED ──────┘     another stack makes it: tcp_listener_adopt
+ *                  └───────────── the owner: MOVED ──────┘     another stack makes it: tcp_listener_adopt_pending_conn
  *
  * None of the peer's bytes, and no FIN, is acknowledged before accept. So the entry says all: the peer has them still,
  * and sends them again. An ACK that is due waits for a delayed one's time, again and again. A connection that has been
@@ -44,7 +44,7 @@ bool tcp_pending_is_shared(const struct vma_tcp *tcp)
  * begin with the same number. In place of RFC 6528's clock it is the peer's own number that makes it another one each
  * time, as with SYN cookies.
  */
-uint32_t tcp_pending_isn(const struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t irs)
+uint32_t tcp_isn_same_in_all_processes(const struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t irs)
 {
 	static const uint8_t no_key[sizeof(tcp->isn_key)];
 	struct {
@@ -74,7 +74,7 @@ static struct vma_pending *pending_find_free_entry(struct vma_tcp *tcp, uint32_t
 	return NULL;
 }
 
-static void describe_pending(const struct vma_tcp_conn *conn, struct vma_pending *entry)
+static void pending_fill_entry_from_conn(const struct vma_tcp_conn *conn, struct vma_pending *entry)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -106,7 +106,7 @@ void tcp_pending_publish_half_open(struct vma_tcp_conn *conn)
 	entry = pending_find_free_entry(conn->tcp, &place);
 	if (entry == NULL)
 		return;
-	describe_pending(conn, entry);
+	pending_fill_entry_from_conn(conn, entry);
 	atomic_fetch_add_explicit(&conn->tcp->member->waiting, 1, memory_order_relaxed);
 	atomic_store_explicit(&entry->state, VMA_PENDING_HALF_OPEN, memory_order_release);
 	atomic_store_explicit(&conn->pending, place + 1, memory_order_relaxed);
@@ -159,7 +159,7 @@ bool tcp_has_pending_conns(const struct vma_tcp *tcp)
 }
 
 /* True: nothing is to be acknowledged now. */
-bool tcp_pending_holds_ack(struct vma_tcp_conn *conn)
+bool tcp_pending_delay_ack(struct vma_tcp_conn *conn)
 {
 	if (atomic_load_explicit(&conn->pending, memory_order_relaxed) == 0)
 		return false;
@@ -177,11 +177,11 @@ bool vma_tcp_is_pending(const struct vma_tcp_conn *conn)
 	return atomic_load_explicit(&conn->pending, memory_order_relaxed) != 0;
 }
 
-bool vma_tcp_accept(struct vma_tcp_conn *conn)
+bool vma_tcp_claim_accepted_conn(struct vma_tcp_conn *conn)
 {
 	struct vma_nic_accept_page *member = conn->tcp->member;
 
-	/* Its entry says so until it is dropped: it may come back before that (tcp_listener_adopt). */
+	/* Its entry says so until it is dropped: it may come back before that (tcp_listener_adopt_pending_conn). */
 	if (tcp_pending_was_adopted(conn) || !tcp_pending_withdraw(conn))
 		return false;
 	if (member != NULL)
@@ -202,8 +202,8 @@ void vma_tcp_drop_adopted_elsewhere(struct vma_tcp_conn *conn)
 
 /* ---- what another process has not accepted ---- */
 
-static uint8_t *pending_write_time_stamps(const struct vma_tcp *tcp, const struct vma_pending *pending, bool echo,
-                                          uint8_t *p)
+static uint8_t *pending_write_tcp_timestamp_option(const struct vma_tcp *tcp, const struct vma_pending *pending,
+                                                   bool echo, uint8_t *p)
 {
 	if (!(pending->flags & VMA_PENDING_TIMESTAMPS))
 		return p;
@@ -223,7 +223,7 @@ static uint8_t *pending_write_options(const struct vma_tcp *tcp, const struct vm
 		if (pending->flags & VMA_PENDING_SCALE)
 			p = vma_pkt_put32(p, UINT32_C(0x01030300) | pending->scale);
 	}
-	return pending_write_time_stamps(tcp, pending, !syn, p);
+	return pending_write_tcp_timestamp_option(tcp, pending, !syn, p);
 }
 
 static uint8_t *pending_write_ethernet(const struct vma_pending *pending, uint8_t *p)

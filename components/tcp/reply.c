@@ -95,7 +95,7 @@ void tcp_reply_to_headers(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3
 	struct vma_buf *buf;
 	uint8_t *frame;
 
-	if ((!reply->is_always && !tcp_take_reply_token(tcp)) || !tcp_frame_queue_has_space(tcp))
+	if ((!reply->is_always && !tcp_take_reply_token(tcp)) || !tcp_frame_queue_make_space(tcp))
 		return;
 	buf = vma_ring_tx_buf(tcp->ring);
 	if (buf == NULL)

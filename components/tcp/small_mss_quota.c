@@ -46,7 +46,7 @@ static struct vma_tcp_conn *small_mss_quota_take_first(struct tcp_small_mss_quot
 	return conn;
 }
 
-void small_mss_quota_leave(struct vma_tcp_conn *conn)
+void small_mss_quota_dequeue_conn(struct vma_tcp_conn *conn)
 {
 	struct tcp_small_mss_quota *quota = &conn->tcp->small_mss_quota;
 	struct vma_tcp_conn *before = NULL, *at = quota->first;

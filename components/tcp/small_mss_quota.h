@@ -34,6 +34,6 @@ static inline bool conn_has_small_mss(const struct vma_tcp_conn *conn)
 
 /* Of a connection with a small MSS: one more frame may leave now. False: it waits in the queue. */
 bool small_mss_quota_take(struct vma_tcp_conn *conn);
-void small_mss_quota_leave(struct vma_tcp_conn *conn); /* of one that waits in the queue */
+void small_mss_quota_dequeue_conn(struct vma_tcp_conn *conn); /* of one that waits in the queue */
 
 #endif

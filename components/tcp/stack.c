@@ -196,7 +196,7 @@ void tcp_conn_unqueue(struct vma_tcp_conn *conn)
 		conn->in_retry = false;
 	}
 	if (conn->in_small_mss_queue)
-		small_mss_quota_leave(conn);
+		small_mss_quota_dequeue_conn(conn);
 }
 
 static void stack_retry_waiting_conns(struct vma_tcp *tcp)
@@ -285,8 +285,8 @@ struct vma_tcp *tcp_conn_acquire(const struct vma_tcp_conn *conn, bool *acquired
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow)
 {
 	if (tcp->host.prune == NULL)
-		vma_ring_detach(tcp->ring, flow);
-	else if (vma_ring_detach_later(tcp->ring, flow))
+		vma_ring_detach_flow(tcp->ring, flow);
+	else if (vma_ring_detach_flow_keep_stale_rule(tcp->ring, flow))
 		tcp->host.prune(tcp->host.arg);
 }
 
@@ -303,7 +303,7 @@ static uint64_t stack_host_now_ns(const struct vma_tcp *tcp)
  */
 static __attribute__((noinline)) bool stack_publish_next_time(struct vma_tcp *tcp, uint64_t said)
 {
-	uint64_t next = wheel_next(&tcp->wheel);
+	uint64_t next = wheel_next_due_ns(&tcp->wheel);
 
 	tcp->wheel.changed = false;
 	tcp->wheel_due_ns = next;
@@ -402,7 +402,7 @@ static inline __attribute__((always_inline)) bool stack_run_as(struct vma_ring_p
 		if (control && tcp->defers_control && tcp_control_queue_conn(conn))
 			continue;
 		tcp_conn_run_step(conn);
-		tcp_conn_count(conn);
+		tcp_conn_fill_stats_if_attached(conn);
 	}
 	receive_ready_conns(tcp);
 	if (tcp->frames_count != 0)
@@ -411,7 +411,7 @@ static inline __attribute__((always_inline)) bool stack_run_as(struct vma_ring_p
 	if (tcp->ready != NULL && !last)
 		return true;
 	if (control)
-		tcp_control_end_run(tcp);
+		tcp_control_request_run_if_queued(tcp);
 	stack_publish_due_time(tcp);
 	return false;
 }
@@ -434,7 +434,8 @@ static bool stack_answer_unmatched(struct vma_ring_proto_ops *proto_ops, struct 
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_update_now(tcp);
-	if (tcp_left_conn_until_ns(tcp, info) != 0 && tcp_stranger_gets_no_reset(tcp, packet, info, false))
+	if (tcp_exported_conn_remembered_until_ns(tcp, info) != 0 &&
+	    tcp_stranger_gets_no_reset(tcp, packet, info, false))
 		return false;
 	tcp_reply_rst(tcp, packet);
 	vma_buf_put_chain(tcp->arena, packet);
@@ -445,7 +446,7 @@ static void stack_adopt(struct vma_ring_proto_ops *proto_ops, struct vma_flow *l
                         const struct vma_pending *pending)
 {
 	tcp_update_now((struct vma_tcp *)proto_ops);
-	tcp_listener_adopt(listener, pending);
+	tcp_listener_adopt_pending_conn(listener, pending);
 }
 
 static bool stack_is_due(struct vma_ring_proto_ops *proto_ops)
@@ -527,7 +528,7 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 	rc = timewait_init(tcp);
 	if (rc != 0)
 		goto no_timewait;
-	rc = tcp_control_init(tcp);
+	rc = tcp_control_queue_init(tcp);
 	if (rc != 0)
 		goto no_control;
 	vma_ring_attach_proto(tcp->ring, &tcp->proto_ops);
@@ -561,7 +562,7 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 		tcp->frames_count = 0;
 		vma_ring_release(tcp->ring);
 	}
-	vma_ring_prune(tcp->ring, UINT32_MAX, UINT64_MAX, NULL); /* those of TIME_WAIT, too */
+	vma_ring_delete_stale_nic_rules(tcp->ring, UINT32_MAX, UINT64_MAX, NULL); /* those of TIME_WAIT, too */
 	vma_ring_attach_proto(tcp->ring, NULL);
 	tcp_conns_free(tcp);
 	port_memory_destroy(tcp);
@@ -597,6 +598,6 @@ void vma_tcp_counts(struct vma_tcp *tcp, struct vma_tcp_counts *out)
 	uint64_t values[sizeof(*out) / sizeof(uint64_t)];
 
 	for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++)
-		values[i] = vma_stats_read(&tcp->count[i]);
+		values[i] = vma_stats_read_counter(&tcp->count[i]);
 	memcpy(out, values, sizeof(*out));
 }

@@ -78,7 +78,7 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
  * that was set before, by one who found the buffer full, has its D while more than a third is used, by the above: it
  * finds room, or finds that memory is short, and has set was_exhausted itself.
  */
-bool tcp_request_writeable(const struct vma_tcp_conn *conn)
+bool tcp_request_writable_event_if_full(const struct vma_tcp_conn *conn)
 {
 	_Atomic bool *wants =
 	        (_Atomic bool *)(uintptr_t)&conn->wants_tx_space; /* a note to the driver, whoever looks */
@@ -141,14 +141,14 @@ static inline void conn_publish_state(struct vma_tcp_conn *conn, int state)
 		change_state(conn, state);
 }
 
-static inline void conn_publish_buffer_sizes(struct vma_tcp_conn *conn)
+static inline void conn_report_tx_space_and_window(struct vma_tcp_conn *conn)
 {
 	if (conn->tx_space_freed || was_exhausted(conn))
 		report_tx_space(conn);
 	window_publish_for_reader(conn);
 }
 
-void tcp_conn_publish(struct vma_tcp_conn *conn)
+void tcp_conn_publish_state_and_events(struct vma_tcp_conn *conn)
 {
 	int state;
 
@@ -161,8 +161,8 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 	if (conn->data_received)
 		conn->events |= VMA_TCP_READABLE;
 	conn->data_received = false;
-	conn_publish_buffer_sizes(conn);
-	conn_count_busy(conn, conn_is_busy(conn));
+	conn_report_tx_space_and_window(conn);
+	conn_set_busy_and_count(conn, conn_is_busy(conn));
 	conn_publish_state(conn, state);
 }
 
@@ -177,8 +177,8 @@ void tcp_pingpong_publish(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
 
-	conn_publish_buffer_sizes(conn);
-	conn_count_busy(conn, false);
+	conn_report_tx_space_and_window(conn);
+	conn_set_busy_and_count(conn, false);
 	conn_publish_state(conn, TCP_ESTABLISHED);
 	events = conn->events | VMA_TCP_READABLE;
 	conn->events = 0;
@@ -232,7 +232,7 @@ uint32_t vma_tcp_poll_events(const struct vma_tcp_conn *conn)
 	if (state != TCP_SYN_SENT && state != TCP_SYN_RECV) {
 		if (conn_has_rx_bytes(conn))
 			ready |= EPOLLIN | EPOLLRDNORM;
-		if (out_ended || !tcp_request_writeable(conn))
+		if (out_ended || !tcp_request_writable_event_if_full(conn))
 			ready |= EPOLLOUT | EPOLLWRNORM;
 		if (atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) >= 0)
 			ready |= EPOLLPRI;

@@ -59,9 +59,9 @@ static uint32_t stranger_hash_of(const struct vma_flow_key *key)
 	return hash;
 }
 
-static struct tcp_stranger *stranger_of(struct vma_tcp *tcp, const struct vma_rx_info *info)
+static struct tcp_stranger *stranger_find_or_create(struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
-	const struct vma_flow_key key = tcp_key_of(info);
+	const struct vma_flow_key key = tcp_flow_key_of_packet(info);
 	struct tcp_stranger *stranger;
 
 	if (tcp->strangers == NULL)
@@ -85,7 +85,7 @@ static struct tcp_stranger *stranger_of(struct vma_tcp *tcp, const struct vma_rx
  * While cookies are out: a flood has taken the segment that brings one back, and what comes behind it is a stranger's
  * until that is sent again.
  */
-static uint64_t stranger_no_reset_ns(const struct vma_tcp *tcp, bool cookies)
+static uint64_t stranger_no_rst_period_ns(const struct vma_tcp *tcp, bool cookies)
 {
 	const struct vma_nic_accept_page *member = tcp->member;
 
@@ -134,7 +134,7 @@ static void stranger_probe(struct vma_tcp *tcp, struct tcp_stranger *stranger)
 	const uint64_t no_reset_until_ns = stranger->no_reset_until_ns;
 
 	stranger->probe_due_ns = UINT64_MAX;
-	if (vma_ring_flow(tcp->ring, &stranger->key) != NULL)
+	if (vma_ring_find_first_flow_of_key(tcp->ring, &stranger->key) != NULL)
 		return;
 	if (tcp->now_ns < no_reset_until_ns) {
 		stranger->probe_due_ns = no_reset_until_ns;
@@ -167,13 +167,13 @@ void tcp_strangers_probe(struct vma_tcp *tcp)
 bool tcp_stranger_gets_no_reset(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info,
                                 bool cookies)
 {
-	const uint64_t exported_until_ns = tcp_left_conn_until_ns(tcp, info),
-	               quiet = stranger_no_reset_ns(tcp, cookies);
+	const uint64_t exported_until_ns = tcp_exported_conn_remembered_until_ns(tcp, info),
+	               quiet = stranger_no_rst_period_ns(tcp, cookies);
 	struct tcp_stranger *stranger;
 
 	if (exported_until_ns == 0 && quiet == 0)
 		return false;
-	stranger = stranger_of(tcp, info);
+	stranger = stranger_find_or_create(tcp, info);
 	if (stranger == NULL) /* no memory: the peer may have to wait for its own timers */
 		return true;
 	stranger->no_reset_until_ns = stranger->first_ns + quiet;

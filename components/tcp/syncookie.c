@@ -80,14 +80,14 @@ struct options {
 
 static struct options syncookie_parse_syn_options(const struct segment *s)
 {
-	const uint8_t *mss = segment_option(s, KIND_MSS), *scale = segment_option(s, KIND_SCALE);
+	const uint8_t *mss = segment_find_tcp_option(s, KIND_MSS), *scale = segment_find_tcp_option(s, KIND_SCALE);
 	struct options o = {.mss = MSS_DEFAULT, .scale = TS_SCALE, .ts = s->has_ts, .ts_val = s->ts_val};
 
 	if (mss != NULL && mss[1] == 4 && (mss[2] | mss[3]) != 0)
 		o.mss = (uint32_t)mss[2] << 8 | mss[3];
 	if (scale != NULL && scale[1] == 3)
 		o.scale = scale[2] < 14 ? scale[2] : 14; /* RFC 7323 2.3 */
-	o.sack = segment_option(s, KIND_SACK_PERMITTED) != NULL;
+	o.sack = segment_find_tcp_option(s, KIND_SACK_PERMITTED) != NULL;
 	return o;
 }
 
@@ -135,7 +135,7 @@ void syncookie_send(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window
 	names = syncookie_tuple_of_packet(tcp, packet, s.seq);
 	reply.seq = syncookie_make(tcp->attr.secret, &names, theirs.mss, tcp->now_ns);
 	reply.ack = s.seq + 1;
-	ours = (struct options){.mss = tcp_mtu_of_request(tcp) - 40,
+	ours = (struct options){.mss = tcp_mtu_for_syn_reply(tcp) - 40,
 	                        .scale = theirs.scale == TS_SCALE ? TS_SCALE : TCP_RCV_SCALE,
 	                        .sack = theirs.sack,
 	                        .ts = theirs.ts && !tcp->attr.no_timestamps,
@@ -177,7 +177,7 @@ static struct vma_buf *syncookie_rebuild_syn(struct vma_tcp *tcp, const struct v
 	return syn;
 }
 
-struct vma_buf *syncookie_recall(struct vma_tcp *tcp, struct vma_buf *packet, uint32_t *isn)
+struct vma_buf *syncookie_check_and_rebuild_syn(struct vma_tcp *tcp, struct vma_buf *packet, uint32_t *isn)
 {
 	struct options o = {0};
 	struct syncookie_tuple names;

@@ -2,7 +2,7 @@
  * syncookie - a connection request that is remembered by the peer instead of by us (RFC 4987 3.6).
  *
  *   SYN ──> syncookie_send: SYN-ACK whose number says all:   time (5 bits) | MSS (3 bits) | keyed hash (24 bits)
- *   ACK ──> syncookie_recall: the SYN as it was, and the number of that SYN-ACK
+ *   ACK ──> syncookie_check_and_rebuild_syn: the SYN as it was, and the number of that SYN-ACK
  *
  * The hash is over addresses, ports, the peer's number, time and MSS, with the stack's secret. With time stamps, window
  * scaling and SACK are in the low six bits of that of the SYN-ACK, which the peer echoes, as the kernel has it;
@@ -21,7 +21,7 @@
 void syncookie_send(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window);
 /* A new packet with the SYN that this ACK completes the handshake of, and the number that its answer had; NULL: there
  * was none, it is too long ago, or there is no frame now. */
-struct vma_buf *syncookie_recall(struct vma_tcp *tcp, struct vma_buf *packet, uint32_t *isn);
+struct vma_buf *syncookie_check_and_rebuild_syn(struct vma_tcp *tcp, struct vma_buf *packet, uint32_t *isn);
 
 /* Pure. */
 struct syncookie_tuple {

@@ -332,7 +332,7 @@ static inline void tcp_frame_queue_for_send(struct vma_tcp *tcp, struct vma_buf 
 /* What is gathered leaves now, if no other connection waits in this run: its books are kept while it is on its way. */
 void tcp_frames_send_if_last(struct vma_tcp *tcp);
 void conn_tell_owner_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
-static inline void conn_count_busy(struct vma_tcp_conn *conn, bool busy)
+static inline void conn_set_busy_and_count(struct vma_tcp_conn *conn, bool busy)
 {
 	if (conn->is_busy == busy)
 		return;
@@ -363,7 +363,7 @@ uint64_t stack_retry_time_ns(const struct vma_tcp *tcp);
 void conn_enqueue_retry(struct vma_tcp_conn *conn);
 /* Room for one more frame in this run (sends what is gathered if need be). */
 bool tcp_frames_send_all(struct vma_tcp *tcp) __attribute__((cold));
-static inline bool tcp_frame_queue_has_space(struct vma_tcp *tcp)
+static inline bool tcp_frame_queue_make_space(struct vma_tcp *tcp)
 {
 	if (__builtin_expect(tcp->frames_count == TCP_FRAMES || tcp->acked_since_kick >= ACKED_KICK_MAX, 0))
 		return tcp_frames_send_all(tcp);
@@ -379,16 +379,16 @@ void *tcp_allocated_base(void *memory); /* what host.free has to be given for it
 void tcp_pending_init(struct vma_tcp *tcp);
 bool tcp_pending_is_shared(const struct vma_tcp *tcp); /* other processes serve a listener of this stack's, too */
 /* What a SYN-ACK begins with, the same in each process of a group, whenever it finds the SYN; 0: anything. */
-uint32_t tcp_pending_isn(const struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t irs);
+uint32_t tcp_isn_same_in_all_processes(const struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t irs);
 void tcp_pending_publish_half_open(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
 bool tcp_pending_mark_queued(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
 bool tcp_pending_withdraw(struct vma_tcp_conn *conn);    /* it is accepted, or over; false: as before */
 bool tcp_pending_was_adopted(const struct vma_tcp_conn *conn);
 bool tcp_has_pending_conns(const struct vma_tcp *tcp); /* there are some, of any listener */
-bool tcp_pending_holds_ack(struct vma_tcp_conn *conn);
+bool tcp_pending_delay_ack(struct vma_tcp_conn *conn);
 struct vma_buf *tcp_pending_make_peer_segment(struct vma_tcp *tcp, const struct vma_pending *pending, bool syn);
 void tcp_pending_to_rx_info(const struct vma_pending *pending, struct vma_rx_info *info);
-void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending); /* listener.c */
+void tcp_listener_adopt_pending_conn(struct vma_flow *flow, const struct vma_pending *pending); /* listener.c */
 
 /* ---- conn.c: driver ---- */
 
@@ -399,8 +399,9 @@ void conn_pcb_is_gone(struct vma_tcp_conn *conn,
 /* Ends it: the pcb is given up, with or without RST to the peer, then conn_pcb_is_gone(conn, error). Within lwip_enter
  * or not. Nothing of the pcb may be used afterwards. */
 void conn_fail_with_error(struct vma_tcp_conn *conn, int error, bool reset);
-void tcp_conn_publish(struct vma_tcp_conn *conn);     /* state and readiness from the pcb */
-void tcp_pingpong_publish(struct vma_tcp_conn *conn); /* the same after tcp_pingpong_finish, and what is new is told */
+void tcp_conn_publish_state_and_events(struct vma_tcp_conn *conn); /* state and readiness from the pcb */
+void tcp_pingpong_publish(
+        struct vma_tcp_conn *conn); /* the same after tcp_pingpong_finish_if_nothing_to_send, and what is new is told */
 static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed by its application */
 {
 	return conn->is_orphan;
@@ -408,7 +409,7 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work);
 /* info.c: what readers of the statistics see of a connection. */
 void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats) __attribute__((noinline));
-static inline void tcp_conn_count(struct vma_tcp_conn *conn)
+static inline void tcp_conn_fill_stats_if_attached(struct vma_tcp_conn *conn)
 {
 	struct vma_stats_socket *stats = atomic_load_explicit(&conn->stats, memory_order_acquire);
 
@@ -441,15 +442,16 @@ void tcp_close_fin(struct vma_tcp_conn *conn); /* everything is in segments: the
 
 /* ---- options.c, icmp.c: driver ---- */
 
-void tcp_options_changed(struct vma_tcp_conn *conn);
-void tcp_icmp_work(struct vma_tcp_conn *conn);
+void tcp_apply_changed_options(struct vma_tcp_conn *conn);
+void tcp_handle_posted_icmp_error(struct vma_tcp_conn *conn);
 
 /* ---- state.c, rx/read.c ---- */
 
 void conn_set_ended(struct vma_tcp_conn *conn, int error);
-uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn);    /* any thread: as far as there is memory */
-bool tcp_request_writeable(const struct vma_tcp_conn *conn); /* any thread: no room, and WRITABLE will be told */
-bool conn_has_rx_bytes(const struct vma_tcp_conn *conn);     /* any thread */
+uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn); /* any thread: as far as there is memory */
+bool tcp_request_writable_event_if_full(
+        const struct vma_tcp_conn *conn);                /* any thread: no room, and WRITABLE will be told */
+bool conn_has_rx_bytes(const struct vma_tcp_conn *conn); /* any thread */
 /* Driver, before it makes room: whether a writer can be waiting for some. */
 static inline bool tcp_may_have_waiting_writer(const struct vma_tcp_conn *conn)
 {
@@ -482,17 +484,17 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
  * takes: so is the step of this connection. end_run: at the end of each run. flush handles what is held; forget drops
  * what is held for a listener. fini, flush and forget do nothing if host.control is not there.
  */
-int tcp_control_init(struct vma_tcp *tcp);
+int tcp_control_queue_init(struct vma_tcp *tcp);
 void tcp_control_fini(struct vma_tcp *tcp);
 bool tcp_control_queue_syn(struct vma_tcp *tcp, struct vma_flow *listener, struct vma_buf *packet,
                            const struct vma_rx_info *info);
 bool tcp_control_queue_conn(struct vma_tcp_conn *conn);
-void tcp_control_end_run(struct vma_tcp *tcp);
-void tcp_control_flush(struct vma_tcp *tcp);
-void tcp_control_forget_listener(struct vma_tcp *tcp, const struct vma_flow *listener);
+void tcp_control_request_run_if_queued(struct vma_tcp *tcp);
+void tcp_control_deliver_queued_syns(struct vma_tcp *tcp);
+void tcp_control_drop_syns_of_listener(struct vma_tcp *tcp, const struct vma_flow *listener);
 /* Of a listener's flow: a SYN would be answered by a cookie, or not at all; an ACK brings a cookie back. */
 bool tcp_listener_sends_cookies(const struct vma_flow *flow);
-bool tcp_listener_knows_cookie(const struct vma_flow *flow, struct vma_buf *packet);
+bool tcp_listener_packet_has_valid_syn_cookie(const struct vma_flow *flow, struct vma_buf *packet);
 
 /* ---- reply.c: driver ---- */
 
@@ -516,16 +518,17 @@ bool tcp_take_reply_token(struct vma_tcp *tcp); /* one more now; counts it */
 
 /* ---- export.c: driver ---- */
 
-struct vma_flow_key tcp_key_of(const struct vma_rx_info *info); /* listener.c: of the connection that it is about */
+struct vma_flow_key
+tcp_flow_key_of_packet(const struct vma_rx_info *info); /* listener.c: of the connection that it is about */
 
-void tcp_note_left_conn(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left_to left);
+void tcp_remember_exported_conn(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left_to left);
 /* A NIC that gives the kernel what is not known here: for a second it is known that the connection ended here. */
 void tcp_note_ended_conn(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* Where the connection of a segment that no flow takes was last. */
-enum tcp_left_to tcp_conn_left_to(const struct vma_tcp *tcp, const struct vma_rx_info *info);
+enum tcp_left_to tcp_find_who_took_conn(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 /* Until when a packet may still be on its way here to a connection that has left for another stack; 0: it is to none.
  */
-uint64_t tcp_left_conn_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);
+uint64_t tcp_exported_conn_remembered_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 
 /* ---- stranger.c: driver ---- */
 
@@ -546,7 +549,7 @@ void timewait_end_some(struct vma_tcp *tcp, uint32_t most); /* so many of them, 
 /* Takes over from a connection whose pcb is in TIME_WAIT: its flow goes on, the connection is over. */
 void timewait_begin(struct vma_tcp_conn *conn);
 /* For a record; also if there may be no more of them. False: later, or the peer's FIN, sent again, finds nobody. */
-bool timewait_has_memory(struct vma_tcp *tcp);
+bool timewait_ensure_memory(struct vma_tcp *tcp);
 /* Whether a new connection may use the 4-tuple now (RFC 6191; as the kernel, at once if the application asks for that
  * port, else after tcp_tw_reuse_delay): true ends the old one. LAST: see time_wait_ends in struct vma_tcp_conn_attr. */
 enum timewait_reuse_rule { TIMEWAIT_USE_CHOSEN, TIMEWAIT_USE_BOUND, TIMEWAIT_USE_LAST };
@@ -574,10 +577,10 @@ void timewait_for_each(const struct vma_tcp *tcp,
 
 /* minisocks.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
 /* False: nobody answers for them: the device has no owner that does, or could not be told. */
-bool tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most);
+bool tcp_export_minisocks_to_nic_owner(struct vma_tcp *tcp, uint32_t most);
 
 /* Of the way back to a peer that asks: its path is not known yet. */
-static inline uint32_t tcp_mtu_of_request(const struct vma_tcp *tcp)
+static inline uint32_t tcp_mtu_for_syn_reply(const struct vma_tcp *tcp)
 {
 	return tcp->attr.mtu_max != 0 && tcp->attr.mtu_max < tcp->nic->mtu ? tcp->attr.mtu_max : tcp->nic->mtu;
 }

@@ -2,9 +2,9 @@
  * timewait.c - what is left of a connection in TIME_WAIT: its names, its numbers, 60 seconds; two cache lines.
  *
  * A record has a flow of its own under the connection's key. So late segments come here, and a caller that wants the
- * 4-tuple finds it (vma_ring_flow). It answers as the kernel's tcp_timewait_state_process does. Records lie in blocks
- * that are never given back before the stack ends, and in a list by the time at which they end. All of a list live
- * equally long, so one timer, of the first, is enough.
+ * 4-tuple finds it (vma_ring_find_first_flow_of_key). It answers as the kernel's tcp_timewait_state_process does.
+ * Records lie in blocks that are never given back before the stack ends, and in a list by the time at which they end.
+ * All of a list live equally long, so one timer, of the first, is enough.
  *
  * There are two lists. If the NIC gives the kernel what is not known here (VMA_NIC_CAP_TO_KERNEL), a connection that
  * began here has a rule of the NIC for itself alone, and the NIC has no block of ports in its place. So its record
@@ -68,7 +68,7 @@ static uint32_t timewait_now_ms(const struct vma_tcp *tcp)
 
 /* ---- the lists ---- */
 
-static struct timewait_record_list *list_of(struct tcp_timewait_table *tw, const struct record *record)
+static struct timewait_record_list *timewait_list_of_record(struct tcp_timewait_table *tw, const struct record *record)
 {
 	return &tw->list[(record->window & BRIEF) != 0];
 }
@@ -90,7 +90,7 @@ static void timewait_set_timer(struct tcp_timewait_table *tw, struct timewait_re
 
 static void timewait_append(struct tcp_timewait_table *tw, struct record *record)
 {
-	struct timewait_record_list *list = list_of(tw, record);
+	struct timewait_record_list *list = timewait_list_of_record(tw, record);
 
 	record->end_ms = timewait_now_ms(tw->tcp) + list->lifetime_ms;
 	record->next = NONE;
@@ -105,7 +105,7 @@ static void timewait_append(struct tcp_timewait_table *tw, struct record *record
 
 static void timewait_unlink_record(struct tcp_timewait_table *tw, struct record *record)
 {
-	struct timewait_record_list *list = list_of(tw, record);
+	struct timewait_record_list *list = timewait_list_of_record(tw, record);
 
 	if (list->port_search_at == record->number)
 		list->port_search_at = record->next;
@@ -150,7 +150,7 @@ static int timewait_add_record_block(struct tcp_timewait_table *tw)
 	return 0;
 }
 
-bool timewait_has_memory(struct vma_tcp *tcp)
+bool timewait_ensure_memory(struct vma_tcp *tcp)
 {
 	struct tcp_timewait_table *tw = tcp->timewait;
 
@@ -182,7 +182,7 @@ static void timewait_free_record(struct tcp_timewait_table *tw, struct record *r
 
 static void timewait_expire_record(struct tcp_timewait_table *tw, struct record *record)
 {
-	struct timewait_record_list *list = list_of(tw, record);
+	struct timewait_record_list *list = timewait_list_of_record(tw, record);
 
 	timewait_unlink_record(tw, record);
 	timewait_free_record(tw, record);
@@ -195,7 +195,7 @@ static void timewait_expire_record(struct tcp_timewait_table *tw, struct record 
  * A connection that came from another stack had time stamps of that one's clock (SHIFTED_TS), for which a record has no
  * room. A wrong one would be discarded by the peer (PAWS), and one is not demanded of an ACK.
  */
-static void timewait_reply(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
+static void timewait_send_ack(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
 {
 	struct tcp_reply reply = {.seq = record->snd_nxt,
 	                          .ack = record->rcv_nxt,
@@ -208,7 +208,7 @@ static void timewait_reply(struct vma_tcp *tcp, const struct record *record, str
 	tcp_reply(tcp, packet, &reply);
 }
 
-static bool timewait_is_too_old(const struct record *record, const struct segment *s)
+static bool timewait_paws_rejects_segment(const struct record *record, const struct segment *s)
 {
 	return record->window & HAS_TS && s->has_ts && (int32_t)(record->ts_recent - s->ts_val) > 0;
 }
@@ -216,7 +216,7 @@ static bool timewait_is_too_old(const struct record *record, const struct segmen
 /* RFC 6191 2, RFC 1122 4.2.2.13: newer by number or by time stamp. */
 static bool timewait_may_reopen(const struct record *record, const struct segment *s)
 {
-	if ((s->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_SYN || timewait_is_too_old(record, s))
+	if ((s->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_SYN || timewait_paws_rejects_segment(record, s))
 		return false;
 	return TCP_SEQ_GT(s->seq, record->rcv_nxt) ||
 	       (record->window & HAS_TS && s->has_ts && (int32_t)(record->ts_recent - s->ts_val) < 0);
@@ -230,7 +230,7 @@ static struct vma_flow *timewait_listener_of(const struct tcp_timewait_table *tw
 
 	key.peer_port_be = 0;
 	memset(key.peer, 0, sizeof(key.peer));
-	listener = vma_ring_flow(tw->tcp->ring, &key);
+	listener = vma_ring_find_first_flow_of_key(tw->tcp->ring, &key);
 	return listener != NULL && listener->sink == tcp_listener_sink ? listener : NULL;
 }
 
@@ -243,7 +243,7 @@ static bool timewait_is_evictable(const struct record *record, const struct vma_
 {
 	if (s->flags & TCP_SYN)
 		return !tcp_listener_sends_cookies(listener);
-	return TCP_SEQ_GT(s->seq, record->rcv_nxt) && tcp_listener_knows_cookie(listener, s->packet);
+	return TCP_SEQ_GT(s->seq, record->rcv_nxt) && tcp_listener_packet_has_valid_syn_cookie(listener, s->packet);
 }
 
 /* The old connection makes way for a new one, if anybody listens. True: the packet has been taken. */
@@ -271,9 +271,9 @@ static bool timewait_reopen(struct tcp_timewait_table *tw, struct record *record
 	return taken;
 }
 
-static void timewait_validate(struct tcp_timewait_table *tw, struct record *record, const struct segment *s)
+static void timewait_handle_segment(struct tcp_timewait_table *tw, struct record *record, const struct segment *s)
 {
-	bool old = timewait_is_too_old(record, s);
+	bool old = timewait_paws_rejects_segment(record, s);
 
 	if (!old && s->seq == record->rcv_nxt && (s->seq == s->end || s->flags & TCP_RST)) {
 		if (s->flags & TCP_RST) {
@@ -289,10 +289,10 @@ static void timewait_validate(struct tcp_timewait_table *tw, struct record *reco
 		return;
 	if (old || s->flags & TCP_ACK)
 		timewait_restart_period(tw, record);
-	timewait_reply(tw->tcp, record, s->packet);
+	timewait_send_ack(tw->tcp, record, s->packet);
 }
 
-static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool timewait_receive_packet(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct record *record = (struct record *)flow;
 	struct tcp_timewait_table *tw = flow->owner;
@@ -308,20 +308,21 @@ static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const s
 		if (reopened)
 			return taken;
 	}
-	timewait_validate(tw, record, &s);
+	timewait_handle_segment(tw, record, &s);
 	vma_buf_put_chain(tw->tcp->arena, packet);
 	return true;
 }
 
 /* ---- in, and out again ---- */
 
-static void timewait_fill(struct tcp_timewait_table *tw, struct record *record, const struct vma_tcp_conn *conn)
+static void timewait_record_fill_from_conn(struct tcp_timewait_table *tw, struct record *record,
+                                           const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t window = pcb->rcv_wnd >> pcb->rcv_scale;
 
-	record->flow =
-	        (struct vma_flow){.key = conn->key, .flags = VMA_FLOW_RING_ONLY, .sink = timewait_sink, .owner = tw};
+	record->flow = (struct vma_flow){
+	        .key = conn->key, .flags = VMA_FLOW_RING_ONLY, .sink = timewait_receive_packet, .owner = tw};
 	record->snd_nxt = pcb->snd_nxt;
 	record->rcv_nxt = pcb->rcv_nxt;
 	record->ts_recent = pcb->ts_recent;
@@ -339,7 +340,7 @@ void timewait_begin(struct vma_tcp_conn *conn)
 	struct record *record = timewait_alloc_record(tw);
 
 	if (record != NULL) {
-		timewait_fill(tw, record, conn);
+		timewait_record_fill_from_conn(tw, record, conn);
 		if (vma_ring_attach(conn->tcp->ring, &record->flow) == 0) {
 			timewait_append(tw, record);
 			TCP_COUNT(conn->tcp, time_waits, 1);
@@ -356,30 +357,31 @@ void timewait_begin(struct vma_tcp_conn *conn)
 
 bool timewait_evict(struct vma_tcp *tcp, struct vma_flow *flow)
 {
-	if (flow->sink != timewait_sink)
+	if (flow->sink != timewait_receive_packet)
 		return false;
 	timewait_expire_record(tcp->timewait, (struct record *)flow);
 	return true;
 }
 
-static bool timewait_is_older(struct tcp_timewait_table *tw, const struct record *record, int32_t ms)
+static bool timewait_record_is_older_than_ms(struct tcp_timewait_table *tw, const struct record *record, int32_t ms)
 {
-	return (int32_t)(timewait_now_ms(tw->tcp) - (record->end_ms - list_of(tw, record)->lifetime_ms)) > ms;
+	return (int32_t)(timewait_now_ms(tw->tcp) -
+	                 (record->end_ms - timewait_list_of_record(tw, record)->lifetime_ms)) > ms;
 }
 
 bool timewait_end_for_reuse(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_reuse_rule use,
                             uint32_t *isn_above)
 {
 	struct tcp_timewait_table *tw = tcp->timewait;
-	struct vma_flow *flow = vma_ring_flow(tcp->ring, key);
+	struct vma_flow *flow = vma_ring_find_first_flow_of_key(tcp->ring, key);
 	struct record *record = (struct record *)flow;
 
-	if (flow == NULL || flow->sink != timewait_sink)
+	if (flow == NULL || flow->sink != timewait_receive_packet)
 		return flow == NULL;
 	if (use != TIMEWAIT_USE_LAST && !(record->window & HAS_TS))
 		return false;
 	if (use != TIMEWAIT_USE_BOUND &&
-	    !timewait_is_older(tw, record, use == TIMEWAIT_USE_LAST ? REUSE_LAST_MS : REUSE_AFTER_MS))
+	    !timewait_record_is_older_than_ms(tw, record, use == TIMEWAIT_USE_LAST ? REUSE_LAST_MS : REUSE_AFTER_MS))
 		return false;
 	*isn_above = record->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
@@ -403,7 +405,7 @@ static uint16_t oldest_port_in(struct tcp_timewait_table *tw, struct timewait_re
 		const uint32_t at = list->port_search_at != NONE ? list->port_search_at : list->first;
 		const struct record *record = at != NONE ? timewait_record_at(tw, at) : NULL;
 
-		if (record == NULL || !timewait_is_older(tw, record, REUSE_LAST_MS)) {
+		if (record == NULL || !timewait_record_is_older_than_ms(tw, record, REUSE_LAST_MS)) {
 			list->port_search_at = NONE;
 			if (from_first)
 				return 0;

@@ -65,7 +65,7 @@ static bool zcopy_slab_alloc(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
 	return true;
 }
 
-static struct fifo_chunk *chunk_take(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
+static struct fifo_chunk *zcopy_chunk_alloc_from_spare(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
 {
 	struct fifo_chunk *chunk;
 
@@ -79,12 +79,12 @@ static struct fifo_chunk *chunk_take(struct vma_tcp_conn *conn, struct tcp_zcopy
 }
 
 /* So many, linked; NULL: there is no memory. */
-static struct fifo_chunk *chunks_take(struct vma_tcp_conn *conn, struct tcp_zcopy *z, unsigned n)
+static struct fifo_chunk *zcopy_chunks_alloc_linked(struct vma_tcp_conn *conn, struct tcp_zcopy *z, unsigned n)
 {
 	struct fifo_chunk *first = NULL, *chunk;
 
 	for (; n > 0; n--) {
-		chunk = chunk_take(conn, z);
+		chunk = zcopy_chunk_alloc_from_spare(conn, z);
 		if (chunk == NULL)
 			break;
 		chunk->next = first;
@@ -100,7 +100,7 @@ static struct fifo_chunk *chunks_take(struct vma_tcp_conn *conn, struct tcp_zcop
 	return NULL;
 }
 
-static void chunk_fill(struct fifo_chunk *chunk, struct vma_buf *frame, void *data, uint32_t len)
+static void fifo_chunk_set_zcopy_frame(struct fifo_chunk *chunk, struct vma_buf *frame, void *data, uint32_t len)
 {
 	struct fifo_chunk *next = chunk->next;
 
@@ -126,7 +126,7 @@ static void zcopy_frames_held_sub(struct tcp_zcopy *z, unsigned n)
 	atomic_fetch_sub_explicit(&z->books->frames, n, memory_order_relaxed);
 }
 
-void zcopy_put_frame(const struct fifo_memory *memory, struct fifo_chunk *chunk)
+void zcopy_release_frame_and_chunk(const struct fifo_memory *memory, struct fifo_chunk *chunk)
 {
 	const struct vma_tcp_conn *conn =
 	        (const struct vma_tcp_conn *)((const char *)memory - offsetof(struct vma_tcp_conn, memory));
@@ -138,7 +138,7 @@ void zcopy_put_frame(const struct fifo_memory *memory, struct fifo_chunk *chunk)
 }
 
 /* `len` bytes in n frames, of what comes next. */
-static bool zcopy_may_keep(const struct tcp_zcopy *z, unsigned n, uint32_t len)
+static bool zcopy_may_hold_frames(const struct tcp_zcopy *z, unsigned n, uint32_t len)
 {
 	const int64_t frames = (int64_t)atomic_load_explicit(&z->frames, memory_order_relaxed) + n;
 	const int64_t max = z->books->frames_max != 0 ? z->books->frames_max : ZCOPY_PROCESS_FRAMES;
@@ -187,7 +187,7 @@ static void zcopy_append_to_fifo(struct vma_tcp_conn *conn, struct tcp_zcopy *z,
 	struct fifo_chunk *next;
 
 	if (!z->inspects) {
-		fifo_append(&conn->rx, first, last, len);
+		fifo_append_chunks(&conn->rx, first, last, len);
 		return;
 	}
 	for (; first != NULL; first = next) {
@@ -204,7 +204,7 @@ static struct fifo_chunk *zcopy_chunk_with_own_memory(const struct vma_tcp_conn 
 	if (chunk == NULL)
 		return NULL;
 	chunk->next = NULL;
-	chunk_fill(chunk, NULL, chunk + 1, len);
+	fifo_chunk_set_zcopy_frame(chunk, NULL, chunk + 1, len);
 	return chunk;
 }
 
@@ -246,7 +246,7 @@ static struct fifo_chunk *zcopy_chunks_take_packet(struct tcp_zcopy *z, struct v
 		if (here == 0) {
 			vma_buf_put(z->arena, buf);
 		} else {
-			chunk_fill(chunk, buf, vma_buf_data(z->arena, buf) + skip, here);
+			fifo_chunk_set_zcopy_frame(chunk, buf, vma_buf_data(z->arena, buf) + skip, here);
 			*last = chunk;
 			chunk = chunk->next;
 		}
@@ -282,7 +282,7 @@ static bool zcopy_copy_packets(struct vma_tcp_conn *conn, struct tcp_zcopy *z, s
 	return true;
 }
 
-bool zcopy_take_packets(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len)
+bool zcopy_queue_received_packets(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
 	const unsigned frames = count_frames_of_packets(packets, n);
@@ -290,8 +290,8 @@ bool zcopy_take_packets(struct vma_tcp_conn *conn, struct vma_buf *const *packet
 
 	if (!zcopy_has_room_for_arrivals(z))
 		return false;
-	if (zcopy_may_keep(z, frames, len))
-		first = chunks_take(conn, z, frames);
+	if (zcopy_may_hold_frames(z, frames, len))
+		first = zcopy_chunks_alloc_linked(conn, z, frames);
 	if (first == NULL) {
 		if (!zcopy_copy_packets(conn, z, packets, n, len))
 			return false;
@@ -316,14 +316,14 @@ static unsigned count_frames_of_pbufs(const struct pbuf *p)
 	unsigned frames = 0;
 
 	for (; p != NULL; p = p->next) {
-		if (p->len != 0 && port_pbuf_frame(p) == NULL)
+		if (p->len != 0 && port_buf_of_pbuf(p) == NULL)
 			return 0;
 		frames += p->len != 0;
 	}
 	return frames;
 }
 
-static bool copy_pbufs(struct vma_tcp_conn *conn, struct tcp_zcopy *z, const struct pbuf *p)
+static bool copy_pbufs_to_rx_fifo(struct vma_tcp_conn *conn, struct tcp_zcopy *z, const struct pbuf *p)
 {
 	struct fifo_chunk *chunk;
 	struct iovec spans[8];
@@ -350,7 +350,7 @@ static bool copy_pbufs(struct vma_tcp_conn *conn, struct tcp_zcopy *z, const str
 	return true;
 }
 
-bool zcopy_take_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
+bool zcopy_queue_received_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
 	const unsigned frames = count_frames_of_pbufs(p);
@@ -358,20 +358,20 @@ bool zcopy_take_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
 
 	if (!zcopy_has_room_for_arrivals(z))
 		return false;
-	if (frames != 0 && zcopy_may_keep(z, frames, p->tot_len))
-		first = chunks_take(conn, z, frames);
+	if (frames != 0 && zcopy_may_hold_frames(z, frames, p->tot_len))
+		first = zcopy_chunks_alloc_linked(conn, z, frames);
 	if (first == NULL) {
-		if (!copy_pbufs(conn, z, p))
+		if (!copy_pbufs_to_rx_fifo(conn, z, p))
 			return false;
 	} else {
 		chunk = first;
 		for (const struct pbuf *q = p; q != NULL; q = q->next) {
-			struct vma_buf *frame = q->len != 0 ? port_pbuf_frame(q) : NULL;
+			struct vma_buf *frame = q->len != 0 ? port_buf_of_pbuf(q) : NULL;
 
 			if (frame == NULL)
 				continue;
 			vma_buf_ref(frame);
-			chunk_fill(chunk, frame, q->payload, q->len);
+			fifo_chunk_set_zcopy_frame(chunk, frame, q->payload, q->len);
 			last = chunk;
 			chunk = chunk->next;
 		}
@@ -411,7 +411,7 @@ static struct tcp_zcopy *zcopy_get_or_create(struct vma_tcp_conn *conn)
 	return present;
 }
 
-int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn)
+int vma_tcp_enable_rx_zcopy(struct vma_tcp_conn *conn)
 {
 	if (zcopy_of(conn) != NULL)
 		return 0;
@@ -421,14 +421,14 @@ int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn)
 	return 0;
 }
 
-uint64_t vma_tcp_zcopy_number(const struct vma_tcp_conn *conn)
+uint64_t vma_tcp_zcopy_conn_id(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_zcopy *z = zcopy_of(conn);
 
 	return z != NULL ? z->number : 0;
 }
 
-int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on)
+int vma_tcp_enable_rx_inspection(struct vma_tcp_conn *conn, bool on)
 {
 	struct tcp_zcopy *z = zcopy_get_or_create(conn);
 
@@ -467,7 +467,7 @@ static void zcopy_report_deferred_fin(struct vma_tcp_conn *conn, struct tcp_zcop
 	tcp_conn_fin_received(conn);
 }
 
-void zcopy_do_pending_work(struct vma_tcp_conn *conn)
+void zcopy_apply_mode_and_inspection_changes(struct vma_tcp_conn *conn)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
 	bool wants;
@@ -502,11 +502,11 @@ bool zcopy_inspect_from_start(struct vma_tcp_conn *conn)
 		return false;
 	atomic_init(&z->wants_inspection, true);
 	atomic_store(&conn->zcopy, z);
-	zcopy_do_pending_work(conn);
+	zcopy_apply_mode_and_inspection_changes(conn);
 	return true;
 }
 
-bool zcopy_defers_fin(struct vma_tcp_conn *conn)
+bool zcopy_defer_fin_while_data_waits(struct vma_tcp_conn *conn)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
 
@@ -517,7 +517,7 @@ bool zcopy_defers_fin(struct vma_tcp_conn *conn)
 	return z->fin_waits;
 }
 
-bool zcopy_defers_close(struct vma_tcp_conn *conn)
+bool zcopy_defer_close_while_inspecting(struct vma_tcp_conn *conn)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
 
@@ -544,11 +544,11 @@ static void zcopy_count_held_bytes(struct tcp_zcopy *z, uint32_t len)
 	zcopy_frames_held_add(z, 1);
 }
 
-bool vma_tcp_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_rx_stream_piece *piece)
+bool vma_tcp_peek_first_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_rx_stream_piece *piece)
 {
 	struct iovec span;
 
-	if (vma_tcp_rx_front(conn, 0, &span, 1) == 0)
+	if (vma_tcp_peek_rx_spans(conn, 0, &span, 1) == 0)
 		return false;
 	*piece = (struct vma_tcp_rx_stream_piece){.data = span.iov_base, .len = (uint32_t)span.iov_len};
 	if (zcopy_of(conn) != NULL)
@@ -583,7 +583,7 @@ void vma_tcp_held_bytes_returned(struct vma_tcp_conn *conn, struct vma_tcp_memor
 
 /* ---- the inspector ---- */
 
-static struct fifo_chunk *zcopy_arrived_take_all(struct tcp_zcopy *z)
+static struct fifo_chunk *zcopy_arrived_pop_next(struct tcp_zcopy *z)
 {
 	struct fifo_chunk *chunk, *next;
 
@@ -600,10 +600,10 @@ static struct fifo_chunk *zcopy_arrived_take_all(struct tcp_zcopy *z)
 	return chunk;
 }
 
-static void chunk_drop(const struct vma_tcp_conn *conn, struct fifo_chunk *chunk)
+static void fifo_chunk_free_with_frame(const struct vma_tcp_conn *conn, struct fifo_chunk *chunk)
 {
 	if (chunk->frame != NULL)
-		zcopy_put_frame(&conn->memory, chunk);
+		zcopy_release_frame_and_chunk(&conn->memory, chunk);
 	else
 		conn->memory.free(chunk);
 }
@@ -614,12 +614,12 @@ static void zcopy_receive_inspected_chunk(struct vma_tcp_conn *conn, struct fifo
 	struct iovec span;
 
 	if (chunk->frame != NULL || fifo_reserve(&conn->rx, chunk->size, &span, 1) != 1 || span.iov_len < chunk->size) {
-		fifo_append(&conn->rx, chunk, chunk, chunk->size);
+		fifo_append_chunks(&conn->rx, chunk, chunk, chunk->size);
 		return;
 	}
 	memcpy(span.iov_base, chunk->bytes, chunk->size);
 	fifo_commit(&conn->rx, chunk->size);
-	chunk_drop(conn, chunk);
+	fifo_chunk_free_with_frame(conn, chunk);
 }
 
 static void zcopy_carry_out_verdict(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *chunk,
@@ -631,7 +631,7 @@ static void zcopy_carry_out_verdict(struct vma_tcp_conn *conn, struct tcp_zcopy 
 	}
 	if (verdict == VMA_TCP_HOLD)
 		zcopy_count_held_bytes(z, (uint32_t)chunk->size);
-	chunk_drop(conn, chunk);
+	fifo_chunk_free_with_frame(conn, chunk);
 }
 
 /* What waits counts until it counts elsewhere. */
@@ -670,7 +670,7 @@ struct vma_tcp_inspected vma_tcp_inspect_received(struct vma_tcp_conn *conn, con
 	do {
 		if (z == NULL || atomic_exchange(&z->inspecting, true)) /* (B) */
 			return result;
-		while (result.pieces < most && (chunk = zcopy_arrived_take_all(z)) != NULL) {
+		while (result.pieces < most && (chunk = zcopy_arrived_pop_next(z)) != NULL) {
 			const uint64_t len = chunk->size;
 			const enum vma_tcp_inspect_verdict verdict = inspect_piece(conn, z, chunk, inspector);
 
@@ -698,8 +698,8 @@ void zcopy_fini(struct vma_tcp_conn *conn)
 
 	if (z == NULL)
 		return;
-	while ((chunk = zcopy_arrived_take_all(z)) != NULL)
-		chunk_drop(conn, chunk);
+	while ((chunk = zcopy_arrived_pop_next(z)) != NULL)
+		fifo_chunk_free_with_frame(conn, chunk);
 	while ((slab = z->slabs) != NULL) {
 		z->slabs = slab->next;
 		release(slab);

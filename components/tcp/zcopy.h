@@ -104,22 +104,23 @@ static inline bool zcopy_is_inspected(const struct vma_tcp_conn *conn)
 }
 
 /* Driver: TCP_WORK_ZCOPY. */
-void zcopy_do_pending_work(struct vma_tcp_conn *conn);
-/* Driver, of a connection that nobody else knows: vma_tcp_set_inspected. False: no memory. */
+void zcopy_apply_mode_and_inspection_changes(struct vma_tcp_conn *conn);
+/* Driver, of a connection that nobody else knows: vma_tcp_enable_rx_inspection. False: no memory. */
 bool zcopy_inspect_from_start(struct vma_tcp_conn *conn);
 /* Driver, RX_ZCOPY is set: payload of n packets in a row, `len` bytes in all, which come next in order. True: the
  * packets are gone. False: no memory; nothing has happened. */
-bool zcopy_take_packets(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len);
+bool zcopy_queue_received_packets(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len);
 /* Driver, RX_ZCOPY is set, within lwip_enter: the same of a chain of lwIP's, which stays the caller's. */
-bool zcopy_take_pbufs(struct vma_tcp_conn *conn, struct pbuf *p);
+bool zcopy_queue_received_pbufs(struct vma_tcp_conn *conn, struct pbuf *p);
 /* Driver: the peer's FIN has come. True: it is kept until nothing waits. */
-bool zcopy_defers_fin(struct vma_tcp_conn *conn);
+bool zcopy_defer_fin_while_data_waits(struct vma_tcp_conn *conn);
 /* Driver: the application has closed. True: the owner looks at a piece, and the close is posted anew after that. */
-bool zcopy_defers_close(struct vma_tcp_conn *conn);
+bool zcopy_defer_close_while_inspecting(struct vma_tcp_conn *conn);
 /* Driver: the application has closed, whether that has been carried out, or is still to be posted anew. */
 bool zcopy_close_is_deferred(const struct vma_tcp_conn *conn);
 /* The connection is being freed. */
 void zcopy_fini(struct vma_tcp_conn *conn);
-void zcopy_put_frame(const struct fifo_memory *memory, struct fifo_chunk *chunk); /* of the receive fifo */
+void zcopy_release_frame_and_chunk(const struct fifo_memory *memory,
+                                   struct fifo_chunk *chunk); /* of the receive fifo */
 
 #endif

@@ -28,7 +28,8 @@ static void attachment_free_retired(struct vma_retired *retired)
 	vma_free(at);
 }
 
-struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ring_ctx *ring_ctx, uint32_t ifindex)
+struct udp_attachment *udp_attachment_find_or_create(struct udp_flows *flows, struct vma_ring_ctx *ring_ctx,
+                                                     uint32_t ifindex)
 {
 	struct udp_attachment **place = &flows->attachments, *at;
 
@@ -43,7 +44,8 @@ struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ri
 	}
 	at->sock = flows->sock;
 	at->ring_ctx = ring_ctx;
-	if (udp_xtreme_attach(flows->sock, at) != 0 || udp_callback_attach(flows->sock, at) != 0) {
+	if (udp_xtreme_create_event_source(flows->sock, at) != 0 ||
+	    udp_redirect_new_attachment_to_callback(flows->sock, at) != 0) {
 		if (at->xtreme != NULL)
 			vma_xtreme_source_end(at->xtreme);
 		vma_xtreme_source_put(at->xtreme);
@@ -61,7 +63,7 @@ struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ri
 }
 
 /* To the end of the list, so that those that are left stand in the order of their leaving. */
-void udp_attachment_leave(struct udp_flows *flows, struct udp_attachment *at)
+void udp_attachment_mark_left(struct udp_flows *flows, struct udp_attachment *at)
 {
 	struct udp_attachment **place = &flows->attachments;
 
@@ -82,7 +84,7 @@ static void attachments_free_retired(struct vma_retired *retired)
 }
 _Static_assert(offsetof(struct udp_attachments, retired) == 0, "attachments_end");
 
-static struct udp_attachments *attachments_of(const struct udp_flows *flows)
+static struct udp_attachments *attachments_array_of_flows(const struct udp_flows *flows)
 {
 	struct udp_attachments *all;
 	uint32_t n = 0;
@@ -136,7 +138,7 @@ static void attachment_update_watchers(struct udp_sock *sock, uint64_t rings)
 	}
 }
 
-static void attachment_put_back(struct udp_flows *flows, struct udp_attachment *unused)
+static void attachments_relink_to_flows(struct udp_flows *flows, struct udp_attachment *unused)
 {
 	while (unused != NULL) {
 		struct udp_attachment *next = unused->next;
@@ -160,9 +162,9 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 	if (!flows->moved && unused == NULL)
 		return;
 	if (flows->attachments != NULL) {
-		all = attachments_of(flows);
+		all = attachments_array_of_flows(flows);
 		if (all == NULL) { /* the old array stays, and so does what it holds */
-			attachment_put_back(flows, unused);
+			attachments_relink_to_flows(flows, unused);
 			return;
 		}
 	}
@@ -171,7 +173,7 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
 	old = atomic_exchange(&sock->attachments, all);
 	if (old != NULL)
-		vma_retire(&old->retired, attachments_free_retired);
+		vma_defer_free_until_no_readers(&old->retired, attachments_free_retired);
 	while (unused != NULL) {
 		struct udp_attachment *next = unused->next;
 
@@ -180,7 +182,7 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		                          memory_order_relaxed);
 		if (unused->xtreme != NULL)
 			vma_xtreme_source_end(unused->xtreme);
-		vma_retire(&unused->retired, attachment_free_retired);
+		vma_defer_free_until_no_readers(&unused->retired, attachment_free_retired);
 		unused = next;
 	}
 	attachment_update_watchers(sock, all != NULL ? all->rings : 0);
@@ -193,7 +195,7 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		vma_file_ready(&sock->file, EPOLLOUT); /* who asks for room asks the shadow from now on */
 	else if (udp_has_datagram(all)) {
 		vma_file_ready(&sock->file, VMA_FILE_READABLE);
-		udp_xtreme_post(all->at[all->n - 1]); /* the same, for a poller; it looks into all queues */
+		udp_xtreme_post_event(all->at[all->n - 1]); /* the same, for a poller; it looks into all queues */
 	}
 	vma_waitq_wake(&sock->file.waitq, true);
 }

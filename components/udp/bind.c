@@ -29,13 +29,13 @@ static bool sock_read_shadow_names(struct udp_sock *sock, int fd, bool bound)
 	int family = sock->file.family;
 	bool changed;
 
-	if (vma_shadow_name(fd, &name, &family) != 0)
+	if (vma_shadow_getsockname(fd, &name, &family) != 0)
 		name = (union vma_name){0};
-	local = vma_name_in(&name);
+	local = vma_name_to_sockaddr_in(&name);
 	if (family != sock->file.family)
 		sock->file.family = (uint8_t)family;
-	if (!bound && vma_shadow_peer(fd, &name) == 0)
-		peer = vma_name_in(&name);
+	if (!bound && vma_shadow_getpeername(fd, &name) == 0)
+		peer = vma_name_to_sockaddr_in(&name);
 	changed = !sockaddr_names_are_same(&sock->local, &local) || !sockaddr_names_are_same(&sock->peer, &peer);
 	sock->local = local;
 	sock->peer = peer;
@@ -47,7 +47,7 @@ static bool sock_read_shadow_names(struct udp_sock *sock, int fd, bool bound)
  * A rule leaves the socket to the kernel, for good: by its peer if it is connected, else by its port. What had come to
  * it before is given along.
  */
-static bool udp_is_left_to_os_by_rule(struct udp_sock *sock)
+static bool udp_give_to_kernel_if_rule_says(struct udp_sock *sock)
 {
 	const bool connected = sock->peer.sin_family == AF_INET;
 	const struct vma_engine *engine = vma_engine();
@@ -56,9 +56,9 @@ static bool udp_is_left_to_os_by_rule(struct udp_sock *sock)
 	if (engine == NULL || sock->file.os_only || sock->local.sin_port == 0 || udp_is_ipv6(sock))
 		return false;
 	if (connected)
-		rule = vma_inet_rule(engine, VMA_RULES_UDP_CONNECT, &sock->peer, &sock->local);
+		rule = vma_inet_find_transport_rule(engine, VMA_RULES_UDP_CONNECT, &sock->peer, &sock->local);
 	else
-		rule = vma_inet_rule(engine, VMA_RULES_UDP_RECEIVER, &sock->local, NULL);
+		rule = vma_inet_find_transport_rule(engine, VMA_RULES_UDP_RECEIVER, &sock->local, NULL);
 	if (rule == NULL)
 		return false;
 	atomic_store(&sock->file.rule_line, rule->line);
@@ -67,21 +67,21 @@ static bool udp_is_left_to_os_by_rule(struct udp_sock *sock)
 }
 
 /* A port that the kernel has chosen just now is known to nobody, so what is in the shadow need not be looked for. */
-static void bind_follow_flows(struct udp_sock *sock, int fd, bool bound)
+static void udp_update_flows_after_bind(struct udp_sock *sock, int fd, bool bound)
 {
 	const bool had_port = sock->local.sin_port != 0;
 
-	if (!sock_read_shadow_names(sock, fd, bound) || udp_is_left_to_os_by_rule(sock))
+	if (!sock_read_shadow_names(sock, fd, bound) || udp_give_to_kernel_if_rule_says(sock))
 		return;
 	sock->port_fresh = !had_port && sock->port_chosen && sock->flows == NULL;
 	udp_flows_update(sock);
 	sock->port_fresh = false;
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 }
 
 void udp_follow_shared_changes(struct udp_sock *sock, int fd)
 {
-	bind_follow_flows(sock, fd, false);
+	udp_update_flows_after_bind(sock, fd, false);
 }
 
 /* The port is in the same place in both families' names. */
@@ -89,14 +89,14 @@ static bool sockaddr_port_is_zero(const struct sockaddr *addr, socklen_t len)
 {
 	struct sockaddr_in name;
 
-	return len >= sizeof(name) && vma_copy(&name, addr, sizeof(name)) == 0 && name.sin_port == 0;
+	return len >= sizeof(name) && vma_memcpy_or_efault(&name, addr, sizeof(name)) == 0 && name.sin_port == 0;
 }
 
 /*
  * A call has decided whose the socket is: it fails where VMA_EXCEPTION_HANDLING says so, and is undone if it can be. A
  * socket stays bound.
  */
-static int udp_check_fallback(struct udp_sock *sock, int fd, bool connects)
+static int udp_apply_exception_handling(struct udp_sock *sock, int fd, bool connects)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 	int rc = 0;
@@ -105,7 +105,7 @@ static int udp_check_fallback(struct udp_sock *sock, int fd, bool connects)
 		rc = vma_engine_fallback(atomic_load(&sock->reason), connects ? ENETUNREACH : EADDRNOTAVAIL,
 		                         connects ? "a connected UDP socket" : "a bound UDP socket");
 	if (rc < 0 && connects && syscall(SYS_connect, fd, &none, sizeof(none)) == 0)
-		bind_follow_flows(sock, fd, false);
+		udp_update_flows_after_bind(sock, fd, false);
 	return rc;
 }
 
@@ -114,20 +114,20 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 	struct udp_sock *sock = udp_sock(file);
 	int rc = 0;
 
-	udp_control_begin(sock);
+	udp_lock_and_apply_changes_of_forked(sock);
 	sock->is_decided = true;
 	if (vma_os.bind(fd, addr, len) != 0) {
 		rc = -errno;
 	} else {
 		sock->port_chosen = sockaddr_port_is_zero(addr, len);
-		if (udp_is_deferred(sock))
-			udp_deferred_end(sock, fd);
+		if (udp_offload_is_deferred(sock))
+			udp_deferred_end_unless_in_kernel_call(sock, fd);
 		else
-			bind_follow_flows(sock, fd, true);
-		rc = udp_check_fallback(sock, fd, false);
+			udp_update_flows_after_bind(sock, fd, true);
+		rc = udp_apply_exception_handling(sock, fd, false);
 	}
 	sock->is_decided = false;
-	udp_control_end(sock);
+	udp_tell_forked_of_change_and_unlock(sock);
 	return rc;
 }
 
@@ -154,7 +154,7 @@ static bool shadow_has_error(int fd)
 void udp_note_error_waiting_in_shadow(struct udp_sock *sock, int fd)
 {
 	if (shadow_has_error(fd) || atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0)
-		udp_os_error(sock);
+		udp_note_pending_os_error(sock);
 }
 
 void udp_watch_errors(struct udp_sock *sock, int fd)
@@ -179,7 +179,7 @@ static void unconnect_release_port(struct udp_sock *sock, const struct sockaddr 
 	sa_family_t family;
 
 	if (!sock->port_chosen || sock->flows == NULL || len < sizeof(family) ||
-	    vma_copy(&family, addr, sizeof(family)) != 0 || family != AF_UNSPEC)
+	    vma_memcpy_or_efault(&family, addr, sizeof(family)) != 0 || family != AF_UNSPEC)
 		return;
 	sock->port_is_released = true;
 	udp_flows_update(sock);
@@ -190,7 +190,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	struct udp_sock *sock = udp_sock(file);
 	int rc = 0;
 
-	udp_control_begin(sock);
+	udp_lock_and_apply_changes_of_forked(sock);
 	sock->is_decided = true;
 	unconnect_release_port(sock, addr, len);
 	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
@@ -200,20 +200,20 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		watch_errors_later(sock);
 	if (sock->local.sin_port == 0)
 		sock->port_chosen = true;
-	if (udp_deferred_begin(sock)) {
+	if (udp_deferred_begin_after_short_lived_socks(sock)) {
 		/* it is looked at when it grows up */
 	} else if (sock->port_is_released) {
 		sock->port_is_released = false;
 		sock_read_shadow_names(sock, fd, false);
 		udp_flows_update(sock);
-		udp_dst_reset(sock);
+		udp_dst_rebuild_after_change(sock);
 	} else {
-		bind_follow_flows(sock, fd, false);
+		udp_update_flows_after_bind(sock, fd, false);
 		if (rc == 0 && sock->peer.sin_family != 0)
-			rc = udp_check_fallback(sock, fd, true);
+			rc = udp_apply_exception_handling(sock, fd, true);
 	}
 	sock->is_decided = false;
-	udp_control_end(sock);
+	udp_tell_forked_of_change_and_unlock(sock);
 	return rc;
 }
 
@@ -221,7 +221,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
  * Before the kernel: it wakes receivers in other processes, who then see why. What it refuses, which only a security
  * module does, stays said.
  */
-static void publish_shutdown(struct udp_sock *sock, int how)
+static void publish_shutdown_to_fork_relatives(struct udp_sock *sock, int how)
 {
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
@@ -231,7 +231,7 @@ static void publish_shutdown(struct udp_sock *sock, int how)
 		atomic_store(&fork_shared->shut_rd, true);
 	if (how != SHUT_RD)
 		atomic_store(&fork_shared->shut_wr, true);
-	udp_fork_shared_publish(sock);
+	udp_tell_forked_processes_of_change(sock);
 }
 
 /* On an unconnected socket the kernel says ENOTCONN, and shuts it down all the same. */
@@ -240,8 +240,8 @@ int udp_shutdown(struct vma_file *file, int fd, int how)
 	struct udp_sock *sock = udp_sock(file);
 	int rc = 0;
 
-	udp_control_begin(sock);
-	publish_shutdown(sock, how);
+	udp_lock_and_apply_changes_of_forked(sock);
+	publish_shutdown_to_fork_relatives(sock, how);
 	if (vma_os.shutdown(fd, how) != 0)
 		rc = -errno;
 	if (rc == 0 || rc == -ENOTCONN) {
@@ -249,7 +249,7 @@ int udp_shutdown(struct vma_file *file, int fd, int how)
 			atomic_store(&sock->shut_rd, true);
 		if (how == SHUT_WR || how == SHUT_RDWR) {
 			atomic_store(&sock->shut_wr, true);
-			udp_dst_reset(sock);
+			udp_dst_rebuild_after_change(sock);
 		}
 		vma_waitq_wake(&file->waitq, true);
 		vma_file_ready(file, EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLOUT);

@@ -15,7 +15,7 @@
 
 #define NSEC 1000000000
 
-static struct udp_extra_api_state *extra_of(struct vma_callback_source *source)
+static struct udp_extra_api_state *extra_state_of_callback_source(struct vma_callback_source *source)
 {
 	return (struct udp_extra_api_state *)((char *)source - offsetof(struct udp_extra_api_state, source));
 }
@@ -40,7 +40,7 @@ int udp_attachment_detour_to_callback(struct udp_attachment *at)
 	return rc;
 }
 
-int udp_callback_attach(const struct udp_sock *sock, struct udp_attachment *at)
+int udp_redirect_new_attachment_to_callback(const struct udp_sock *sock, struct udp_attachment *at)
 {
 	const struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 
@@ -49,7 +49,7 @@ int udp_callback_attach(const struct udp_sock *sock, struct udp_attachment *at)
 	               : 0;
 }
 
-bool udp_callback_queue(struct udp_attachment *at, const struct udp_datagram *datagram)
+bool udp_queue_datagram_for_callback(struct udp_attachment *at, const struct udp_datagram *datagram)
 {
 	struct udp_sock *sock = at->sock;
 	struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
@@ -113,7 +113,7 @@ static void recv_callback_queue_packet(struct asking *asking)
 		vma_stats_add(&sock->stats->rx_queued, 1);
 		vma_stats_add(&sock->stats->rx_queued_bytes, asking->datagram.len);
 	}
-	udp_xtreme_post(at);
+	udp_xtreme_post_event(at);
 	vma_file_ready(&sock->file, VMA_FILE_READABLE);
 }
 
@@ -122,7 +122,7 @@ static void recv_callback_apply_verdict(struct asking *asking, vma_recv_callback
 {
 	if (verdict == VMA_PACKET_HOLD)
 		return;
-	if (!vma_held_packet_revoke(&asking->extra->holder, asking->id))
+	if (!vma_held_packet_undo_add(&asking->extra->holder, asking->id))
 		return;
 	if (verdict == VMA_PACKET_RECV)
 		recv_callback_queue_packet(asking);
@@ -133,7 +133,7 @@ static void recv_callback_apply_verdict(struct asking *asking, vma_recv_callback
 /* ---- asking ---- */
 
 /* The next packet without a verdict. What has moved to another ring comes first, as for receivers. */
-static bool recv_callback_take_packet(struct asking *asking)
+static bool recv_callback_pop_undecided_packet(struct asking *asking)
 {
 	struct udp_attachments *all = atomic_load_explicit(&asking->extra->sock->attachments, memory_order_acquire);
 
@@ -204,7 +204,7 @@ static bool recv_callback_hold_packet(struct asking *asking)
 	asking->n = udp_fragments_of(&asking->datagram, asking->fragments);
 	if (asking->n != 0 &&
 	    vma_held_packet_add(&asking->extra->holder, asking->fd, asking->fragments, asking->n,
-	                        udp_datagram_cost(&asking->datagram),
+	                        udp_datagram_rcvbuf_charge(&asking->datagram),
 	                        atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &asking->id) == 0)
 		return true;
 	if (sock->stats != NULL)
@@ -242,7 +242,7 @@ static void recv_callback_call(struct asking *asking, struct vma_info_t *info)
 }
 
 /* Inside. Whether there is a callback to ask; if not, the packet has got its verdict. */
-static bool recv_callback_begin(struct asking *asking)
+static bool recv_callback_prepare_call(struct asking *asking)
 {
 	struct udp_sock *sock = asking->extra->sock;
 	const struct udp_callback *callback = atomic_load_explicit(&asking->extra->callback, memory_order_acquire);
@@ -259,22 +259,22 @@ static bool recv_callback_begin(struct asking *asking)
 	return true;
 }
 
-bool udp_callback_run(struct vma_callback_source *source)
+bool udp_run_recv_callbacks(struct vma_callback_source *source)
 {
 	struct asking asking;
 
-	asking.extra = extra_of(source);
+	asking.extra = extra_state_of_callback_source(source);
 	for (unsigned n = 0; n < VMA_CALLBACK_TURN; n++) {
 		struct vma_thread *self = vma_enter();
 		struct sockaddr_in names[2];
 		struct vma_info_t info;
 		bool asks;
 
-		if (!recv_callback_take_packet(&asking)) {
+		if (!recv_callback_pop_undecided_packet(&asking)) {
 			vma_leave(self);
 			return false;
 		}
-		asks = recv_callback_begin(&asking);
+		asks = recv_callback_prepare_call(&asking);
 		if (asks)
 			recv_callback_fill_info(&asking, &info, names);
 		vma_leave(self);

@@ -47,10 +47,10 @@ static void recv_callback_free_retired(struct vma_retired *retired)
 }
 _Static_assert(offsetof(struct udp_callback, retired) == 0, "callback_end");
 
-int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *callback)
+int udp_set_recv_callback(struct vma_file *file, const struct vma_recv_callback *callback)
 {
 	struct udp_sock *sock = udp_sock(file);
-	struct udp_extra_api_state *extra = udp_extra_get(sock);
+	struct udp_extra_api_state *extra = udp_extra_api_state_get_or_create(sock);
 	struct udp_callback *fresh = NULL, *old;
 	int rc = 0;
 
@@ -65,14 +65,15 @@ int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *call
 	pthread_mutex_lock(&file->lock);
 	if (file->os_only || vma_file_has_ended(file))
 		rc = -EINVAL;
-	else if (fresh != NULL && udp_is_deferred(sock) && !udp_deferred_end(sock, atomic_load(&file->fd)))
+	else if (fresh != NULL && udp_offload_is_deferred(sock) &&
+	         !udp_deferred_end_unless_in_kernel_call(sock, atomic_load(&file->fd)))
 		rc = -EINVAL;
 	else if (fresh != NULL && !atomic_load_explicit(&extra->detour, memory_order_relaxed))
 		rc = recv_callback_redirect_flows(sock, extra);
 	if (rc == 0) {
 		old = atomic_exchange(&extra->callback, fresh);
 		if (old != NULL)
-			vma_retire(&old->retired, recv_callback_free_retired);
+			vma_defer_free_until_no_readers(&old->retired, recv_callback_free_retired);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (rc != 0)

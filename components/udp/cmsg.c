@@ -102,7 +102,7 @@ void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_d
 	const struct in_pktinfo pktinfo = {.ipi_ifindex = (int)datagram->ifindex,
 	                                   .ipi_spec_dst.s_addr = spec_dst,
 	                                   .ipi_addr.s_addr = datagram->dst};
-	const struct in6_pktinfo pktinfo6 = {.ipi6_addr = vma_name_mapped(datagram->dst),
+	const struct in6_pktinfo pktinfo6 = {.ipi6_addr = vma_v4mapped_in6_addr(datagram->dst),
 	                                     .ipi6_ifindex = datagram->ifindex};
 	const struct sockaddr_in to = {
 	        .sin_family = AF_INET, .sin_port = datagram->dst_port_be, .sin_addr.s_addr = datagram->dst};
@@ -181,7 +181,7 @@ void udp_put_cmsgs(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagr
 		spec_dst = ipi_spec_dst_of(datagram);
 	udp_cmsg_fill(&cmsgs, rx_opts, datagram, rx_opts & UDP_RX_OPT_STAMPS ? datagram_timestamp_ns(datagram) : 0,
 	              spec_dst);
-	if (cmsgs.used != 0 && vma_copy(msg->msg_control, cmsgs.bytes, cmsgs.used) != 0)
+	if (cmsgs.used != 0 && vma_memcpy_or_efault(msg->msg_control, cmsgs.bytes, cmsgs.used) != 0)
 		cmsgs.used = 0;
 	msg->msg_controllen = cmsgs.used;
 	if (cmsgs.truncated)

@@ -15,7 +15,7 @@ struct default_option {
 	_Atomic uint64_t word; /* second, value: one word, so that both are of the same question */
 };
 
-static uint32_t default_cache_stamp(void)
+static uint32_t default_option_cache_stamp_sec(void)
 {
 	struct timespec now;
 
@@ -23,10 +23,10 @@ static uint32_t default_cache_stamp(void)
 	return (uint32_t)now.tv_sec + 1; /* never what `word` begins with */
 }
 
-static int sysctl_default_get(struct default_option *default_option, int fd)
+static int kernel_option_default_cached(struct default_option *default_option, int fd)
 {
 	const uint64_t word = atomic_load_explicit(&default_option->word, memory_order_relaxed);
-	const uint32_t sec = default_cache_stamp();
+	const uint32_t sec = default_option_cache_stamp_sec();
 	int value = default_option->default_value;
 	socklen_t len = sizeof(value);
 
@@ -42,7 +42,7 @@ int udp_default_rcvbuf(int fd)
 {
 	static struct default_option default_option = {.level = SOL_SOCKET, .name = SO_RCVBUF, .default_value = 212992};
 
-	return sysctl_default_get(&default_option, fd);
+	return kernel_option_default_cached(&default_option, fd);
 }
 
 int udp_default_pmtu_discover(int fd)
@@ -50,7 +50,7 @@ int udp_default_pmtu_discover(int fd)
 	static struct default_option default_option = {
 	        .level = IPPROTO_IP, .name = IP_MTU_DISCOVER, .default_value = IP_PMTUDISC_WANT};
 
-	return sysctl_default_get(&default_option, fd);
+	return kernel_option_default_cached(&default_option, fd);
 }
 
 bool udp_default_mc_all(int fd, int family)
@@ -58,12 +58,12 @@ bool udp_default_mc_all(int fd, int family)
 	static struct default_option default_option = {
 	        .level = IPPROTO_IP, .name = IP_MULTICAST_ALL, .default_value = 1};
 
-	return family != AF_INET6 || sysctl_default_get(&default_option, fd) != 0;
+	return family != AF_INET6 || kernel_option_default_cached(&default_option, fd) != 0;
 }
 
 int udp_default_ttl(int fd)
 {
 	static struct default_option default_option = {.level = IPPROTO_IP, .name = IP_TTL, .default_value = 64};
 
-	return sysctl_default_get(&default_option, fd);
+	return kernel_option_default_cached(&default_option, fd);
 }

@@ -6,11 +6,11 @@
 
 static _Atomic uint32_t udp_short_lived_in_row; /* in a row */
 
-bool udp_deferred_begin(struct udp_sock *sock)
+bool udp_deferred_begin_after_short_lived_socks(struct udp_sock *sock)
 {
 	const struct vma_engine *engine = vma_engine();
 
-	if (udp_is_deferred(sock))
+	if (udp_offload_is_deferred(sock))
 		return true;
 	if (atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed) < UDP_SHORT_LIVED_SOCKETS_MIN ||
 	    engine == NULL || engine->latency || engine->conf.socketxtreme || sock->file.os_only ||
@@ -24,7 +24,7 @@ bool udp_deferred_begin(struct udp_sock *sock)
 	return true;
 }
 
-bool udp_deferred_end(struct udp_sock *sock, int fd)
+bool udp_deferred_end_unless_in_kernel_call(struct udp_sock *sock, int fd)
 {
 	atomic_store(&sock->deferred, false);
 	if (atomic_load(&sock->in_kernel) != 0) {
@@ -37,7 +37,7 @@ bool udp_deferred_end(struct udp_sock *sock, int fd)
 	/* An error of before is told by the next send, which the kernel is asked for. */
 	if (atomic_load(&sock->connected) && !sock->errors_watched && vma_engine() != NULL) {
 		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
-		udp_os_error(sock);
+		udp_note_pending_os_error(sock);
 	}
 	return true;
 }
@@ -47,32 +47,32 @@ static bool udp_deferred_offload_now(struct udp_sock *sock, int fd)
 	bool grown;
 
 	pthread_mutex_lock(&sock->file.lock);
-	grown = !udp_is_deferred(sock) || udp_deferred_end(sock, fd);
+	grown = !udp_offload_is_deferred(sock) || udp_deferred_end_unless_in_kernel_call(sock, fd);
 	pthread_mutex_unlock(&sock->file.lock);
 	return grown;
 }
 
 /* ---- sends ---- */
 
-static bool deferred_begin(struct udp_sock *sock)
+static bool deferred_begin_locking_file(struct udp_sock *sock)
 {
 	bool deferred;
 
-	if (udp_is_deferred(sock))
+	if (udp_offload_is_deferred(sock))
 		return true;
 	if (atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed) < UDP_SHORT_LIVED_SOCKETS_MIN)
 		return false;
 	pthread_mutex_lock(&sock->file.lock);
-	deferred = udp_deferred_begin(sock);
+	deferred = udp_deferred_begin_after_short_lived_socks(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	return deferred;
 }
 
 /* Who cannot grow up yet tries it again with the next send. */
-bool udp_deferred_send(struct udp_sock *sock, int fd)
+bool udp_deferred_count_send_and_may_offload(struct udp_sock *sock, int fd)
 {
 	const uint8_t left = atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed);
-	const bool deferred = deferred_begin(sock);
+	const bool deferred = deferred_begin_locking_file(sock);
 
 	if (left > 1 || (deferred && !udp_deferred_offload_now(sock, fd))) {
 		if (left > 1)
@@ -87,7 +87,7 @@ bool udp_deferred_send(struct udp_sock *sock, int fd)
 
 /* ---- receives ---- */
 
-bool udp_deferred_recv_enter(struct udp_sock *sock, int fd)
+bool udp_deferred_begin_recv_or_offload(struct udp_sock *sock, int fd)
 {
 	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES &&
 	    udp_deferred_offload_now(sock, fd))
@@ -101,7 +101,7 @@ bool udp_deferred_recv_enter(struct udp_sock *sock, int fd)
 	return false;
 }
 
-void udp_deferred_recv_leave(struct udp_sock *sock)
+void udp_deferred_end_kernel_recv(struct udp_sock *sock)
 {
 	const uint8_t n = atomic_load_explicit(&sock->receives, memory_order_relaxed);
 

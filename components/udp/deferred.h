@@ -30,21 +30,21 @@
 
 enum { UDP_FEW_SENDS = 3, UDP_FEW_RECEIVES = 4, UDP_SHORT_LIVED_SOCKETS_MIN = 16 };
 
-static inline bool udp_is_deferred(const struct udp_sock *sock)
+static inline bool udp_offload_is_deferred(const struct udp_sock *sock)
 {
 	return atomic_load_explicit(&sock->deferred, memory_order_relaxed);
 }
 
 /* file.lock. The socket has no port yet: from now on it is deferred, or not. */
-bool udp_deferred_begin(struct udp_sock *sock);
+bool udp_deferred_begin_after_short_lived_socks(struct udp_sock *sock);
 /* file.lock. It is not any more: names and flows are taken. False: somebody is in the kernel's recv. */
-bool udp_deferred_end(struct udp_sock *sock, int fd);
+bool udp_deferred_end_unless_in_kernel_call(struct udp_sock *sock, int fd);
 
 /* One of the first sends. True: it is the OS's. Takes file.lock. */
-bool udp_deferred_send(struct udp_sock *sock, int fd);
+bool udp_deferred_count_send_and_may_offload(struct udp_sock *sock, int fd);
 /* Before and after the kernel's recv. False: the socket is not deferred (any more), and nothing is counted. */
-bool udp_deferred_recv_enter(struct udp_sock *sock, int fd);
-void udp_deferred_recv_leave(struct udp_sock *sock);
+bool udp_deferred_begin_recv_or_offload(struct udp_sock *sock, int fd);
+void udp_deferred_end_kernel_recv(struct udp_sock *sock);
 
 /* Closed. */
 void udp_deferred_count_socket_at_close(const struct udp_sock *sock);

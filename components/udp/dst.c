@@ -56,20 +56,20 @@ static void dst_replace(struct udp_dst *_Atomic *slot, struct udp_dst *dst)
 		return;
 	old = atomic_exchange_explicit(slot, dst, memory_order_acq_rel);
 	if (old != NULL)
-		vma_retire(&old->retired, udp_dst_free_retired);
+		vma_defer_free_until_no_readers(&old->retired, udp_dst_free_retired);
 }
 
 /* ---- options ---- */
 
 /* None is set. */
-static uint8_t kernel_ttl(const struct udp_sock *sock)
+static uint8_t kernel_default_ttl_or_64(const struct udp_sock *sock)
 {
 	int ttl = udp_default_ttl(atomic_load_explicit(&sock->file.fd, memory_order_relaxed));
 
 	return ttl > 0 && ttl <= 255 ? (uint8_t)ttl : 64;
 }
 
-static uint32_t kernel_uid(struct udp_sock *sock)
+static uint32_t kernel_uid_of_socket(struct udp_sock *sock)
 {
 	struct stat st;
 
@@ -78,12 +78,12 @@ static uint32_t kernel_uid(struct udp_sock *sock)
 	                                                                                                : geteuid();
 }
 
-static bool dst_is_group(uint32_t addr)
+static bool addr_is_multicast(uint32_t addr)
 {
 	return IN_MULTICAST(ntohl(addr));
 }
 
-static struct udp_tx_options *tx_options_of_socket(struct udp_sock *sock)
+static struct udp_tx_options *udp_tx_options_alloc_from_socket(struct udp_sock *sock)
 {
 	struct udp_tx_options *tx = vma_alloc(sizeof(*tx));
 
@@ -95,8 +95,8 @@ static struct udp_tx_options *tx_options_of_socket(struct udp_sock *sock)
 	tx->mc_oif = sock->mc_ifindex;
 	tx->mc_source = sock->mc_source.s_addr;
 	tx->mark = sock->mark;
-	tx->uid = kernel_uid(sock);
-	tx->ttl = sock->ttl != 0 ? sock->ttl : kernel_ttl(sock);
+	tx->uid = kernel_uid_of_socket(sock);
+	tx->ttl = sock->ttl != 0 ? sock->ttl : kernel_default_ttl_or_64(sock);
 	tx->mc_ttl = sock->mc_ttl;
 	tx->tos = sock->tos;
 	tx->mc_loop = sock->mc_loop;
@@ -108,7 +108,8 @@ static struct udp_tx_options *tx_options_of_socket(struct udp_sock *sock)
 }
 
 /* What the kernel would look the route up with. */
-struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected)
+struct vma_net_key udp_dst_route_lookup_key(const struct udp_tx_options *tx, const struct sockaddr_in *to,
+                                            bool connected)
 {
 	struct vma_net_key key = {.family = AF_INET,
 	                          .proto = IPPROTO_UDP,
@@ -121,9 +122,9 @@ struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct soc
 	                          .flags = connected ? VMA_NET_KEY_CONNECT : 0};
 	uint32_t source = tx->local.sin_addr.s_addr;
 
-	if (dst_is_group(source) || source == INADDR_BROADCAST)
+	if (addr_is_multicast(source) || source == INADDR_BROADCAST)
 		source = INADDR_ANY; /* bound to a group: received from there, not sent from */
-	if (dst_is_group(to->sin_addr.s_addr)) {
+	if (addr_is_multicast(to->sin_addr.s_addr)) {
 		if (key.oif == 0)
 			key.oif = tx->mc_oif;
 		if (source == INADDR_ANY)
@@ -136,7 +137,7 @@ struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct soc
 
 /* ---- ring contexts: the socket holds them until it is destroyed; by then no thread can see a destination ---- */
 
-struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
+struct vma_ring_ctx *udp_tx_ring_ctx_of_ifindex(struct udp_sock *sock, uint32_t ifindex)
 {
 	const struct udp_tx_ring_ctxs *ring_ctxs = atomic_load_explicit(&sock->ring_ctxs, memory_order_acquire);
 
@@ -161,7 +162,7 @@ static __attribute__((cold)) void dst_set_pace_of_ring_ctx(struct udp_sock *sock
 	int rc;
 
 	if (!(info->caps & VMA_NIC_CAP_PACING)) {
-		udp_pace_set(sock, sock->pacing_rate);
+		udp_pace_set_rate(sock, sock->pacing_rate);
 		return;
 	}
 	if (memcmp(&ring_ctx->key, &own, sizeof(own)) != 0) {
@@ -172,12 +173,12 @@ static __attribute__((cold)) void dst_set_pace_of_ring_ctx(struct udp_sock *sock
 			             name);
 		return;
 	}
-	rc = vma_nic_pace(vma_ring_qp(ring_ctx->ring), sock->pacing_rate, 0);
+	rc = vma_nic_set_tx_pacing_rate(vma_ring_qp(ring_ctx->ring), sock->pacing_rate, 0);
 	if (rc < 0 && sock->pacing_rate != 0)
 		vma_log_once(VMA_LOG_ERROR, "%s: SO_MAX_PACING_RATE: not paced: %s", name, strerror(-rc));
 }
 
-void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec)
+void udp_set_pacing_rate(struct udp_sock *sock, uint64_t bytes_per_sec)
 {
 	const struct udp_tx_ring_ctxs *ring_ctxs;
 	struct vma_ring_requester where;
@@ -189,7 +190,7 @@ void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec)
 	if (sock->pacing_rate != bytes_per_sec) {
 		sock->pacing_rate = bytes_per_sec;
 		if (bytes_per_sec == 0)
-			udp_pace_set(sock, 0); /* also of a forked child, which has no rings yet */
+			udp_pace_set_rate(sock, 0); /* also of a forked child, which has no rings yet */
 		for (uint32_t i = 0; ring_ctxs != NULL && i < ring_ctxs->n; i++)
 			dst_set_pace_of_ring_ctx(sock, ring_ctxs->at[i].ring_ctx, &where);
 	}
@@ -197,12 +198,12 @@ void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec)
 }
 
 /* dst_lock. The one that the socket sends on through this interface, made if need be; NULL: none is to be had. */
-static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vma_engine *engine,
-                                                const struct vma_net_template *path)
+static struct vma_ring_ctx *udp_tx_ring_ctx_find_or_create(struct udp_sock *sock, struct vma_engine *engine,
+                                                           const struct vma_net_template *path)
 {
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *ring_ctxs;
 	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, path->src);
-	struct vma_ring_ctx *ring_ctx = udp_dst_ring_ctx(sock, path->nic);
+	struct vma_ring_ctx *ring_ctx = udp_tx_ring_ctx_of_ifindex(sock, path->nic);
 	uint32_t n = old != NULL ? old->n : 0;
 	struct vma_device *device;
 
@@ -225,7 +226,7 @@ static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vm
 	ring_ctxs->n = n + 1;
 	atomic_store_explicit(&sock->ring_ctxs, ring_ctxs, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, tx_options_free_retired);
+		vma_defer_free_until_no_readers(&old->retired, tx_options_free_retired);
 	if (sock->pacing_rate != 0)
 		dst_set_pace_of_ring_ctx(sock, ring_ctx, &where);
 	return ring_ctx;
@@ -243,7 +244,7 @@ enum { IP_IDS = 1024 };
 static _Atomic uint32_t ip_ids[IP_IDS] __attribute__((section(".bss.far")));
 static _Atomic uint64_t ip_id_secret;
 
-static uint64_t dst_hash_secret(void)
+static uint64_t ip_id_hash_secret(void)
 {
 	uint64_t fresh = atomic_load_explicit(&ip_id_secret, memory_order_relaxed), none = 0;
 
@@ -256,18 +257,19 @@ static uint64_t dst_hash_secret(void)
 }
 
 /* The highest bits of a product with a secret odd number. */
-static _Atomic uint32_t *ip_id_of(const struct in_addr *to)
+static _Atomic uint32_t *ip_id_counter_of_destination(const struct in_addr *to)
 {
-	return &ip_ids[(to->s_addr + 1ULL) * dst_hash_secret() >> 54];
+	return &ip_ids[(to->s_addr + 1ULL) * ip_id_hash_secret() >> 54];
 }
 
-static void dst_put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, const struct vma_net_template *path)
+static void dst_write_header_template(struct udp_dst *dst, const struct udp_tx_options *tx,
+                                      const struct vma_net_template *path)
 {
 	bool group = path->type == RTN_MULTICAST;
 	uint8_t *ip = dst->bytes + path->ip_off, *udp = ip + VMA_PKT_IP4_HLEN;
 
 	memcpy(dst->bytes, path->bytes, path->ip_off + VMA_PKT_IP4_HLEN);
-	dst->ip_id = ip_id_of(&dst->to.sin_addr);
+	dst->ip_id = ip_id_counter_of_destination(&dst->to.sin_addr);
 	dst->ip_off = path->ip_off;
 	dst->headers_len = path->ip_off + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
 	ip[0] = 0x45;
@@ -304,7 +306,7 @@ static uint32_t dst_payload_max(const struct udp_dst *dst)
 }
 
 /* Whether datagrams along this path may be ours at all. */
-static bool dst_is_servable(const struct udp_tx_options *tx, const struct vma_net_template *path)
+static bool dst_may_be_offloaded(const struct udp_tx_options *tx, const struct vma_net_template *path)
 {
 	if (tx->by_os || tx->local.sin_port == 0 || path->state != VMA_NET_READY)
 		return false;
@@ -330,10 +332,10 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 	                        .members_matter = path->type == RTN_MULTICAST && tx->mc_loop,
 	                        .df = tx->df,
 	                        .engine = engine};
-	if (ring_ctx == NULL || !dst_is_servable(tx, path))
+	if (ring_ctx == NULL || !dst_may_be_offloaded(tx, path))
 		return;
 	dst->ring_ctx = ring_ctx;
-	dst_put_headers(dst, tx, path);
+	dst_write_header_template(dst, tx, path);
 	dst->max_payload = dst_payload_max(dst);
 	dst->nic_sums_from = nic_sums_from(dst);
 }
@@ -341,7 +343,7 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 bool udp_dst_is_left_to_os_by_rule_slow(struct udp_sock *sock, const struct vma_engine *engine,
                                         const struct sockaddr_in *to)
 {
-	const struct vma_rule *rule = vma_inet_rule(engine, VMA_RULES_UDP_SENDER, to, NULL);
+	const struct vma_rule *rule = vma_inet_find_transport_rule(engine, VMA_RULES_UDP_SENDER, to, NULL);
 
 	if (rule != NULL)
 		vma_sock_note_sender_rule(&sock->file, rule);
@@ -352,7 +354,7 @@ bool udp_dst_is_left_to_os_by_rule_slow(struct udp_sock *sock, const struct vma_
 static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
                                   const struct sockaddr_in *to, bool connected)
 {
-	struct vma_net_key key = udp_dst_key(tx, to, connected);
+	struct vma_net_key key = udp_dst_route_lookup_key(tx, to, connected);
 	struct udp_dst *dst = vma_alloc(sizeof(*dst));
 	struct vma_ring_ctx *ring_ctx = NULL;
 	struct vma_net_template path;
@@ -365,42 +367,43 @@ static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engi
 		vma_free(dst);
 		return NULL;
 	}
-	vma_net_path_read(held, &path);
+	vma_net_path_read_template(held, &path);
 	by_rule = !connected && udp_dst_is_left_to_os_by_rule(sock, engine, to);
-	if (!by_rule && dst_is_servable(tx, &path))
-		ring_ctx = ring_ctx_create_for(sock, engine, &path);
+	if (!by_rule && dst_may_be_offloaded(tx, &path))
+		ring_ctx = udp_tx_ring_ctx_find_or_create(sock, engine, &path);
 	udp_dst_build(dst, engine, tx, to, &path, ring_ctx);
 	dst->by_rule = by_rule;
 	dst->path = held;
 	return dst;
 }
 
-bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
-                      const struct sockaddr_in *to, struct udp_dst *own)
+bool udp_dst_build_uncached(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                            const struct sockaddr_in *to, struct udp_dst *own)
 {
-	struct vma_net_key key = udp_dst_key(tx, to, false);
+	struct vma_net_key key = udp_dst_route_lookup_key(tx, to, false);
 	struct vma_ring_ctx *ring_ctx = NULL;
 	struct vma_net_template path;
 	struct vma_net_path *held;
 
 	if (vma_net_path_get(engine->net, &key, &held) != 0)
 		return false;
-	vma_net_path_read(held, &path);
+	vma_net_path_read_template(held, &path);
 	vma_net_path_put(engine->net, held);
-	if (dst_is_servable(tx, &path))
-		ring_ctx = ring_ctx_create_for(sock, engine, &path);
+	if (dst_may_be_offloaded(tx, &path))
+		ring_ctx = udp_tx_ring_ctx_find_or_create(sock, engine, &path);
 	udp_dst_build(own, engine, tx, to, &path, ring_ctx);
 	return own->ring_ctx != NULL;
 }
 
 /* dst_lock. */
-void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key)
+void udp_dst_create_and_cache(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                              uint64_t key)
 {
-	const struct sockaddr_in to = udp_dst_address(key);
+	const struct sockaddr_in to = udp_sockaddr_of_peer_key(key);
 	struct udp_dst *dst = dst_create(sock, engine, tx, &to, false);
 
 	if (dst != NULL)
-		dst_replace(&sock->dst_more[udp_dst_slot(key)], dst);
+		dst_replace(&sock->dst_more[udp_dst_cache_slot_of_key(key)], dst);
 }
 
 /* ---- control path ---- */
@@ -434,14 +437,14 @@ static void dst_drop_all_cached(struct udp_sock *sock)
 /* dst_lock. The copy is published before its number: who has read the number finds this copy or a newer one. */
 static const struct udp_tx_options *tx_options_publish(struct udp_sock *sock)
 {
-	struct udp_tx_options *tx = tx_options_of_socket(sock), *old;
+	struct udp_tx_options *tx = udp_tx_options_alloc_from_socket(sock), *old;
 
 	if (tx != NULL)
 		tx->seq = atomic_load_explicit(&sock->options_seq, memory_order_relaxed) + 1;
 	old = atomic_exchange_explicit(&sock->tx, tx, memory_order_acq_rel);
 	atomic_fetch_add_explicit(&sock->options_seq, 1, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, tx_options_free_retired);
+		vma_defer_free_until_no_readers(&old->retired, tx_options_free_retired);
 	return tx;
 }
 
@@ -454,7 +457,7 @@ void udp_dst_rebuild_all(struct udp_sock *sock, struct vma_engine *engine)
 		dst_refresh_connected(sock, engine, tx);
 }
 
-void udp_dst_reset(struct udp_sock *sock)
+void udp_dst_rebuild_after_change(struct udp_sock *sock)
 {
 	struct vma_engine *engine = sock->file.os_only ? NULL : vma_engine();
 	uint64_t peer = sockaddr_is_inet_with_port(&sock->peer)
@@ -470,17 +473,17 @@ void udp_dst_reset(struct udp_sock *sock)
 
 /* ---- the internal thread ---- */
 
-static void dst_make_wanted_slots(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
+static void dst_create_all_requested(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
 {
 	for (unsigned i = 0; i < UDP_DST_SLOTS; i++) {
 		uint64_t key = atomic_exchange(&sock->dst_want[i], 0);
 
 		if (key != 0)
-			udp_dst_make_slot(sock, engine, tx, key);
+			udp_dst_create_and_cache(sock, engine, tx, key);
 	}
 }
 
-static void dst_run_task(struct vma_internal_task *task)
+static void dst_refresh_and_create_requested_task(struct vma_internal_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, dst_task));
 	struct vma_engine *engine = vma_engine();
@@ -492,7 +495,7 @@ static void dst_run_task(struct vma_internal_task *task)
 	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
 	if (!sock->dst_ended && engine != NULL && tx != NULL) {
 		dst_refresh_connected(sock, engine, tx);
-		dst_make_wanted_slots(sock, engine, tx);
+		dst_create_all_requested(sock, engine, tx);
 	}
 	pthread_mutex_unlock(&sock->dst_lock);
 	vma_file_put(&sock->file);
@@ -503,7 +506,7 @@ static void dst_run_task(struct vma_internal_task *task)
 void udp_dst_init(struct udp_sock *sock)
 {
 	pthread_mutex_init(&sock->dst_lock, NULL);
-	sock->dst_task.run = dst_run_task;
+	sock->dst_task.run = dst_refresh_and_create_requested_task;
 }
 
 void udp_dst_fini(struct udp_sock *sock)
@@ -515,7 +518,7 @@ void udp_dst_fini(struct udp_sock *sock)
 }
 
 /* Nobody can see the socket any more. */
-void udp_data_destroy(struct udp_sock *sock)
+void udp_tx_state_destroy(struct udp_sock *sock)
 {
 	struct udp_tx_ring_ctxs *ring_ctxs = atomic_exchange(&sock->ring_ctxs, NULL);
 
@@ -528,7 +531,7 @@ void udp_data_destroy(struct udp_sock *sock)
 }
 
 /* The child is the only thread, and has no epoch's reader but itself: plain frees. */
-void udp_data_forked(struct udp_sock *sock)
+void udp_tx_state_reset_in_forked_child(struct udp_sock *sock)
 {
 	vma_free(atomic_exchange(&sock->dst, NULL));
 	for (unsigned i = 0; i < UDP_DST_SLOTS; i++) {
@@ -538,7 +541,7 @@ void udp_data_forked(struct udp_sock *sock)
 	vma_free(atomic_exchange(&sock->ring_ctxs, NULL));
 	vma_free(atomic_exchange(&sock->tx, NULL));
 	pthread_mutex_init(&sock->dst_lock, NULL);
-	sock->dst_task = (struct vma_internal_task){.run = dst_run_task};
+	sock->dst_task = (struct vma_internal_task){.run = dst_refresh_and_create_requested_task};
 	if (atomic_exchange(&sock->dst_scheduled, false))
 		vma_file_put(&sock->file); /* the task's: it is the parent's thread that will run it, there */
 	atomic_store(&sock->taking, false);

@@ -11,25 +11,26 @@
  * sequentially consistent: a sender that finds `asked` set has written its request before the task clears it, so that
  * the task sees the request.
  */
-static void dst_request(struct udp_sock *sock, uint64_t key)
+static void dst_request_cache_update_in_background(struct udp_sock *sock, uint64_t key)
 {
 	if (key != 0)
-		atomic_store(&sock->dst_want[udp_dst_slot(key)], key);
+		atomic_store(&sock->dst_want[udp_dst_cache_slot_of_key(key)], key);
 	if (atomic_load(&sock->dst_scheduled) || atomic_exchange(&sock->dst_scheduled, true))
 		return;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->dst_task);
 }
 
-/* As dst_request, for what may be wanted again and again without ever coming true: once in a while. */
-static void dst_request_rarely(struct udp_sock *sock, uint64_t key, uint64_t nsec)
+/* As dst_request_cache_update_in_background, for what may be wanted again and again without ever coming true: once in a
+ * while. */
+static void dst_request_cache_update_rate_limited(struct udp_sock *sock, uint64_t key, uint64_t nsec)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_requested_tsc, memory_order_relaxed);
 
 	if (last != 0 && now - last < vma_tsc_of_nsec(nsec))
 		return;
 	atomic_store_explicit(&sock->dst_requested_tsc, now, memory_order_relaxed);
-	dst_request(sock, key);
+	dst_request_cache_update_in_background(sock, key);
 }
 
 /* ---- senders ---- */
@@ -41,7 +42,7 @@ static const struct udp_dst *dst_build_from_current_path(struct udp_sock *sock, 
                                                          const struct udp_tx_options *tx, const struct sockaddr_in *to,
                                                          const struct vma_net_template *path, struct udp_dst *own)
 {
-	udp_dst_build(own, engine, tx, to, path, udp_dst_ring_ctx(sock, path->nic));
+	udp_dst_build(own, engine, tx, to, path, udp_tx_ring_ctx_of_ifindex(sock, path->nic));
 	return own->ring_ctx != NULL ? own : NULL;
 }
 
@@ -53,10 +54,10 @@ static const struct udp_dst *dst_rebuild_from_cached(struct udp_sock *sock, cons
 
 	if (old->options_seq != tx->seq)
 		return NULL; /* the key may be another; a reset is on its way */
-	dst_request(sock, key);
+	dst_request_cache_update_in_background(sock, key);
 	if (old->by_rule)
 		return NULL;
-	vma_net_path_read(old->path, &path);
+	vma_net_path_read_template(old->path, &path);
 	if (dst_build_from_current_path(sock, old->engine, tx, &old->to, &path, own) == NULL)
 		return NULL;
 	own->path = old->path;
@@ -67,15 +68,15 @@ static const struct udp_dst *dst_rebuild_from_cached(struct udp_sock *sock, cons
  * Here and now: a question to the kernel, and for the first of all perhaps a ring context. With the lock, which is
  * given back.
  */
-static const struct udp_dst *dst_create_locked(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *dst_create_in_slot_and_unlock(struct udp_sock *sock, uint64_t key)
 {
-	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_slot(key)];
+	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_cache_slot_of_key(key)];
 	struct vma_engine *engine = vma_engine();
 	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
 	const struct udp_dst *dst = atomic_load_explicit(slot, memory_order_relaxed);
 
 	if (!sock->dst_ended && engine != NULL && tx != NULL && (dst == NULL || !udp_dst_is_for_address_key(dst, key)))
-		udp_dst_make_slot(sock, engine, tx, key);
+		udp_dst_create_and_cache(sock, engine, tx, key);
 	dst = atomic_load_explicit(slot, memory_order_relaxed);
 	pthread_mutex_unlock(&sock->dst_lock);
 	if (dst == NULL || !udp_dst_is_for_address_key(dst, key) || !udp_dst_is_current(sock, dst) ||
@@ -85,10 +86,11 @@ static const struct udp_dst *dst_create_locked(struct udp_sock *sock, uint64_t k
 }
 
 /* The first destination of a slot, so that the first datagram, too, is ours: once per slot, and again after a reset. */
-static const struct udp_dst *__attribute__((cold, noinline)) dst_create_first(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *__attribute__((cold, noinline))
+dst_create_in_empty_cache_slot(struct udp_sock *sock, uint64_t key)
 {
 	pthread_mutex_lock(&sock->dst_lock);
-	return dst_create_locked(sock, key);
+	return dst_create_in_slot_and_unlock(sock, key);
 }
 
 /*
@@ -106,15 +108,15 @@ dst_create_on_slot_collision(struct udp_sock *sock, uint64_t key)
 	if (pthread_mutex_trylock(&sock->dst_lock) != 0)
 		return NULL;
 	atomic_store_explicit(&sock->dst_made_tsc, now, memory_order_relaxed);
-	return dst_create_locked(sock, key);
+	return dst_create_in_slot_and_unlock(sock, key);
 }
 
 /* Another destination has the slot: this one is made of what net has at hand. The slot changes hands now and then. */
-static const struct udp_dst *dst_make_uncached(struct udp_sock *sock, const struct udp_tx_options *tx, uint64_t key,
-                                               struct udp_dst *own)
+static const struct udp_dst *dst_build_without_caching(struct udp_sock *sock, const struct udp_tx_options *tx,
+                                                       uint64_t key, struct udp_dst *own)
 {
-	const struct sockaddr_in to = udp_dst_address(key);
-	struct vma_net_key net_key = udp_dst_key(tx, &to, false);
+	const struct sockaddr_in to = udp_sockaddr_of_peer_key(key);
+	struct vma_net_key net_key = udp_dst_route_lookup_key(tx, &to, false);
 	struct vma_engine *engine = vma_engine();
 	struct vma_net_template path;
 	const struct udp_dst *dst;
@@ -122,7 +124,7 @@ static const struct udp_dst *dst_make_uncached(struct udp_sock *sock, const stru
 	if (engine == NULL || udp_dst_is_left_to_os_by_rule(sock, engine, &to))
 		return NULL;
 	if (vma_net_find_template(engine->net, &net_key, &path)) {
-		dst_request_rarely(sock, key, DST_SLOT_CONTENDED_RETRY_NS);
+		dst_request_cache_update_rate_limited(sock, key, DST_SLOT_CONTENDED_RETRY_NS);
 		return dst_build_from_current_path(sock, engine, tx, &to, &path, own);
 	}
 	dst = dst_create_on_slot_collision(sock, key);
@@ -136,24 +138,25 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 	const struct udp_tx_options *tx;
 	struct udp_dst *dst;
 
-	dst = atomic_load_explicit(key == 0 ? &sock->dst : &sock->dst_more[udp_dst_slot(key)], memory_order_acquire);
+	dst = atomic_load_explicit(key == 0 ? &sock->dst : &sock->dst_more[udp_dst_cache_slot_of_key(key)],
+	                           memory_order_acquire);
 	tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
 	if (tx == NULL || tx->by_os || tx->local.sin_port == 0)
 		return NULL;
 	if (dst == NULL && key == 0) {
-		dst_request_rarely(sock, 0, DST_REFUSED_RETRY_NS);
+		dst_request_cache_update_rate_limited(sock, 0, DST_REFUSED_RETRY_NS);
 		return NULL;
 	}
 	if (dst == NULL)
-		return dst_create_first(sock, key);
+		return dst_create_in_empty_cache_slot(sock, key);
 	if (key != 0 && !udp_dst_is_for_address_key(dst, key))
-		return dst_make_uncached(sock, tx, key, own);
+		return dst_build_without_caching(sock, tx, key, own);
 	if (!udp_dst_is_current(sock, dst))
 		return dst_rebuild_from_cached(sock, tx, dst, key, own);
 	if (dst->ring_ctx != NULL)
 		return dst;
 	if (dst->state == VMA_NET_READY && !dst->by_rule)
-		dst_request_rarely(
+		dst_request_cache_update_rate_limited(
 		        sock, key,
 		        DST_REFUSED_RETRY_NS); /* no ring context was to be had: the device may have come back */
 	return NULL;
@@ -178,8 +181,8 @@ static struct udp_tx_options tx_options_with_cmsgs(const struct udp_tx_options *
 
 /* Net knows nothing of it yet, or the socket has no ring context there: as dst_create_on_slot_collision. */
 static bool __attribute__((cold, noinline))
-dst_create_own(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
-               const struct sockaddr_in *to, struct udp_dst *own)
+dst_create_in_callers_memory(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
+                             const struct sockaddr_in *to, struct udp_dst *own)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
 	bool made;
@@ -188,7 +191,7 @@ dst_create_own(struct udp_sock *sock, struct vma_engine *engine, const struct ud
 	    pthread_mutex_trylock(&sock->dst_lock) != 0)
 		return false;
 	atomic_store_explicit(&sock->dst_made_tsc, now, memory_order_relaxed);
-	made = !sock->dst_ended && udp_dst_make_own(sock, engine, with, to, own);
+	made = !sock->dst_ended && udp_dst_build_uncached(sock, engine, with, to, own);
 	pthread_mutex_unlock(&sock->dst_lock);
 	return made;
 }
@@ -197,8 +200,8 @@ dst_create_own(struct udp_sock *sock, struct vma_engine *engine, const struct ud
  * Nothing of it is cached here: servers that answer from the address that they were asked at have a route for each
  * client, and net remembers those. What is sent unconnected is looked up so, too, whatever the socket is connected to.
  */
-const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, const struct udp_tx_cmsgs *cmsgs,
-                                        struct udp_dst *own)
+const struct udp_dst *udp_dst_find_with_cmsgs(struct udp_sock *sock, uint64_t key, const struct udp_tx_cmsgs *cmsgs,
+                                              struct udp_dst *own)
 {
 	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
 	struct vma_engine *engine = vma_engine();
@@ -211,24 +214,24 @@ const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, con
 	if (tx == NULL || engine == NULL || tx->by_os || tx->local.sin_port == 0)
 		return NULL;
 	with = tx_options_with_cmsgs(tx, cmsgs);
-	to = key != 0 ? udp_dst_address(key) : tx->peer;
+	to = key != 0 ? udp_sockaddr_of_peer_key(key) : tx->peer;
 	if (key != 0 && udp_dst_is_left_to_os_by_rule(sock, engine, &to))
 		return NULL;
-	net_key = udp_dst_key(&with, &to, false);
+	net_key = udp_dst_route_lookup_key(&with, &to, false);
 	known = vma_net_find_template(engine->net, &net_key, &path);
 	if ((!known || dst_build_from_current_path(sock, engine, &with, &to, &path, own) == NULL) &&
-	    !dst_create_own(sock, engine, &with, &to, own)) {
+	    !dst_create_in_callers_memory(sock, engine, &with, &to, own)) {
 		if (!known)
 			vma_net_request_path(engine->net, &net_key);
 		return NULL;
 	}
 	if (own->confirm)
-		vma_net_request(engine->net, &net_key, VMA_NET_REQUEST_PROBE);
+		vma_net_request_path_check(engine->net, &net_key, VMA_NET_REQUEST_PROBE);
 	own->confirm = false;
 	return own;
 }
 
-void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst)
+void udp_dst_request_path_probe(struct udp_sock *sock, const struct udp_dst *dst)
 {
 	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
 	struct vma_net_key key;
@@ -236,7 +239,7 @@ void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst)
 	if (dst->path != NULL) {
 		vma_net_path_probe(dst->engine->net, dst->path);
 	} else if (tx != NULL) {
-		key = udp_dst_key(tx, &dst->to, false);
-		vma_net_request(dst->engine->net, &key, VMA_NET_REQUEST_PROBE);
+		key = udp_dst_route_lookup_key(tx, &dst->to, false);
+		vma_net_request_path_check(dst->engine->net, &key, VMA_NET_REQUEST_PROBE);
 	}
 }

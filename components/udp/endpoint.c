@@ -24,7 +24,7 @@ uint64_t udp_ports_used;
 
 /* ---- sinks ---- */
 
-static inline uint32_t rx_info_hash_below(const struct vma_rx_info *info, uint32_t n)
+static inline uint32_t rx_info_hash_sender_below(const struct vma_rx_info *info, uint32_t n)
 {
 	uint32_t src, hash;
 
@@ -41,21 +41,21 @@ static inline struct udp_attachment *endpoint_attachment_for_sender(const struct
 
 	if (__builtin_expect(choice->n == 1, 1))
 		return choice->at[0];
-	return choice->at[rx_info_hash_below(info, choice->n)];
+	return choice->at[rx_info_hash_sender_below(info, choice->n)];
 }
 
-static bool sink_unicast(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool udp_unicast_sink_deliver(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	return udp_deliver(endpoint_attachment_for_sender(flow, info), packet, info);
 }
 
-static unsigned take_train_unicast(struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
-                                   const struct vma_rx_info *info)
+static unsigned udp_unicast_sink_take_datagram_burst(struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
+                                                     const struct vma_rx_info *info)
 {
 	return udp_xtreme_take_train(endpoint_attachment_for_sender(flow, info), packets, n, info);
 }
 
-static bool sink_shared(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool udp_shared_flow_sink_deliver(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const struct udp_member *member = flow->owner;
 
@@ -68,26 +68,27 @@ static void endpoint_on_revoked(struct vma_flow *flow)
 	struct udp_member *member = flow->owner;
 
 	atomic_store_explicit(&member->revoked, true, memory_order_release);
-	udp_flows_schedule(member->flows);
+	udp_flows_schedule_update_task(member->flows);
 }
 static const struct vma_flow_ops flow_ops_without_trains = {.revoked = endpoint_on_revoked};
-static const struct vma_flow_ops train_ops = {.revoked = endpoint_on_revoked, .take_train = take_train_unicast};
+static const struct vma_flow_ops train_ops = {.revoked = endpoint_on_revoked,
+                                              .take_train = udp_unicast_sink_take_datagram_burst};
 
 /* ---- the choice ---- */
 
-static int flows_rank(const struct udp_flows *flows)
+static int udp_binding_specificity_rank(const struct udp_flows *flows)
 {
 	return (flows->local != INADDR_ANY ? 4 : 0) + (flows->bound_ifindex != 0 ? 2 : 0) + (flows->is_ipv6 ? 0 : 1);
 }
 
-static int member_rank(const struct udp_member *member)
+static int member_binding_specificity_rank(const struct udp_member *member)
 {
-	return flows_rank(member->flows);
+	return udp_binding_specificity_rank(member->flows);
 }
 
 static bool member_outranks(const struct udp_member *a, const struct udp_member *b)
 {
-	int difference = member_rank(a) - member_rank(b);
+	int difference = member_binding_specificity_rank(a) - member_binding_specificity_rank(b);
 
 	return difference != 0 ? difference > 0 : a->flows->order > b->flows->order;
 }
@@ -96,7 +97,8 @@ static bool udp_member_shares_port_with(const struct udp_member *member, const s
 {
 	if (member == winner)
 		return true;
-	return winner->flows->reuse_port && member->flows->reuse_port && member_rank(member) == member_rank(winner);
+	return winner->flows->reuse_port && member->flows->reuse_port &&
+	       member_binding_specificity_rank(member) == member_binding_specificity_rank(winner);
 }
 
 static void endpoint_choice_free_retired(struct vma_retired *retired)
@@ -105,12 +107,12 @@ static void endpoint_choice_free_retired(struct vma_retired *retired)
 }
 _Static_assert(offsetof(struct udp_choice, retired) == 0, "choice_end");
 
-static bool udp_choice_is_same(const struct udp_choice *a, const struct udp_choice *b)
+static bool udp_attachment_choices_are_equal(const struct udp_choice *a, const struct udp_choice *b)
 {
 	return a != NULL && a->n == b->n && memcmp(a->at, b->at, a->n * sizeof(a->at[0])) == 0;
 }
 
-bool udp_endpoint_choose(struct udp_endpoint *endpoint)
+bool udp_endpoint_choose_receiving_sockets(struct udp_endpoint *endpoint)
 {
 	struct udp_choice *old = atomic_load_explicit(&endpoint->choice, memory_order_relaxed), *choice;
 	const struct udp_member *winner = endpoint->members;
@@ -129,21 +131,21 @@ bool udp_endpoint_choose(struct udp_endpoint *endpoint)
 		if (udp_member_shares_port_with(m, winner))
 			choice->at[choice->n++] = m->at;
 	}
-	if (udp_choice_is_same(old, choice)) {
+	if (udp_attachment_choices_are_equal(old, choice)) {
 		vma_free(choice);
 		return true;
 	}
 	atomic_store_explicit(&endpoint->choice, choice, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, endpoint_choice_free_retired);
+		vma_defer_free_until_no_readers(&old->retired, endpoint_choice_free_retired);
 	return true;
 }
 
 /* ---- endpoints ---- */
 
 /* The first behind `after`, NULL: of all. */
-static struct udp_endpoint *endpoint_next(const struct udp_endpoint *after, uint32_t device,
-                                          const struct vma_flow_key *key)
+static struct udp_endpoint *endpoint_find_next_with_key(const struct udp_endpoint *after, uint32_t device,
+                                                        const struct vma_flow_key *key)
 {
 	struct udp_endpoint *endpoint = after != NULL ? after->next : udp_port(key->local_port_be)->endpoints;
 
@@ -174,7 +176,7 @@ static int endpoint_create(struct vma_ring_ctx *ring_ctx, const struct udp_targe
 	endpoint->device = target->device;
 	endpoint->ifindex = target->ifindex;
 	endpoint->shared = target->shared;
-	udp_mark_used(port);
+	udp_mark_port_group_used(port);
 	endpoint->next = port->endpoints;
 	port->endpoints = endpoint;
 	*out = endpoint;
@@ -206,7 +208,7 @@ static void endpoint_free_retired(struct vma_retired *retired)
 }
 
 /* Its last member has gone. */
-static void endpoint_drop(struct udp_endpoint *endpoint)
+static void endpoint_remove_and_retire(struct udp_endpoint *endpoint)
 {
 	struct udp_endpoint **place = &udp_port(endpoint->key.local_port_be)->endpoints;
 
@@ -214,7 +216,7 @@ static void endpoint_drop(struct udp_endpoint *endpoint)
 		place = &(*place)->next;
 	*place = endpoint->next;
 	vma_ring_ctx_put(endpoint->ring_ctx);
-	vma_retire(&endpoint->retired, endpoint_free_retired);
+	vma_defer_free_until_no_readers(&endpoint->retired, endpoint_free_retired);
 }
 
 /* ---- members ---- */
@@ -260,16 +262,16 @@ static void member_free_retired(struct vma_retired *retired)
 }
 
 /* Its flow is attached nowhere. Without memory for another choice the old one would lead to a queue that ends. */
-static void member_drop(struct udp_member *member)
+static void member_remove_and_retire(struct udp_member *member)
 {
 	struct udp_endpoint *endpoint = member->endpoint;
 
 	endpoint_unlink_member(member);
 	member->at->flows--;
 	member->flows->moved |= member->at->flows == 0;
-	vma_retire(&member->retired, member_free_retired);
+	vma_defer_free_until_no_readers(&member->retired, member_free_retired);
 	if (endpoint->members == NULL)
-		endpoint_drop(endpoint);
+		endpoint_remove_and_retire(endpoint);
 }
 
 /* Its key may have an endpoint on each of several rings. */
@@ -279,14 +281,14 @@ static bool udp_target_may_spread_rings(const struct udp_flows *flows, const str
 	       vma_ring_ctx_is_by_maker(flows->sock->engine, &flows->sock->file);
 }
 
-static struct udp_member *member_create(struct udp_flows *flows, struct udp_endpoint *endpoint,
-                                        const struct udp_target *target, bool guest)
+static struct udp_member *udp_endpoint_member_create(struct udp_flows *flows, struct udp_endpoint *endpoint,
+                                                     const struct udp_target *target, bool guest)
 {
 	struct udp_member *member = vma_alloc(sizeof(*member));
 
 	if (member == NULL)
 		return NULL;
-	member->at = udp_attachment_get(flows, endpoint->ring_ctx, target->ifindex);
+	member->at = udp_attachment_find_or_create(flows, endpoint->ring_ctx, target->ifindex);
 	if (member->at == NULL) {
 		vma_free(member);
 		return NULL;
@@ -298,7 +300,7 @@ static struct udp_member *member_create(struct udp_flows *flows, struct udp_endp
 	member->guest = guest;
 	member->flow = (struct vma_flow){
 	        .key = target->key,
-	        .sink = endpoint->shared ? sink_shared : sink_unicast,
+	        .sink = endpoint->shared ? udp_shared_flow_sink_deliver : udp_unicast_sink_deliver,
 	        .flags = target->alone                                ? VMA_FLOW_PORT_EXCLUSIVE
 	                 : udp_target_may_spread_rings(flows, target) ? VMA_FLOW_REUSEPORT
 	                                                              : 0,
@@ -320,18 +322,18 @@ static bool flows_have_member_on_device(const struct udp_flows *flows, uint32_t 
  * The first member is chosen before its flow is attached, so that a sink never finds no choice; a later one afterwards,
  * so that a flow which is refused has never been chosen.
  */
-static int member_attach(struct udp_member *member)
+static int member_attach_flow_to_ring(struct udp_member *member)
 {
 	struct udp_endpoint *endpoint = member->endpoint;
 	bool first = endpoint->members == member;
 	int rc = 0;
 
-	if (first && !udp_endpoint_choose(endpoint))
+	if (first && !udp_endpoint_choose_receiving_sockets(endpoint))
 		rc = -ENOMEM;
 	if (rc == 0)
 		rc = vma_ring_attach(endpoint->ring_ctx->ring, &member->flow);
-	if (rc == 0 && !first && !udp_endpoint_choose(endpoint)) {
-		vma_ring_detach(endpoint->ring_ctx->ring, &member->flow);
+	if (rc == 0 && !first && !udp_endpoint_choose_receiving_sockets(endpoint)) {
+		vma_ring_detach_flow(endpoint->ring_ctx->ring, &member->flow);
 		rc = -ENOMEM;
 	}
 	return rc;
@@ -340,12 +342,12 @@ static int member_attach(struct udp_member *member)
 static int attach_to_endpoint(struct udp_flows *flows, struct udp_endpoint *endpoint, const struct udp_target *target,
                               bool guest)
 {
-	struct udp_member *member = member_create(flows, endpoint, target, guest);
+	struct udp_member *member = udp_endpoint_member_create(flows, endpoint, target, guest);
 	int rc;
 
 	if (member == NULL) {
 		if (endpoint->members == NULL)
-			endpoint_drop(endpoint);
+			endpoint_remove_and_retire(endpoint);
 		return -ENOMEM;
 	}
 	if (!guest || !flows_have_member_on_device(flows, target->device)) {
@@ -353,9 +355,9 @@ static int attach_to_endpoint(struct udp_flows *flows, struct udp_endpoint *endp
 		member->flow.shadow_fd = atomic_load_explicit(&flows->sock->file.fd, memory_order_relaxed);
 	}
 	endpoint_link_member(member);
-	rc = member_attach(member);
+	rc = member_attach_flow_to_ring(member);
 	if (rc < 0)
-		member_drop(member);
+		member_remove_and_retire(member);
 	return rc;
 }
 
@@ -363,7 +365,7 @@ static int attach_to_endpoint(struct udp_flows *flows, struct udp_endpoint *endp
  * Out of the choice before the flow goes: what comes meanwhile is for those who stay. Where the choice cannot be made
  * anew it is shortened in place: to one who stays, if there is one.
  */
-static void remove_from_choice(struct udp_member *member)
+static void endpoint_stop_delivering_to_member(struct udp_member *member)
 {
 	struct udp_endpoint *endpoint = member->endpoint;
 	struct udp_choice *choice = atomic_load_explicit(&endpoint->choice, memory_order_relaxed);
@@ -374,7 +376,7 @@ static void remove_from_choice(struct udp_member *member)
 	while (*place != member)
 		place = &(*place)->next_of_endpoint;
 	*place = rest;
-	if (!udp_endpoint_choose(endpoint)) {
+	if (!udp_endpoint_choose_receiving_sockets(endpoint)) {
 		for (uint32_t i = 0; i < choice->n; i++) {
 			if (choice->at[i] == member->at)
 				choice->at[i] = endpoint->members->at;
@@ -388,23 +390,24 @@ static void remove_from_choice(struct udp_member *member)
 
 void udp_member_detach(struct udp_member *member)
 {
-	remove_from_choice(member);
-	vma_ring_detach_drained(member->endpoint->ring_ctx->ring, &member->flow);
-	member_drop(member);
+	endpoint_stop_delivering_to_member(member);
+	vma_ring_drain_and_detach_flow(member->endpoint->ring_ctx->ring, &member->flow);
+	member_remove_and_retire(member);
 }
 
 /* ---- a key with several endpoints ---- */
 
 /* The socket and all members of the key are equals with SO_REUSEPORT. */
-static bool udp_endpoint_may_spread(const struct udp_flows *flows, const struct udp_target *target)
+static bool udp_endpoint_may_spread_over_rings(const struct udp_flows *flows, const struct udp_target *target)
 {
 	const struct udp_endpoint *e = NULL;
 
 	if (!udp_target_may_spread_rings(flows, target))
 		return false;
-	while ((e = endpoint_next(e, target->device, &target->key)) != NULL) {
+	while ((e = endpoint_find_next_with_key(e, target->device, &target->key)) != NULL) {
 		for (const struct udp_member *m = e->members; m != NULL; m = m->next_of_endpoint) {
-			if (!m->flows->reuse_port || flows_rank(m->flows) != flows_rank(flows) ||
+			if (!m->flows->reuse_port ||
+			    udp_binding_specificity_rank(m->flows) != udp_binding_specificity_rank(flows) ||
 			    (m->flow.flags & VMA_FLOW_REUSEPORT) == 0)
 				return false;
 		}
@@ -413,26 +416,26 @@ static bool udp_endpoint_may_spread(const struct udp_flows *flows, const struct 
 }
 
 /* Attached there before it is detached here: what comes meanwhile finds one or the other. */
-static void member_move(struct udp_member *member, struct udp_endpoint *to)
+static void member_move_to_endpoint(struct udp_member *member, struct udp_endpoint *to)
 {
 	const struct udp_target target = {
 	        .key = member->flow.key, .device = to->device, .ifindex = member->ifindex, .alone = false};
 	struct udp_flows *flows = member->flows;
 
 	if (attach_to_endpoint(flows, to, &target, member->guest) < 0)
-		udp_flows_schedule(flows); /* it asks again */
+		udp_flows_schedule_update_task(flows); /* it asks again */
 	udp_member_detach(member);
 	udp_attachments_publish(flows, false);
 }
 
-static void endpoint_gather_members_at(struct udp_endpoint *first)
+static void endpoint_move_all_members_to_first(struct udp_endpoint *first)
 {
 	struct udp_endpoint *e;
 
-	while ((e = endpoint_next(first, first->device, &first->key)) != NULL) {
+	while ((e = endpoint_find_next_with_key(first, first->device, &first->key)) != NULL) {
 		while (e->members->next_of_endpoint != NULL)
-			member_move(e->members, first);
-		member_move(e->members, first); /* and the endpoint ends */
+			member_move_to_endpoint(e->members, first);
+		member_move_to_endpoint(e->members, first); /* and the endpoint ends */
 	}
 }
 
@@ -446,7 +449,7 @@ static struct udp_endpoint *endpoint_on_own_ring(struct udp_flows *flows, struct
 	if (endpoint_ring_ctx(flows, device, target, &ring_ctx) < 0)
 		return first;
 	while (e != NULL && e->ring_ctx != ring_ctx)
-		e = endpoint_next(e, target->device, &target->key);
+		e = endpoint_find_next_with_key(e, target->device, &target->key);
 	if (e == NULL && endpoint_create(ring_ctx, target, &e) == 0)
 		return e;
 	vma_ring_ctx_put(ring_ctx);
@@ -455,17 +458,17 @@ static struct udp_endpoint *endpoint_on_own_ring(struct udp_flows *flows, struct
 
 int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target, bool guest)
 {
-	struct udp_endpoint *endpoint = endpoint_next(NULL, target->device, &target->key);
+	struct udp_endpoint *endpoint = endpoint_find_next_with_key(NULL, target->device, &target->key);
 	int rc;
 
 	if (endpoint == NULL) {
 		rc = endpoint_create_first(flows, device, target, &endpoint);
 		if (rc < 0)
 			return rc;
-	} else if (udp_endpoint_may_spread(flows, target)) {
+	} else if (udp_endpoint_may_spread_over_rings(flows, target)) {
 		endpoint = endpoint_on_own_ring(flows, device, target, endpoint);
 	} else {
-		endpoint_gather_members_at(endpoint);
+		endpoint_move_all_members_to_first(endpoint);
 	}
 	return attach_to_endpoint(flows, endpoint, target, guest);
 }
@@ -536,11 +539,12 @@ static void endpoint_on_other_ring_replace(struct twin *twin, struct udp_member 
 	member->at->flows--;
 	atomic_fetch_add_explicit(&twin->endpoint->ring_ctx->refs, 1, memory_order_relaxed); /* the caller holds one */
 	vma_ring_ctx_put(old->ring_ctx);
-	vma_retire(&member->retired, member_free_retired);
-	vma_retire(&old->retired, endpoint_free_retired);
+	vma_defer_free_until_no_readers(&member->retired, member_free_retired);
+	vma_defer_free_until_no_readers(&old->retired, endpoint_free_retired);
 }
 
-int udp_member_move(struct udp_member *member, struct vma_ring_ctx *ring_ctx, struct udp_attachment *at)
+int udp_member_move_flow_to_other_ring(struct udp_member *member, struct vma_ring_ctx *ring_ctx,
+                                       struct udp_attachment *at)
 {
 	struct twin twin;
 	int rc = -ENOMEM;

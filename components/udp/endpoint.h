@@ -66,8 +66,9 @@ struct udp_flows {
 	bool takes_all; /* may be the guest of groups that others have joined */
 	struct udp_member *members;
 	struct udp_attachment *attachments;
-	bool moved;                    /* attachments are to be published */
-	uint64_t paused_ns;            /* until then nothing is attached: udp_flows_pause; 0: it is not paused */
+	bool moved; /* attachments are to be published */
+	uint64_t
+	        paused_ns; /* until then nothing is attached: udp_flows_leave_to_kernel_for_a_while; 0: it is not paused */
 	struct vma_internal_task task; /* a flow was revoked */
 	_Atomic bool task_scheduled;   /* and holds a reference */
 };
@@ -87,7 +88,7 @@ static inline struct udp_port *udp_port(uint16_t port_be)
 	return &udp_ports[(uint16_t)(port_be >> 8 | port_be << 8) % UDP_PORTS];
 }
 /* Before anything is put into it. */
-static inline void udp_mark_used(const struct udp_port *port)
+static inline void udp_mark_port_group_used(const struct udp_port *port)
 {
 	udp_ports_used |= 1ULL << ((size_t)(port - udp_ports) / UDP_PORTS_GROUP);
 }
@@ -105,16 +106,18 @@ void udp_member_detach(struct udp_member *member);
  * with the queue `at`. What has come before is in the queue that it had. Errors of vma_ring_move_flow, and -ENOMEM: it
  * is as it was.
  */
-int udp_member_move(struct udp_member *member, struct vma_ring_ctx *ring_ctx, struct udp_attachment *at);
+int udp_member_move_flow_to_other_ring(struct udp_member *member, struct vma_ring_ctx *ring_ctx,
+                                       struct udp_attachment *at);
 /* Who gets a unicast key may have changed. False: no memory, so it is as it was. */
-bool udp_endpoint_choose(struct udp_endpoint *endpoint);
+bool udp_endpoint_choose_receiving_sockets(struct udp_endpoint *endpoint);
 
 /*
  * attachment.c: the socket's queue for what comes by this interface and ring context, made if need be; NULL: no memory.
  */
-struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ring_ctx *ring_ctx, uint32_t ifindex);
+struct udp_attachment *udp_attachment_find_or_create(struct udp_flows *flows, struct vma_ring_ctx *ring_ctx,
+                                                     uint32_t ifindex);
 /* attachment.c: its last flow has moved to another ring. */
-void udp_attachment_leave(struct udp_flows *flows, struct udp_attachment *at);
+void udp_attachment_mark_left(struct udp_flows *flows, struct udp_attachment *at);
 /* attachment.c: receivers and sleepers get to know what has changed; what is empty and has no flow ends, or, when the
  * socket has ended, whatever there is. */
 void udp_attachments_publish(struct udp_flows *flows, bool ended);
@@ -122,6 +125,6 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended);
 void udp_flows_lock(void);
 void udp_flows_unlock(void);
 /* flows.c: a flow has been taken away. Any thread; never waits. */
-void udp_flows_schedule(struct udp_flows *flows);
+void udp_flows_schedule_update_task(struct udp_flows *flows);
 
 #endif

@@ -7,7 +7,7 @@
 #include "extra.h"
 #include "frame.h"
 
-struct udp_extra_api_state *udp_extra_get(struct udp_sock *sock)
+struct udp_extra_api_state *udp_extra_api_state_get_or_create(struct udp_sock *sock)
 {
 	struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire), *none = NULL;
 
@@ -19,7 +19,7 @@ struct udp_extra_api_state *udp_extra_get(struct udp_sock *sock)
 	extra->sock = sock;
 	extra->holder.file = &sock->file;
 	extra->source.file = &sock->file;
-	extra->source.run = udp_callback_run;
+	extra->source.run = udp_run_recv_callbacks;
 	if (atomic_compare_exchange_strong(&sock->extra, &none, extra))
 		return extra;
 	vma_free(extra);
@@ -27,7 +27,7 @@ struct udp_extra_api_state *udp_extra_get(struct udp_sock *sock)
 }
 
 /* What is held is the parent's, and counts there. A callback that is running goes on, here as well. */
-void udp_extra_forked(struct udp_sock *sock)
+void udp_extra_api_state_reset_in_child(struct udp_sock *sock)
 {
 	struct udp_extra_api_state *extra = atomic_load(&sock->extra);
 
@@ -42,7 +42,7 @@ void udp_extra_forked(struct udp_sock *sock)
 		vma_file_put(&sock->file);
 }
 
-void udp_extra_destroy(struct udp_sock *sock)
+void udp_extra_api_state_free(struct udp_sock *sock)
 {
 	struct udp_extra_api_state *extra = atomic_exchange(&sock->extra, NULL);
 
@@ -67,7 +67,7 @@ unsigned udp_fragments_of(const struct udp_datagram *datagram, struct vma_fragme
 	return left == 0 ? n : 0;
 }
 
-ssize_t udp_network_header(struct vma_file *file, void *to, size_t size)
+ssize_t udp_copy_tx_headers_to_peer(struct vma_file *file, void *to, size_t size)
 {
 	struct udp_sock *sock = udp_sock(file);
 	uint8_t frame[VMA_PKT_UDP_HEADERS_MAX + 2];
@@ -75,12 +75,13 @@ ssize_t udp_network_header(struct vma_file *file, void *to, size_t size)
 	struct udp_dst own;
 	uint16_t flags = 0;
 
-	if (file->os_only || udp_is_deferred(sock) || !atomic_load_explicit(&sock->connected, memory_order_relaxed))
+	if (file->os_only || udp_offload_is_deferred(sock) ||
+	    !atomic_load_explicit(&sock->connected, memory_order_relaxed))
 		return -ENOTCONN;
 	dst = udp_dst_find(sock, 0, &own);
 	if (dst == NULL || dst->ring_ctx == NULL)
 		return -ENOTCONN;
-	frame_finish(dst, frame, 0, 0, &flags);
+	udp_frame_write_headers(dst, frame, 0, 0, &flags);
 	memcpy(to, frame, size < dst->headers_len ? size : dst->headers_len);
 	return dst->headers_len;
 }
@@ -135,7 +136,7 @@ int udp_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct 
 	else if (!atomic_load_explicit(&sock->connected, memory_order_relaxed))
 		return -ENOTCONN;
 	*out = NULL;
-	if (udp_is_deferred(sock))
+	if (udp_offload_is_deferred(sock))
 		return 0;
 	dst = udp_dst_find(sock, key, &own);
 	if (dst != NULL)

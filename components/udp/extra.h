@@ -39,15 +39,15 @@ struct udp_extra_api_state {
 enum { UDP_FRAGMENTS_MAX = 128 };
 
 /* NULL: no memory. Any thread. */
-struct udp_extra_api_state *udp_extra_get(struct udp_sock *sock);
+struct udp_extra_api_state *udp_extra_api_state_get_or_create(struct udp_sock *sock);
 /* In the child; nobody sees the socket any more. */
-void udp_extra_forked(struct udp_sock *sock);
-void udp_extra_destroy(struct udp_sock *sock);
+void udp_extra_api_state_reset_in_child(struct udp_sock *sock);
+void udp_extra_api_state_free(struct udp_sock *sock);
 
 /* ops */
-int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *callback);
-ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags);
-ssize_t udp_network_header(struct vma_file *file, void *to, size_t size);
+int udp_set_recv_callback(struct vma_file *file, const struct vma_recv_callback *callback);
+ssize_t udp_recv_zero_copy(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags);
+ssize_t udp_copy_tx_headers_to_peer(struct vma_file *file, void *to, size_t size);
 int udp_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
 int udp_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
 int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
@@ -57,15 +57,15 @@ void udp_send_dummy(struct udp_sock *sock, int fd);
 
 /* callback.c: makes the attachment's undecided queue; _attach: if the socket needs one. 0, -ENOMEM. */
 int udp_attachment_detour_to_callback(struct udp_attachment *at);
-int udp_callback_attach(const struct udp_sock *sock, struct udp_attachment *at);
+int udp_redirect_new_attachment_to_callback(const struct udp_sock *sock, struct udp_attachment *at);
 /* For the sink: the packet waits for its verdict. False: the queue is full. */
-bool udp_callback_queue(struct udp_attachment *at, const struct udp_datagram *datagram);
-bool udp_callback_run(struct vma_callback_source *source);
+bool udp_queue_datagram_for_callback(struct udp_attachment *at, const struct udp_datagram *datagram);
+bool udp_run_recv_callbacks(struct vma_callback_source *source);
 
 /* The pieces of a datagram's payload: how many; 0: more than there is room for. */
 unsigned udp_fragments_of(const struct udp_datagram *datagram, struct vma_fragment *fragments);
 /* What a datagram counts for, queued or held. */
-static inline uint32_t udp_datagram_cost(const struct udp_datagram *datagram)
+static inline uint32_t udp_datagram_rcvbuf_charge(const struct udp_datagram *datagram)
 {
 	return datagram->len > UDP_BYTES_AT_LEAST ? datagram->len : UDP_BYTES_AT_LEAST;
 }

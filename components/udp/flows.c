@@ -33,7 +33,7 @@ void udp_flows_unlock(void)
 
 /* ---- what others must know of a socket ---- */
 
-static void udp_port_list_flows(struct udp_flows *flows, uint16_t port_be)
+static void udp_flows_move_to_list_of_port(struct udp_flows *flows, uint16_t port_be)
 {
 	struct udp_flows **place;
 
@@ -46,20 +46,20 @@ static void udp_port_list_flows(struct udp_flows *flows, uint16_t port_be)
 	}
 	flows->port_be = port_be;
 	if (port_be != 0) {
-		udp_mark_used(udp_port(port_be));
+		udp_mark_port_group_used(udp_port(port_be));
 		flows->next = udp_port(port_be)->flows;
 		udp_port(port_be)->flows = flows;
 	}
 }
 
-static void flows_describe(struct udp_flows *flows, bool by_os)
+static void flows_copy_binding_of_sock(struct udp_flows *flows, bool by_os)
 {
 	const struct udp_sock *sock = flows->sock;
 	uint32_t local = sock->local.sin_addr.s_addr;
 
 	if (flows->port_be != sock->local.sin_port || flows->local != local)
 		flows->order = ++udp_flows_last_attach_number;
-	udp_port_list_flows(flows, sock->local.sin_port);
+	udp_flows_move_to_list_of_port(flows, sock->local.sin_port);
 	flows->local = local;
 	flows->bound_ifindex = sock->bound_ifindex;
 	flows->reuse_port = sock->reuse_port;
@@ -73,7 +73,7 @@ uint64_t udp_flows_cookie(const struct udp_sock *sock)
 	return sock->flows != NULL ? sock->flows->cookie : 0;
 }
 
-static struct udp_flows *udp_flows_of(struct udp_sock *sock)
+static struct udp_flows *udp_flows_get_or_create(struct udp_sock *sock)
 {
 	struct udp_flows *flows = sock->flows;
 
@@ -91,7 +91,7 @@ static struct udp_flows *udp_flows_of(struct udp_sock *sock)
 
 /* ---- guests: sockets with IP_MULTICAST_ALL get what others in this process have joined ---- */
 
-static bool flows_are_guest_at_endpoint(const struct udp_flows *flows, const struct udp_endpoint *endpoint)
+static bool flows_match_group_joined_by_others(const struct udp_flows *flows, const struct udp_endpoint *endpoint)
 {
 	uint32_t group;
 
@@ -102,41 +102,41 @@ static bool flows_are_guest_at_endpoint(const struct udp_flows *flows, const str
 	       (flows->bound_ifindex == 0 || flows->bound_ifindex == endpoint->ifindex);
 }
 
-static void flows_leave_groups_as_guest(struct udp_flows *flows)
+static void flows_leave_groups_of_other_socks(struct udp_flows *flows)
 {
 	struct udp_member *next;
 
 	for (struct udp_member *m = flows->members; m != NULL; m = next) {
 		next = m->next;
-		if (m->guest && !flows_are_guest_at_endpoint(flows, m->endpoint))
+		if (m->guest && !flows_match_group_joined_by_others(flows, m->endpoint))
 			udp_member_detach(m);
 	}
 }
 
 /* A refusal leaves it to the shadow, as for a socket that is not offloaded. */
-static void flows_join_groups_as_guest(struct udp_flows *flows)
+static void flows_attach_to_groups_joined_by_others(struct udp_flows *flows)
 {
 	for (struct udp_endpoint *e = udp_port(flows->port_be)->endpoints; e != NULL; e = e->next) {
 		struct udp_target target = {.key = e->key, .device = e->device, .ifindex = e->ifindex, .shared = true};
 
-		if (flows_are_guest_at_endpoint(flows, e) && udp_member_find(flows, &target) == NULL)
+		if (flows_match_group_joined_by_others(flows, e) && udp_member_find(flows, &target) == NULL)
 			udp_member_attach(flows, e->ring_ctx->device, &target, true);
 	}
 }
 
 /* After the hosts of a group have changed: everybody on that port. */
-static void udp_flows_arrange_guests(struct udp_flows *flows, uint16_t port_be, bool everybody)
+static void udp_flows_update_groups_of_other_socks(struct udp_flows *flows, uint16_t port_be, bool everybody)
 {
 	struct udp_flows *other = port_be != 0 ? udp_port(port_be)->flows : NULL;
 
-	flows_leave_groups_as_guest(flows);
+	flows_leave_groups_of_other_socks(flows);
 	if (flows->port_be != 0)
-		flows_join_groups_as_guest(flows);
+		flows_attach_to_groups_joined_by_others(flows);
 	for (; everybody && other != NULL; other = other->next) {
 		if (other == flows || other->port_be != port_be)
 			continue;
-		flows_leave_groups_as_guest(other);
-		flows_join_groups_as_guest(other);
+		flows_leave_groups_of_other_socks(other);
+		flows_attach_to_groups_joined_by_others(other);
 		udp_attachments_publish(other, false);
 	}
 }
@@ -145,7 +145,7 @@ static void udp_flows_arrange_guests(struct udp_flows *flows, uint16_t port_be, 
 
 /* A revoked one goes before it is asked for again: the ring refuses it else. So does one whose port is not the socket's
  * alone any more, so that the NIC is asked. */
-static bool must_detach_first(const struct udp_member *member, const struct udp_target *target)
+static bool must_detach_member_before_attach(const struct udp_member *member, const struct udp_target *target)
 {
 	return atomic_load_explicit(&member->revoked, memory_order_acquire) ||
 	       (member->flow.flags & VMA_FLOW_PORT_EXCLUSIVE && !target->alone);
@@ -157,7 +157,7 @@ static void udp_flows_attach_target(struct udp_flows *flows, struct udp_target *
 {
 	struct udp_member *member = udp_member_find(flows, target);
 
-	if (member != NULL && must_detach_first(member, target)) {
+	if (member != NULL && must_detach_member_before_attach(member, target)) {
 		udp_member_detach(member);
 		member = NULL;
 	}
@@ -174,10 +174,10 @@ static void udp_flows_attach_target(struct udp_flows *flows, struct udp_target *
 	if (member == NULL)
 		return;
 	member->is_wanted = true;
-	udp_endpoint_choose(member->endpoint);
+	udp_endpoint_choose_receiving_sockets(member->endpoint);
 }
 
-static void detach_unwanted(struct udp_flows *flows, bool *hosts)
+static void detach_unwanted_members(struct udp_flows *flows, bool *hosts)
 {
 	struct udp_member *next;
 
@@ -204,7 +204,7 @@ static void flows_open_devices(struct vma_engine *engine, struct udp_targets *ta
 	}
 }
 
-static bool has_guest_member(const struct udp_flows *flows)
+static bool has_group_member_joined_by_others(const struct udp_flows *flows)
 {
 	for (const struct udp_member *m = flows->members; m != NULL; m = m->next) {
 		if (m->guest)
@@ -214,7 +214,8 @@ static bool has_guest_member(const struct udp_flows *flows)
 }
 
 /* False: no memory. */
-static bool flows_apply(struct udp_flows *flows, struct vma_engine *engine, struct udp_targets *targets, bool by_os)
+static bool flows_attach_wanted_and_detach_others(struct udp_flows *flows, struct vma_engine *engine,
+                                                  struct udp_targets *targets, bool by_os)
 {
 	struct vma_device **devices = vma_alloc((targets->n + 1) * sizeof(struct vma_device *));
 	uint16_t port_before = flows->port_be;
@@ -224,17 +225,17 @@ static bool flows_apply(struct udp_flows *flows, struct vma_engine *engine, stru
 		return false;
 	flows_open_devices(engine, targets, devices);
 	pthread_mutex_lock(&flows_lock);
-	flows_describe(flows, by_os);
+	flows_copy_binding_of_sock(flows, by_os);
 	for (uint32_t i = 0; i < targets->n; i++) {
 		if (targets->at[i].error == 0)
 			udp_flows_attach_target(flows, &targets->at[i], devices[i], &hosts);
 	}
-	detach_unwanted(flows, &hosts);
-	udp_flows_arrange_guests(flows, port_before, hosts);
+	detach_unwanted_members(flows, &hosts);
+	udp_flows_update_groups_of_other_socks(flows, port_before, hosts);
 	if (port_before != flows->port_be)
-		udp_flows_arrange_guests(flows, flows->port_be, hosts);
+		udp_flows_update_groups_of_other_socks(flows, flows->port_be, hosts);
 	udp_attachments_publish(flows, false);
-	if (targets->n == 0 && has_guest_member(flows))
+	if (targets->n == 0 && has_group_member_joined_by_others(flows))
 		targets->reason = VMA_SOCK_OFFLOADED;
 	pthread_mutex_unlock(&flows_lock);
 	vma_free(devices);
@@ -243,7 +244,7 @@ static bool flows_apply(struct udp_flows *flows, struct vma_engine *engine, stru
 
 /* ---- why ---- */
 
-static enum vma_sock_reason flows_reason_of(const struct udp_targets *targets, struct vma_engine *engine)
+static enum vma_sock_reason flows_choose_offload_reason(const struct udp_targets *targets, struct vma_engine *engine)
 {
 	enum vma_sock_reason reason = targets->reason;
 	struct vma_device *device;
@@ -283,7 +284,7 @@ static void flows_schedule_retry(struct udp_sock *sock, const struct udp_targets
 }
 
 /* Between a pause and the next try. */
-static bool udp_flows_is_between_retries(struct udp_flows *flows)
+static bool udp_flows_is_paused(struct udp_flows *flows)
 {
 	if (flows == NULL || flows->paused_ns == 0)
 		return false;
@@ -306,25 +307,25 @@ void udp_flows_update(struct udp_sock *sock)
 	udp_fork_queue_sweep(sock);
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
-	flows = udp_flows_of(sock);
-	paused = !by_os && udp_flows_is_between_retries(flows);
+	flows = udp_flows_get_or_create(sock);
+	paused = !by_os && udp_flows_is_paused(flows);
 	if (paused)
 		targets.reason = VMA_SOCK_PORT_SHARED;
 	paused |= sock->port_is_released || sock->left;
-	if (flows != NULL && (by_os || paused || udp_targets_get(sock, engine->net, &targets) == 0)) {
-		done = flows_apply(flows, engine, &targets, by_os || paused);
+	if (flows != NULL && (by_os || paused || udp_targets_compute_for_sock(sock, engine->net, &targets) == 0)) {
+		done = flows_attach_wanted_and_detach_others(flows, engine, &targets, by_os || paused);
 		flows_schedule_retry(sock, &targets, paused);
 	}
-	atomic_store(&sock->reason, done ? flows_reason_of(&targets, engine) : VMA_SOCK_NO_MEMORY);
+	atomic_store(&sock->reason, done ? flows_choose_offload_reason(&targets, engine) : VMA_SOCK_NO_MEMORY);
 	if (!sock->is_decided && !sock->left &&
 	    (before == VMA_SOCK_OFFLOADED || before == VMA_SOCK_DEFERRED || before == VMA_SOCK_INHERITED))
 		vma_engine_fallback(atomic_load(&sock->reason), 0, "a UDP socket");
-	udp_targets_put(&targets);
+	udp_targets_free(&targets);
 	udp_stats_describe(sock);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 }
 
-void udp_flows_end(struct udp_sock *sock)
+void udp_flows_detach_all(struct udp_sock *sock)
 {
 	struct udp_flows *flows = sock->flows;
 	uint16_t port_be;
@@ -334,10 +335,10 @@ void udp_flows_end(struct udp_sock *sock)
 	pthread_mutex_lock(&flows_lock);
 	port_be = flows->port_be;
 	flows->takes_all = false;
-	udp_port_list_flows(flows, 0);
+	udp_flows_move_to_list_of_port(flows, 0);
 	while (flows->members != NULL)
 		udp_member_detach(flows->members);
-	udp_flows_arrange_guests(flows, port_be, true);
+	udp_flows_update_groups_of_other_socks(flows, port_be, true);
 	udp_attachments_publish(flows, true);
 	pthread_mutex_unlock(&flows_lock);
 }
@@ -357,7 +358,7 @@ static void flows_update_task(struct vma_internal_task *task)
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_update(sock);
 	if (udp_fork_shared(sock) != NULL && flows->members == NULL)
-		udp_reinject_share(sock);
+		udp_move_queued_datagrams_to_fork_queue(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
 	vma_waitq_wake(&sock->file.waitq, true);
@@ -373,7 +374,7 @@ void udp_flows_task_init(struct udp_flows *flows)
  * The exchange is sequentially consistent with flows_update_task's clearing: who finds the task asked for has marked
  * its flow before the task looks. The flow is attached, so the socket has not ended and its count is not zero.
  */
-void udp_flows_schedule(struct udp_flows *flows)
+void udp_flows_schedule_update_task(struct udp_flows *flows)
 {
 	if (atomic_exchange(&flows->task_scheduled, true))
 		return;
@@ -389,8 +390,8 @@ static void udp_offload_inherited_task(struct vma_internal_task *task)
 
 	atomic_store(&sock->take_up_scheduled, false);
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow(sock);
-	udp_offload_inherited(sock);
+		udp_apply_changes_of_forked_processes(sock);
+	udp_offload_inherited_socket(sock);
 	vma_file_put(&sock->file);
 }
 
@@ -404,7 +405,7 @@ void udp_schedule_offload_of_inherited(struct udp_sock *sock)
 	vma_engine_post(&sock->take_up_task);
 }
 
-void udp_flows_pause(struct udp_sock *sock)
+void udp_flows_leave_to_kernel_for_a_while(struct udp_sock *sock)
 {
 	sock->port_shared = true;
 	if (sock->flows == NULL)
@@ -418,7 +419,7 @@ void udp_flows_pause(struct udp_sock *sock)
 
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,
  * once per fork and socket. */
-void udp_flows_forked(struct udp_sock *sock)
+void udp_flows_forget_parents_in_fork_child(struct udp_sock *sock)
 {
 	struct udp_flows *flows = sock->flows;
 
@@ -431,7 +432,7 @@ void udp_flows_forked(struct udp_sock *sock)
 	atomic_store(&sock->attachments, NULL);
 }
 
-__attribute__((cold)) void udp_flows_forked_all(void)
+__attribute__((cold)) void udp_flows_reset_ports_in_fork_child(void)
 {
 	pthread_mutex_init(&flows_lock, NULL);
 	/* Each page that is looked at costs the child a fault. */

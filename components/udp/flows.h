@@ -12,12 +12,12 @@ void udp_flows_task_init(struct udp_flows *flows);
  * everything back, for a second; then the flows are asked for again, and are refused where the other one has come to
  * want them. What is queued becomes a fork queue, which either may read.
  */
-void udp_flows_pause(struct udp_sock *sock);
+void udp_flows_leave_to_kernel_for_a_while(struct udp_sock *sock);
 /* Nobody sees the socket any more. */
 void udp_flows_destroy(struct udp_sock *sock);
 /* In a forked child, its only thread: of each socket, and once. */
-void udp_flows_forked(struct udp_sock *sock);
-void udp_flows_forked_all(void);
+void udp_flows_forget_parents_in_fork_child(struct udp_sock *sock);
+void udp_flows_reset_ports_in_fork_child(void);
 
 /* options.c: an option is set that only the kernel's receive path serves. file.lock. */
 bool udp_receives_by_os(const struct udp_sock *sock);

@@ -126,7 +126,7 @@ void udp_fork_queue_create(struct udp_sock *sock, bool (*on_taken)(void *arg, co
 		place = &atomic_load_explicit(place, memory_order_relaxed)->next;
 	atomic_store_explicit(place, fork_queue, memory_order_release);
 	fork_queue_fill_state.fork_queue = fork_queue;
-	udp_take_all(sock, all, fork_queue_append, &fork_queue_fill_state);
+	udp_drain_queues_calling_each(sock, all, fork_queue_append, &fork_queue_fill_state);
 	/* The plain way of recv asks here only when there is something to be looked at first. */
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
 	/*
@@ -163,7 +163,7 @@ void udp_fork_queue_sweep(struct udp_sock *sock)
 			return;
 		atomic_store_explicit(&sock->fork_queue, atomic_load_explicit(&first->next, memory_order_relaxed),
 		                      memory_order_release);
-		vma_retire(&first->retired, fork_queue_free_retired);
+		vma_defer_free_until_no_readers(&first->retired, fork_queue_free_retired);
 	}
 }
 

@@ -25,7 +25,7 @@ bool udp_fork_queue_has_items(struct udp_fork_queue *fork_queue);
 const uint8_t *udp_fork_queue_take(struct udp_sock *sock, bool peek, struct udp_datagram *out);
 
 /* Inside; any thread. */
-static inline bool udp_has_fork_queue(const struct udp_sock *sock)
+static inline bool udp_has_nonempty_fork_queue(const struct udp_sock *sock)
 {
 	struct udp_fork_queue *fork_queue = atomic_load_explicit(&sock->fork_queue, memory_order_acquire);
 

@@ -71,7 +71,7 @@ static void fork_shared_init_sock(struct udp_sock *sock, struct udp_fork_shared_
 	atomic_fetch_or(&sock->rx_opts, UDP_RX_OPT_FORK_SHARED);
 }
 
-static void fork_shared_give_file(struct vma_file *file, void *arg)
+static void fork_shared_memory_assign_to_socket(struct vma_file *file, void *arg)
 {
 	struct udp_fork_shared_batch *batch = arg;
 
@@ -82,7 +82,7 @@ static void fork_shared_give_file(struct vma_file *file, void *arg)
 	pthread_mutex_unlock(&file->lock);
 }
 
-void udp_fork_shared_create(void)
+void udp_share_all_sockets_state_before_fork(void)
 {
 	struct udp_fork_shared_batch *batch;
 	uint32_t n = 0;
@@ -90,7 +90,7 @@ void udp_fork_shared_create(void)
 	vma_file_each(fork_shared_count_missing, &n);
 	batch = n != 0 ? fork_shared_batch_create(n) : NULL;
 	if (batch != NULL)
-		vma_file_each(fork_shared_give_file, batch);
+		vma_file_each(fork_shared_memory_assign_to_socket, batch);
 	fork_shared_batch_put(batch);
 }
 
@@ -101,17 +101,17 @@ void udp_fork_shared_destroy(struct udp_sock *sock)
 
 /* ---- following ---- */
 
-static void udp_follow_shared_shutdown(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
+static void udp_apply_shutdown_of_forked_process(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
 {
 	if (atomic_load(&fork_shared->shut_rd) && !atomic_exchange(&sock->shut_rd, true))
 		vma_waitq_wake(&sock->file.waitq, true);
 	if (!atomic_load(&fork_shared->shut_wr) || atomic_load(&sock->shut_wr))
 		return;
 	atomic_store(&sock->shut_wr, true);
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 }
 
-static void udp_follow_shared_cork(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
+static void udp_apply_cork_of_forked_process(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
 {
 	if (atomic_load(&fork_shared->corked))
 		atomic_fetch_or(&sock->unplain, UDP_CORKED);
@@ -120,7 +120,7 @@ static void udp_follow_shared_cork(struct udp_sock *sock, const struct udp_fork_
 }
 
 /* As after connect, errors of what is sent from now on are watched for with the next sends. */
-static void udp_follow_shared_addresses(struct udp_sock *sock, int fd)
+static void udp_apply_addresses_of_forked_process(struct udp_sock *sock, int fd)
 {
 	const bool was_connected = atomic_load(&sock->connected);
 
@@ -129,7 +129,7 @@ static void udp_follow_shared_addresses(struct udp_sock *sock, int fd)
 		atomic_store_explicit(&sock->sends_remaining, UDP_FEW_SENDS, memory_order_relaxed);
 }
 
-void udp_fork_shared_follow_locked(struct udp_sock *sock)
+void udp_apply_changes_of_forked_processes_locked(struct udp_sock *sock)
 {
 	const struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	const uint32_t changes = atomic_load_explicit(&fork_shared->changes, memory_order_acquire);
@@ -138,36 +138,36 @@ void udp_fork_shared_follow_locked(struct udp_sock *sock)
 	if (atomic_load(&fork_shared->handed_over) && !sock->file.os_only) {
 		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
 	} else if (fd >= 0 && !sock->file.os_only) {
-		udp_options_follow(sock, fd, fork_shared);
-		udp_follow_shared_shutdown(sock, fork_shared);
-		udp_follow_shared_cork(sock, fork_shared);
-		if (!udp_is_deferred(sock))
-			udp_follow_shared_addresses(sock, fd);
+		udp_reread_all_options_from_kernel(sock, fd, fork_shared);
+		udp_apply_shutdown_of_forked_process(sock, fork_shared);
+		udp_apply_cork_of_forked_process(sock, fork_shared);
+		if (!udp_offload_is_deferred(sock))
+			udp_apply_addresses_of_forked_process(sock, fd);
 	}
 	/* Last: a child that is forked in between finds that it has to look. */
 	atomic_store_explicit(&sock->fork_shared_seen, changes, memory_order_release);
 }
 
-void udp_fork_shared_follow(struct udp_sock *sock)
+void udp_apply_changes_of_forked_processes(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow_locked(sock);
+		udp_apply_changes_of_forked_processes_locked(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
 /* A group's or a broadcast's flow is followed like the others, but what it brings is for any socket on that port. */
-bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
+bool udp_datagram_matches_shared_socket_names(struct udp_sock *sock, const struct udp_datagram *datagram)
 {
 	union vma_name name;
 	const int fd = vma_inet_shadow_fd(&sock->file, -1, &sock->lingering_fd);
 
 	udp_schedule_offload_of_inherited(sock);
-	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)
+	if (fd < 0 || vma_shadow_getsockname(fd, &name, NULL) != 0)
 		return true;
 	if (name.in.sin_port != datagram->dst_port_be)
 		return false;
-	if (vma_shadow_peer(fd, &name) != 0)
+	if (vma_shadow_getpeername(fd, &name) != 0)
 		return true;
 	return name.any.sa_family == AF_INET && name.in.sin_addr.s_addr == datagram->src &&
 	       name.in.sin_port == datagram->src_port_be;

@@ -42,7 +42,7 @@ struct udp_fork_shared_batch {
  * Inside, before a fork: every socket that has no such record yet gets one. Without memory it does not, and follows
  * nobody.
  */
-void udp_fork_shared_create(void);
+void udp_share_all_sockets_state_before_fork(void);
 /* Nobody sees the socket any more. */
 void udp_fork_shared_destroy(struct udp_sock *sock);
 
@@ -62,11 +62,11 @@ static inline bool udp_fork_shared_has_changed(const struct udp_sock *sock)
 }
 
 /* The others have changed something: the mirror is made anew. Inside; the first takes file.lock, the second has it. */
-void udp_fork_shared_follow(struct udp_sock *sock) __attribute__((cold));
-void udp_fork_shared_follow_locked(struct udp_sock *sock) __attribute__((cold));
+void udp_apply_changes_of_forked_processes(struct udp_sock *sock) __attribute__((cold));
+void udp_apply_changes_of_forked_processes_locked(struct udp_sock *sock) __attribute__((cold));
 
 /* file.lock. This process has changed something. Its own mirror is right, unless others have been here as well. */
-static inline void udp_fork_shared_publish(struct udp_sock *sock)
+static inline void udp_tell_forked_processes_of_change(struct udp_sock *sock)
 {
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	uint32_t seen;
@@ -79,16 +79,16 @@ static inline void udp_fork_shared_publish(struct udp_sock *sock)
 }
 
 /* A call of the control path: what it changes it changes on top of what others have. */
-static inline void udp_control_begin(struct udp_sock *sock)
+static inline void udp_lock_and_apply_changes_of_forked(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow_locked(sock);
+		udp_apply_changes_of_forked_processes_locked(sock);
 }
 
-static inline void udp_control_end(struct udp_sock *sock)
+static inline void udp_tell_forked_of_change_and_unlock(struct udp_sock *sock)
 {
-	udp_fork_shared_publish(sock);
+	udp_tell_forked_processes_of_change(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
@@ -96,6 +96,7 @@ static inline void udp_control_end(struct udp_sock *sock)
  * Sink: others have changed something that this process has not followed yet, as it may wait, or do something else.
  * Whether the kernel's socket, as it is now, gets this datagram. It is followed soon, by the internal thread.
  */
-bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *datagram) __attribute__((cold));
+bool udp_datagram_matches_shared_socket_names(struct udp_sock *sock, const struct udp_datagram *datagram)
+        __attribute__((cold));
 
 #endif

@@ -25,8 +25,8 @@ static inline uint16_t frame_udp_checksum(uint64_t sum)
  * UDP checksum is full, for the kernel at the other end of a veth verifies it; or what the NIC needs to finish it
  * (*seg_flags has VMA_NIC_SEG_CSUM then). Returns the frame's length.
  */
-static inline uint32_t frame_finish(const struct udp_dst *dst, uint8_t *frame, uint32_t payload_len, uint16_t id,
-                                    uint16_t *seg_flags)
+static inline uint32_t udp_frame_write_headers(const struct udp_dst *dst, uint8_t *frame, uint32_t payload_len,
+                                               uint16_t id, uint16_t *seg_flags)
 {
 	const uint32_t plain = VMA_PKT_ETH_HLEN + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
 	uint8_t *ip = frame + dst->ip_off, *udp = ip + VMA_PKT_IP4_HLEN;

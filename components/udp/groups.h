@@ -26,14 +26,14 @@ struct udp_groups {
  * file.lock. After a call that may have changed the membership in `group`: asks the kernel, on every interface, what it
  * is now. -ENOMEM: the mirror stays as it was.
  */
-int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group);
+int udp_reload_multicast_group_from_kernel(struct udp_sock *sock, int fd, uint32_t group);
 /* file.lock. IP_MULTICAST_ALL. */
-int udp_groups_set_all(struct udp_sock *sock, bool all);
+int udp_set_ip_multicast_all(struct udp_sock *sock, bool all);
 /* The socket ends. */
-void udp_groups_end(struct udp_sock *sock);
+void udp_drop_all_multicast_groups(struct udp_sock *sock);
 
 /* members.c: a socket of this process has joined the group on the interface. Known at once; leaving shows within a
  * tenth of a second. */
-void udp_local_members_add(uint32_t group, uint32_t ifindex);
+void udp_mcast_members_add_own_join(uint32_t group, uint32_t ifindex);
 
 #endif

@@ -19,7 +19,7 @@ static int udp_ioctl_next_len(struct udp_sock *sock, int fd, void *arg)
 {
 	int len, os_len = 0, rc;
 
-	vma_ring_ctxs_catch_up(udp_rings(&sock->file));
+	vma_ring_ctxs_catch_up(udp_socket_rings_mask(&sock->file));
 	len = udp_next_datagram_len(sock);
 	if (len < 0)
 		return vma_inet_os_ioctl(fd, FIONREAD, arg);
@@ -29,34 +29,34 @@ static int udp_ioctl_next_len(struct udp_sock *sock, int fd, void *arg)
 			return rc;
 		len = os_len > 0 ? os_len : len;
 	}
-	return vma_copy(arg, &len, sizeof(len));
+	return vma_memcpy_or_efault(arg, &len, sizeof(len));
 }
 
 /* Before the kernel is asked. */
-static int udp_check_async(bool on)
+static int udp_raise_exception_if_o_async(bool on)
 {
 	return on ? vma_engine_exception(EINVAL, "a UDP socket with O_ASYNC") : 0;
 }
 
-static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request, void *arg)
+static int udp_ioctl_nonblocking_or_async(struct udp_sock *sock, int fd, unsigned long request, void *arg)
 {
 	int on, rc = 0;
 
-	if (request == FIOASYNC && vma_copy(&on, arg, sizeof(on)) == 0)
-		rc = udp_check_async(on != 0);
+	if (request == FIOASYNC && vma_memcpy_or_efault(&on, arg, sizeof(on)) == 0)
+		rc = udp_raise_exception_if_o_async(on != 0);
 	if (rc < 0)
 		return rc;
-	udp_control_begin(sock);
+	udp_lock_and_apply_changes_of_forked(sock);
 	rc = vma_inet_os_ioctl(fd, request, arg);
-	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
+	if (rc == 0 && vma_memcpy_or_efault(&on, arg, sizeof(on)) == 0) {
 		if (request == FIONBIO) {
 			atomic_store(&sock->nonblocking, on != 0);
-			vma_inet_stats_nonblocking(sock->stats, on != 0);
+			vma_inet_stats_set_nonblocking(sock->stats, on != 0);
 		} else {
-			udp_set_async(sock, on != 0);
+			udp_set_o_async(sock, on != 0);
 		}
 	}
-	udp_control_end(sock);
+	udp_tell_forked_of_change_and_unlock(sock);
 	return rc;
 }
 
@@ -100,8 +100,8 @@ static int udp_ioctl_last_stamp(struct udp_sock *sock, int fd, unsigned long req
 	fine = (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
 	coarse = (struct timeval){.tv_sec = fine.tv_sec, .tv_usec = fine.tv_nsec / 1000};
 	if (request == SIOCGSTAMPNS_OLD || request == SIOCGSTAMPNS_NEW)
-		return vma_copy(arg, &fine, sizeof(fine));
-	return vma_copy(arg, &coarse, sizeof(coarse));
+		return vma_memcpy_or_efault(arg, &fine, sizeof(fine));
+	return vma_memcpy_or_efault(arg, &coarse, sizeof(coarse));
 }
 
 /*
@@ -109,7 +109,7 @@ static int udp_ioctl_last_stamp(struct udp_sock *sock, int fd, unsigned long req
  * refuses, for want of a driver that can or of a privilege, a program that wants stamps of received packets is told
  * that it has them.
  */
-static int hardware_stamps(int fd, unsigned long request, struct ifreq *arg)
+static int udp_ioctl_hw_timestamping(int fd, unsigned long request, struct ifreq *arg)
 {
 	struct hwtstamp_config wanted, given = {.tx_type = HWTSTAMP_TX_OFF, .rx_filter = HWTSTAMP_FILTER_ALL};
 	const int rc = vma_inet_os_ioctl(fd, request, arg);
@@ -117,8 +117,9 @@ static int hardware_stamps(int fd, unsigned long request, struct ifreq *arg)
 	struct ifreq req;
 	void *config;
 
-	if ((rc != -EOPNOTSUPP && rc != -EPERM) || engine == NULL || vma_copy(&req, arg, sizeof(req)) != 0 ||
-	    vma_copy(&wanted, config = req.ifr_data, sizeof(wanted)) != 0)
+	if ((rc != -EOPNOTSUPP && rc != -EPERM) || engine == NULL ||
+	    vma_memcpy_or_efault(&req, arg, sizeof(req)) != 0 ||
+	    vma_memcpy_or_efault(&wanted, config = req.ifr_data, sizeof(wanted)) != 0)
 		return rc;
 	if (request == SIOCSHWTSTAMP &&
 	    (wanted.flags != 0 || wanted.tx_type != HWTSTAMP_TX_OFF || wanted.rx_filter == HWTSTAMP_FILTER_NONE))
@@ -128,7 +129,7 @@ static int hardware_stamps(int fd, unsigned long request, struct ifreq *arg)
 		return rc;
 	if (!vma_device_has_hw_timestamps(engine, (uint32_t)req.ifr_ifindex))
 		return rc;
-	return vma_copy(config, &given, sizeof(given));
+	return vma_memcpy_or_efault(config, &given, sizeof(given));
 }
 
 int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
@@ -140,7 +141,7 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 		return udp_ioctl_next_len(sock, fd, arg);
 	case FIONBIO:
 	case FIOASYNC:
-		return set_nonblocking(sock, fd, request, arg);
+		return udp_ioctl_nonblocking_or_async(sock, fd, request, arg);
 	case SIOCGSTAMP_OLD:
 	case SIOCGSTAMP_NEW:
 	case SIOCGSTAMPNS_OLD:
@@ -148,7 +149,7 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 		return udp_ioctl_last_stamp(sock, fd, request, arg);
 	case SIOCSHWTSTAMP:
 	case SIOCGHWTSTAMP:
-		return hardware_stamps(fd, request, arg);
+		return udp_ioctl_hw_timestamping(fd, request, arg);
 	default:
 		return vma_inet_os_ioctl(fd, request, arg);
 	}
@@ -158,19 +159,19 @@ int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 {
 	struct udp_sock *sock = udp_sock(file);
 	long flags = (long)arg;
-	int rc = cmd == F_SETFL ? udp_check_async((flags & O_ASYNC) != 0) : 0;
+	int rc = cmd == F_SETFL ? udp_raise_exception_if_o_async((flags & O_ASYNC) != 0) : 0;
 
 	if (rc < 0)
 		return rc;
-	udp_control_begin(sock);
+	udp_lock_and_apply_changes_of_forked(sock);
 	rc = vma_os.fcntl(fd, cmd, arg);
 	if (rc < 0)
 		rc = -errno;
 	if (rc >= 0 && cmd == F_SETFL) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
-		vma_inet_stats_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
-		udp_set_async(sock, (flags & O_ASYNC) != 0);
-		udp_fork_shared_publish(sock);
+		vma_inet_stats_set_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
+		udp_set_o_async(sock, (flags & O_ASYNC) != 0);
+		udp_tell_forked_processes_of_change(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;

@@ -35,12 +35,12 @@ static _Atomic bool local_members_read_is_slow;
 
 /* ---- the set ---- */
 
-static uint64_t member_key_of(uint32_t group, uint32_t ifindex)
+static uint64_t mcast_member_key_of_group_and_ifindex(uint32_t group, uint32_t ifindex)
 {
 	return (uint64_t)group << 32 | ifindex;
 }
 
-static uint32_t member_place_of(const struct members *set, uint64_t key)
+static uint32_t mcast_members_set_slot_of_key(const struct members *set, uint64_t key)
 {
 	uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15ULL >> 32) & set->mask;
 
@@ -49,7 +49,7 @@ static uint32_t member_place_of(const struct members *set, uint64_t key)
 	return i;
 }
 
-static struct members *local_members_set_create(uint32_t n)
+static struct members *mcast_members_set_create(uint32_t n)
 {
 	uint32_t size = 16;
 	struct members *set;
@@ -62,38 +62,38 @@ static struct members *local_members_set_create(uint32_t n)
 	return set;
 }
 
-static void local_members_set_add(struct members *set, uint64_t key)
+static void mcast_members_set_add(struct members *set, uint64_t key)
 {
-	uint32_t i = member_place_of(set, key);
+	uint32_t i = mcast_members_set_slot_of_key(set, key);
 
 	set->n += set->key[i] == 0;
 	set->key[i] = key;
 }
 
-static struct members *local_members_set_grow(const struct members *old, uint32_t more)
+static struct members *mcast_members_set_copy_enlarged(const struct members *old, uint32_t more)
 {
-	struct members *set = local_members_set_create((old != NULL ? old->n : 0) + more);
+	struct members *set = mcast_members_set_create((old != NULL ? old->n : 0) + more);
 
 	for (uint32_t i = 0; set != NULL && old != NULL && i <= old->mask; i++) {
 		if (old->key[i] != 0)
-			local_members_set_add(set, old->key[i]);
+			mcast_members_set_add(set, old->key[i]);
 	}
 	return set;
 }
 
 /* Grows it if need be. False: no memory. */
-static bool local_members_set_put(struct members **set, uint64_t key)
+static bool mcast_members_set_add_growing_it(struct members **set, uint64_t key)
 {
 	struct members *larger;
 
 	if (2 * ((*set)->n + 1) > (*set)->mask + 1) {
-		larger = local_members_set_grow(*set, (*set)->n + 1);
+		larger = mcast_members_set_copy_enlarged(*set, (*set)->n + 1);
 		if (larger == NULL)
 			return false;
 		vma_free(*set);
 		*set = larger;
 	}
-	local_members_set_add(*set, key);
+	mcast_members_set_add(*set, key);
 	return true;
 }
 
@@ -104,12 +104,12 @@ static void local_members_set_free_retired(struct vma_retired *retired)
 _Static_assert(offsetof(struct members, retired) == 0, "set_end");
 
 /* With the lock. */
-static void local_members_publish(struct members *set)
+static void mcast_members_set_publish(struct members *set)
 {
 	struct members *old = atomic_exchange_explicit(&local_members_current_set, set, memory_order_acq_rel);
 
 	if (old != NULL)
-		vma_retire(&old->retired, local_members_set_free_retired);
+		vma_defer_free_until_no_readers(&old->retired, local_members_set_free_retired);
 }
 
 /* ---- reading ---- */
@@ -118,7 +118,7 @@ static void local_members_publish(struct members *set)
  * "2	eth0      :     2      V3" names an interface, lines that begin with white space its groups: the first number,
  * in hexadecimal, is the address as it lies in memory.
  */
-static bool local_members_parse_line(struct members **set, const char *line, uint32_t *ifindex)
+static bool mcast_members_parse_proc_igmp_line(struct members **set, const char *line, uint32_t *ifindex)
 {
 	uint32_t group;
 
@@ -129,7 +129,8 @@ static bool local_members_parse_line(struct members **set, const char *line, uin
 	if (line[0] != '\t' && line[0] != ' ')
 		return true; /* the heading */
 	group = (uint32_t)strtoul(line, NULL, 16);
-	return group == 0 || *ifindex == 0 || local_members_set_put(set, member_key_of(group, *ifindex));
+	return group == 0 || *ifindex == 0 ||
+	       mcast_members_set_add_growing_it(set, mcast_member_key_of_group_and_ifindex(group, *ifindex));
 }
 
 struct proc_line_reader {
@@ -139,7 +140,7 @@ struct proc_line_reader {
 	size_t len;
 };
 
-static bool reader_take_bytes(struct proc_line_reader *proc_line_reader, const char *bytes, size_t n)
+static bool proc_igmp_reader_parse_bytes(struct proc_line_reader *proc_line_reader, const char *bytes, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		if (bytes[i] != '\n') {
@@ -149,21 +150,21 @@ static bool reader_take_bytes(struct proc_line_reader *proc_line_reader, const c
 		}
 		proc_line_reader->line[proc_line_reader->len] = '\0';
 		proc_line_reader->len = 0;
-		if (!local_members_parse_line(&proc_line_reader->set, proc_line_reader->line,
-		                              &proc_line_reader->ifindex))
+		if (!mcast_members_parse_proc_igmp_line(&proc_line_reader->set, proc_line_reader->line,
+		                                        &proc_line_reader->ifindex))
 			return false;
 	}
 	return true;
 }
 
-struct members *udp_local_members_read(int fd)
+struct members *udp_mcast_members_read_proc_igmp(int fd)
 {
-	struct proc_line_reader proc_line_reader = {.set = local_members_set_create(16)};
+	struct proc_line_reader proc_line_reader = {.set = mcast_members_set_create(16)};
 	char bytes[4096];
 	ssize_t n = 0;
 
 	while (proc_line_reader.set != NULL && (n = syscall(SYS_read, fd, bytes, sizeof(bytes))) > 0) {
-		if (!reader_take_bytes(&proc_line_reader, bytes, (size_t)n))
+		if (!proc_igmp_reader_parse_bytes(&proc_line_reader, bytes, (size_t)n))
 			break;
 	}
 	if (n == 0 && proc_line_reader.set != NULL)
@@ -172,69 +173,69 @@ struct members *udp_local_members_read(int fd)
 	return NULL;
 }
 
-bool udp_local_members_has(const struct members *set, uint32_t group, uint32_t ifindex)
+bool udp_mcast_members_set_has(const struct members *set, uint32_t group, uint32_t ifindex)
 {
-	uint64_t key = member_key_of(group, ifindex);
+	uint64_t key = mcast_member_key_of_group_and_ifindex(group, ifindex);
 
-	return set->key[member_place_of(set, key)] == key;
+	return set->key[mcast_members_set_slot_of_key(set, key)] == key;
 }
 
 /* With the lock. Without /proc there is no set, and the kernel sends to groups. */
-static void local_members_reread(void)
+static void mcast_members_reread_proc_igmp(void)
 {
 	uint64_t start = vma_tsc();
 	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/net/igmp", O_RDONLY | O_CLOEXEC);
-	struct members *set = fd >= 0 ? udp_local_members_read(fd) : NULL;
+	struct members *set = fd >= 0 ? udp_mcast_members_read_proc_igmp(fd) : NULL;
 
 	if (fd >= 0)
 		syscall(SYS_close, fd);
-	local_members_publish(set);
+	mcast_members_set_publish(set);
 	atomic_store_explicit(&local_members_read_is_slow, vma_tsc() - start > vma_tsc_of_nsec(LONG_READING_NS),
 	                      memory_order_relaxed);
 	/* The start: what joined while it was read may be missing. */
 	atomic_store_explicit(&local_members_read_tsc, start, memory_order_release);
 }
 
-static void local_members_reread_task(struct vma_internal_task *task)
+static void mcast_members_reread_proc_igmp_task(struct vma_internal_task *task)
 {
 	(void)task;
 	pthread_mutex_lock(&lock);
-	local_members_reread();
+	mcast_members_reread_proc_igmp();
 	pthread_mutex_unlock(&lock);
 }
 
-static struct vma_internal_task task = {.run = local_members_reread_task};
+static struct vma_internal_task task = {.run = mcast_members_reread_proc_igmp_task};
 
 /*
  * The lock is held while /proc is read and the result is published. So a reading that does not show the membership yet
  * (the kernel had it before we are called) is published before this, which adds to it.
  */
-void udp_local_members_add(uint32_t group, uint32_t ifindex)
+void udp_mcast_members_add_own_join(uint32_t group, uint32_t ifindex)
 {
 	struct members *set, *old;
 
 	pthread_mutex_lock(&lock);
 	old = atomic_load_explicit(&local_members_current_set, memory_order_relaxed);
-	if (old != NULL && !udp_local_members_has(old, group, ifindex)) {
-		set = local_members_set_grow(old, 1);
+	if (old != NULL && !udp_mcast_members_set_has(old, group, ifindex)) {
+		set = mcast_members_set_copy_enlarged(old, 1);
 		if (set != NULL)
-			local_members_set_add(set, member_key_of(group, ifindex));
-		local_members_publish(set);
+			mcast_members_set_add(set, mcast_member_key_of_group_and_ifindex(group, ifindex));
+		mcast_members_set_publish(set);
 	}
 	pthread_mutex_unlock(&lock);
 }
 
 /* ---- the sender's question ---- */
 
-static bool local_members_has_in_current(uint32_t group, uint32_t ifindex)
+static bool mcast_members_current_set_has(uint32_t group, uint32_t ifindex)
 {
 	const struct members *set = atomic_load_explicit(&local_members_current_set, memory_order_acquire);
 
-	return set == NULL || udp_local_members_has(set, group, ifindex);
+	return set == NULL || udp_mcast_members_set_has(set, group, ifindex);
 }
 
 /* The set is old or missing: who sends now and then reads it himself, unless that takes long or somebody else does. */
-static bool __attribute__((cold, noinline)) local_members_has_after_reread(uint32_t group, uint32_t ifindex)
+static bool __attribute__((cold, noinline)) mcast_group_has_members_after_reread(uint32_t group, uint32_t ifindex)
 {
 	if (atomic_load_explicit(&local_members_read_is_slow, memory_order_relaxed)) {
 		vma_engine_post(&task);
@@ -242,9 +243,9 @@ static bool __attribute__((cold, noinline)) local_members_has_after_reread(uint3
 	}
 	if (pthread_mutex_trylock(&lock) != 0)
 		return true;
-	local_members_reread();
+	mcast_members_reread_proc_igmp();
 	pthread_mutex_unlock(&lock);
-	return local_members_has_in_current(group, ifindex);
+	return mcast_members_current_set_has(group, ifindex);
 }
 
 bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
@@ -253,7 +254,7 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 	uint64_t asked;
 
 	if (__builtin_expect(read == 0 || now - read > vma_tsc_of_nsec(TOO_OLD_NS), 0))
-		return local_members_has_after_reread(group, ifindex);
+		return mcast_group_has_members_after_reread(group, ifindex);
 	if (__builtin_expect(now - read > vma_tsc_of_nsec(REFRESH_NS), 0)) {
 		asked = atomic_load_explicit(&local_members_asked_tsc, memory_order_relaxed);
 		if (asked != read) {
@@ -261,16 +262,16 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 			vma_engine_post(&task);
 		}
 	}
-	return local_members_has_in_current(group, ifindex);
+	return mcast_members_current_set_has(group, ifindex);
 }
 
 /* ---- fork ---- */
 
 /* The set stays: it is the same host. A thread of the parent may have held the lock. */
-__attribute__((cold)) void udp_local_members_forked(void)
+__attribute__((cold)) void udp_mcast_members_reset_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	atomic_store(&local_members_read_tsc, 0);
 	atomic_store(&local_members_asked_tsc, 0);
-	task = (struct vma_internal_task){.run = local_members_reread_task};
+	task = (struct vma_internal_task){.run = mcast_members_reread_proc_igmp_task};
 }

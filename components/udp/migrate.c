@@ -41,7 +41,8 @@
 static bool udp_sock_may_migrate(const struct udp_sock *sock)
 {
 	return !sock->file.os_only && !vma_file_has_ring_request(&sock->file) && !vma_file_has_ended(&sock->file) &&
-	       !atomic_load(&sock->inherited) && udp_fork_shared(sock) == NULL && !sock->left && !udp_is_deferred(sock);
+	       !atomic_load(&sock->inherited) && udp_fork_shared(sock) == NULL && !sock->left &&
+	       !udp_offload_is_deferred(sock);
 }
 
 /* ---- receiving ---- */
@@ -59,7 +60,7 @@ static bool flows_have_no_other_members(const struct udp_flows *flows)
 }
 
 /* 1: it has moved; 0: it is on that place's ring already. */
-static int member_move_to(struct udp_member *member, struct vma_ring_requester where)
+static int udp_member_move_to_ring_of(struct udp_member *member, struct vma_ring_requester where)
 {
 	struct udp_flows *flows = member->flows;
 	struct udp_attachment *from = member->at, *to;
@@ -71,10 +72,10 @@ static int member_move_to(struct udp_member *member, struct vma_ring_requester w
 	if (rc < 0)
 		return rc;
 	if (ring_ctx != member->endpoint->ring_ctx) {
-		to = udp_attachment_get(flows, ring_ctx, member->ifindex);
-		rc = to != NULL ? udp_member_move(member, ring_ctx, to) : -ENOMEM;
+		to = udp_attachment_find_or_create(flows, ring_ctx, member->ifindex);
+		rc = to != NULL ? udp_member_move_flow_to_other_ring(member, ring_ctx, to) : -ENOMEM;
 		if (rc == 0 && from->flows == 0)
-			udp_attachment_leave(flows, from);
+			udp_attachment_mark_left(flows, from);
 		if (rc == 0)
 			rc = 1;
 	}
@@ -83,26 +84,26 @@ static int member_move_to(struct udp_member *member, struct vma_ring_requester w
 }
 
 /* The lock of flows.c. How many have moved; why the first that could not has not. */
-static int flows_move_to(struct udp_flows *flows, const struct vma_ring_requester *where)
+static int udp_flows_move_to_rings_of(struct udp_flows *flows, const struct vma_ring_requester *where)
 {
 	struct udp_member *next;
 	int moved = 0, rc = 0;
 
 	for (struct udp_member *m = flows->members; m != NULL && rc >= 0; m = next) {
 		next = m->next; /* m's place in the list is another's then */
-		rc = member_move_to(m, *where);
+		rc = udp_member_move_to_ring_of(m, *where);
 		moved += rc > 0;
 	}
 	return moved != 0 ? moved : rc;
 }
 
-static void rx_migrate(struct udp_sock *sock, uint64_t place)
+static void udp_migrate_rx_flows_to_place(struct udp_sock *sock, uint64_t place)
 {
 	const struct vma_ring_requester where = vma_migration_where(&sock->rx_migration, place, sock->file.id);
 	int rc;
 
 	udp_flows_lock();
-	rc = flows_have_no_other_members(sock->flows) ? flows_move_to(sock->flows, &where) : 0;
+	rc = flows_have_no_other_members(sock->flows) ? udp_flows_move_to_rings_of(sock->flows, &where) : 0;
 	if (rc >= 0)
 		vma_file_record_ring_move(&sock->file, &where); /* flows that it gets later go there, too */
 	udp_attachments_publish(sock->flows, false);
@@ -121,13 +122,13 @@ static void __attribute__((cold, noinline)) rx_migrate_to_changed_place(struct u
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (sock->flows != NULL && udp_sock_may_migrate(sock))
-		rx_migrate(sock, vma_migration_place(&sock->rx_migration));
+		udp_migrate_rx_flows_to_place(sock, vma_migration_place(&sock->rx_migration));
 	pthread_mutex_unlock(&sock->file.lock);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 }
 
 /* What the old rings had is read: the socket lets go of them. */
-static void __attribute__((cold, noinline)) rx_drop_left_attachments(struct udp_sock *sock)
+static void __attribute__((cold, noinline)) udp_rx_drop_drained_old_queues(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (sock->flows != NULL && !vma_file_has_ended(&sock->file)) {
@@ -136,7 +137,7 @@ static void __attribute__((cold, noinline)) rx_drop_left_attachments(struct udp_
 		udp_flows_unlock();
 	}
 	pthread_mutex_unlock(&sock->file.lock);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 }
 
 static bool udp_old_queues_are_drained(const struct udp_sock *sock)
@@ -146,24 +147,24 @@ static bool udp_old_queues_are_drained(const struct udp_sock *sock)
 	return all != NULL && all->left != 0 && udp_attachment_is_empty(all->at[0]);
 }
 
-static inline void udp_rx_migration_count(struct udp_sock *sock)
+static inline void udp_rx_count_and_migrate_if_due(struct udp_sock *sock)
 {
 	if (__builtin_expect(vma_migration_count(&sock->rx_migration), 0))
 		rx_migrate_to_changed_place(sock);
 	if (__builtin_expect(udp_old_queues_are_drained(sock), 0))
-		rx_drop_left_attachments(sock);
+		udp_rx_drop_drained_old_queues(sock);
 }
 
-ssize_t udp_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+ssize_t udp_recvmsg_and_count_migration(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	udp_rx_migration_count(udp_sock(file));
+	udp_rx_count_and_migrate_if_due(udp_sock(file));
 	return udp_recvmsg(file, fd, msg, flags);
 }
 
-ssize_t udp_recvmsg_migrating_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+ssize_t udp_recvmsg_draining_and_count_migration(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	udp_rx_migration_count(udp_sock(file));
-	return udp_recvmsg_draining(file, fd, msg, flags);
+	udp_rx_count_and_migrate_if_due(udp_sock(file));
+	return udp_recvmsg_after_periodic_ring_drain(file, fd, msg, flags);
 }
 
 /* ---- sending ---- */
@@ -183,8 +184,8 @@ static void tx_ring_ctxs_end(struct vma_retired *retired)
 _Static_assert(offsetof(struct udp_tx_ring_ctxs, retired) == 0, "tx_ring_ctxs_end");
 
 /* dst_lock. In *now the ring contexts of that place, each held. How many are others than in `old`, or -errno. */
-static int tx_ring_ctxs_at(const struct udp_tx_ring_ctxs *old, const struct vma_ring_requester *where,
-                           struct udp_tx_ring_ctxs *now)
+static int tx_ring_ctxs_get_for_place(const struct udp_tx_ring_ctxs *old, const struct vma_ring_requester *where,
+                                      struct udp_tx_ring_ctxs *now)
 {
 	int rc = 0, others = 0;
 
@@ -223,11 +224,11 @@ static void tx_ring_ctxs_replace(struct udp_sock *sock, struct udp_tx_ring_ctxs 
 	}
 	atomic_store_explicit(&sock->ring_ctxs, now, memory_order_release);
 	udp_dst_rebuild_all(sock, vma_engine());
-	vma_retire(&old->retired, tx_ring_ctxs_end);
+	vma_defer_free_until_no_readers(&old->retired, tx_ring_ctxs_end);
 }
 
 /* dst_lock. 1: it has moved; 0: it is there; -EAGAIN: others keep the old ring busy. */
-static int tx_migrate(struct udp_sock *sock, uint64_t place)
+static int udp_tx_migrate_to_place(struct udp_sock *sock, uint64_t place)
 {
 	const struct vma_ring_requester where = vma_migration_where(&sock->tx_migration, place, sock->file.id);
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *now;
@@ -238,7 +239,7 @@ static int tx_migrate(struct udp_sock *sock, uint64_t place)
 	now = vma_alloc(sizeof(*now) + old->n * sizeof(now->at[0]));
 	if (now == NULL)
 		return -ENOMEM;
-	rc = tx_ring_ctxs_at(old, &where, now);
+	rc = tx_ring_ctxs_get_for_place(old, &where, now);
 	if (rc > 0 && !tx_drain_old_rings(old, now))
 		rc = -EAGAIN;
 	if (rc > 0) {
@@ -259,7 +260,7 @@ static void __attribute__((cold, noinline)) tx_migrate_to_changed_place(struct u
 	pthread_mutex_lock(&sock->file.lock);
 	if (udp_sock_may_migrate(sock)) {
 		pthread_mutex_lock(&sock->dst_lock);
-		rc = tx_migrate(sock, place);
+		rc = udp_tx_migrate_to_place(sock, place);
 		pthread_mutex_unlock(&sock->dst_lock);
 	}
 	if (rc != 0 && sock->stats != NULL)
@@ -267,10 +268,10 @@ static void __attribute__((cold, noinline)) tx_migrate_to_changed_place(struct u
 	if (rc >= 0)
 		vma_migration_set_home(&sock->tx_migration, place);
 	pthread_mutex_unlock(&sock->file.lock);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 }
 
-ssize_t udp_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
+ssize_t udp_sendmsg_and_count_migration(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	struct udp_sock *sock = udp_sock(file);
 

@@ -22,7 +22,7 @@ struct groups_draft {
 	uint32_t n_sources, sources_capacity;
 };
 
-static void *array_realloc_if_full(void *old, size_t used, uint32_t *capacity, size_t size)
+static void *array_realloc_to_double_capacity(void *old, size_t used, uint32_t *capacity, size_t size)
 {
 	uint32_t more = *capacity * 2 + 8;
 	void *larger = vma_alloc(more * size);
@@ -41,8 +41,8 @@ static int groups_draft_add_membership(struct groups_draft *groups_draft, uint32
                                        bool exclude)
 {
 	if (groups_draft->n == groups_draft->capacity) {
-		void *larger = array_realloc_if_full(groups_draft->at, groups_draft->n, &groups_draft->capacity,
-		                                     sizeof(groups_draft->at[0]));
+		void *larger = array_realloc_to_double_capacity(groups_draft->at, groups_draft->n,
+		                                                &groups_draft->capacity, sizeof(groups_draft->at[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
@@ -56,8 +56,9 @@ static int groups_draft_add_membership(struct groups_draft *groups_draft, uint32
 static int groups_draft_add_source(struct groups_draft *groups_draft, uint32_t source)
 {
 	if (groups_draft->n_sources == groups_draft->sources_capacity) {
-		void *larger = array_realloc_if_full(groups_draft->sources, groups_draft->n_sources,
-		                                     &groups_draft->sources_capacity, sizeof(groups_draft->sources[0]));
+		void *larger = array_realloc_to_double_capacity(groups_draft->sources, groups_draft->n_sources,
+		                                                &groups_draft->sources_capacity,
+		                                                sizeof(groups_draft->sources[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
@@ -91,7 +92,7 @@ static void groups_draft_free(struct groups_draft *groups_draft)
 	vma_free(groups_draft->sources);
 }
 
-static struct udp_groups *groups_create_from_draft(const struct groups_draft *groups_draft, bool all)
+static struct udp_groups *multicast_groups_from_draft(const struct groups_draft *groups_draft, bool all)
 {
 	size_t head = sizeof(struct udp_groups) + groups_draft->n * sizeof(struct udp_membership);
 	struct udp_groups *groups = vma_alloc(head + groups_draft->n_sources * sizeof(uint32_t));
@@ -119,7 +120,7 @@ static void groups_free_retired(struct vma_retired *retired)
 _Static_assert(offsetof(struct udp_groups, retired) == 0, "groups_end");
 
 /* Each once, though it may have been joined on several interfaces. */
-static void describe_groups(struct vma_stats_socket *stats, const struct udp_groups *groups)
+static void stats_set_multicast_groups(struct vma_stats_socket *stats, const struct udp_groups *groups)
 {
 	_Atomic uint64_t *to = &stats->group_0;
 	unsigned n = 0;
@@ -135,15 +136,15 @@ static void describe_groups(struct vma_stats_socket *stats, const struct udp_gro
 	vma_stats_set(&stats->groups, n);
 }
 
-static void groups_publish(struct udp_sock *sock, struct udp_groups *groups)
+static void udp_replace_multicast_groups(struct udp_sock *sock, struct udp_groups *groups)
 {
 	struct udp_groups *old = atomic_exchange_explicit(&sock->groups, groups, memory_order_acq_rel);
 
 	if (sock->stats != NULL)
-		describe_groups(sock->stats, groups);
+		stats_set_multicast_groups(sock->stats, groups);
 
 	if (old != NULL)
-		vma_retire(&old->retired, groups_free_retired);
+		vma_defer_free_until_no_readers(&old->retired, groups_free_retired);
 }
 
 /* ---- the kernel's answer ---- */
@@ -190,7 +191,7 @@ static int groups_draft_add_from_kernel(struct groups_draft *groups_draft, int f
 	}
 }
 
-static struct vma_net_link *net_links_alloc(struct vma_net *net, uint32_t *n)
+static struct vma_net_link *alloc_list_of_net_links(struct vma_net *net, uint32_t *n)
 {
 	uint32_t capacity = 16;
 
@@ -209,7 +210,7 @@ static struct vma_net_link *net_links_alloc(struct vma_net *net, uint32_t *n)
 	}
 }
 
-static int groups_draft_add_group(struct groups_draft *groups_draft, int fd, uint32_t group)
+static int multicast_draft_add_group_on_all_links(struct groups_draft *groups_draft, int fd, uint32_t group)
 {
 	struct vma_engine *engine = vma_engine();
 	struct vma_net_link *links;
@@ -218,7 +219,7 @@ static int groups_draft_add_group(struct groups_draft *groups_draft, int fd, uin
 
 	if (engine == NULL)
 		return 0;
-	links = net_links_alloc(engine->net, &n);
+	links = alloc_list_of_net_links(engine->net, &n);
 	if (links == NULL)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n && rc == 0; i++)
@@ -227,15 +228,15 @@ static int groups_draft_add_group(struct groups_draft *groups_draft, int fd, uin
 	return rc;
 }
 
-static void add_local_members(const struct udp_groups *groups, uint32_t group)
+static void register_local_members_of_multicast_group(const struct udp_groups *groups, uint32_t group)
 {
 	for (uint32_t i = 0; i < groups->n; i++) {
 		if (groups->at[i].group == group)
-			udp_local_members_add(group, groups->at[i].ifindex);
+			udp_mcast_members_add_own_join(group, groups->at[i].ifindex);
 	}
 }
 
-int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
+int udp_reload_multicast_group_from_kernel(struct udp_sock *sock, int fd, uint32_t group)
 {
 	const struct udp_groups *old = atomic_load_explicit(&sock->groups, memory_order_relaxed);
 	struct udp_groups *groups;
@@ -243,35 +244,35 @@ int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
 	int rc = groups_draft_copy_other_groups(&groups_draft, old, group);
 
 	if (rc == 0)
-		rc = groups_draft_add_group(&groups_draft, fd, group);
-	groups = rc == 0 ? groups_create_from_draft(&groups_draft, sock->mc_all) : NULL;
+		rc = multicast_draft_add_group_on_all_links(&groups_draft, fd, group);
+	groups = rc == 0 ? multicast_groups_from_draft(&groups_draft, sock->mc_all) : NULL;
 	groups_draft_free(&groups_draft);
 	if (groups == NULL)
 		return -ENOMEM;
-	groups_publish(sock, groups);
-	add_local_members(groups, group);
+	udp_replace_multicast_groups(sock, groups);
+	register_local_members_of_multicast_group(groups, group);
 	return 0;
 }
 
-int udp_groups_set_all(struct udp_sock *sock, bool all)
+int udp_set_ip_multicast_all(struct udp_sock *sock, bool all)
 {
 	struct groups_draft groups_draft = {0};
 	/* 0.0.0.0 is no group, so nothing is left out. */
 	int rc = groups_draft_copy_other_groups(&groups_draft,
 	                                        atomic_load_explicit(&sock->groups, memory_order_relaxed), INADDR_ANY);
-	struct udp_groups *groups = rc == 0 ? groups_create_from_draft(&groups_draft, all) : NULL;
+	struct udp_groups *groups = rc == 0 ? multicast_groups_from_draft(&groups_draft, all) : NULL;
 
 	groups_draft_free(&groups_draft);
 	if (groups == NULL)
 		return -ENOMEM;
 	sock->mc_all = all;
-	groups_publish(sock, groups);
+	udp_replace_multicast_groups(sock, groups);
 	return 0;
 }
 
-void udp_groups_end(struct udp_sock *sock)
+void udp_drop_all_multicast_groups(struct udp_sock *sock)
 {
-	groups_publish(sock, NULL);
+	udp_replace_multicast_groups(sock, NULL);
 }
 
 /* ---- the sink's question ---- */
@@ -286,7 +287,7 @@ static bool membership_accepts_source(const struct udp_membership *membership, u
 }
 
 /* As the kernel's ip_mc_sf_allow. */
-bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex)
+bool udp_multicast_filter_accepts_source(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex)
 {
 	const struct udp_groups *groups = atomic_load_explicit(&sock->groups, memory_order_acquire);
 

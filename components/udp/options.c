@@ -33,9 +33,9 @@
 #include "groups.h"
 #include "fork_shared.h"
 
-static bool get_bool(int fd, int level, int name)
+static bool getsockopt_bool(int fd, int level, int name)
 {
-	return vma_sock_get_int(fd, level, name, 0) != 0;
+	return vma_os_getsockopt_int_or(fd, level, name, 0) != 0;
 }
 
 /* ---- what only the kernel serves ---- */
@@ -100,7 +100,7 @@ static const struct kernel_option kernel_options[] = {
 enum { KERNEL_OPTIONS = sizeof(kernel_options) / sizeof(kernel_options[0]) };
 #define BIT(n) (1ULL << (n))
 
-static const struct kernel_option *kernel_option(int level, int name)
+static const struct kernel_option *find_kernel_only_option(int level, int name)
 {
 	for (unsigned i = 0; i < KERNEL_OPTIONS; i++) {
 		if (kernel_options[i].level == level && kernel_options[i].name == name)
@@ -109,7 +109,7 @@ static const struct kernel_option *kernel_option(int level, int name)
 	return NULL;
 }
 
-static uint64_t kernel_option_bits_of_side(enum side side)
+static uint64_t kernel_option_bits_of_rx_or_tx(enum side side)
 {
 	uint64_t bits = side == RECEIVES ? BIT(BIT_ASYNC) : BIT(BIT_TX_STAMPS);
 
@@ -122,10 +122,10 @@ static uint64_t kernel_option_bits_of_side(enum side side)
 
 bool udp_receives_by_os(const struct udp_sock *sock)
 {
-	return sock->os_options != 0 && (sock->os_options & kernel_option_bits_of_side(RECEIVES)) != 0;
+	return sock->os_options != 0 && (sock->os_options & kernel_option_bits_of_rx_or_tx(RECEIVES)) != 0;
 }
 
-const char *udp_os_option(struct vma_file *file)
+const char *udp_get_name_of_kernel_only_option(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
 	uint64_t set;
@@ -141,18 +141,18 @@ const char *udp_os_option(struct vma_file *file)
 	return set & BIT(BIT_ASYNC) ? "O_ASYNC" : NULL;
 }
 
-static void set_os_options(struct udp_sock *sock, uint64_t options)
+static void udp_set_kernel_only_options(struct udp_sock *sock, uint64_t options)
 {
 	if (sock->os_options == options)
 		return;
 	sock->os_options = options;
 	udp_flows_update(sock);
-	atomic_store(&sock->os_send, (sock->os_options & kernel_option_bits_of_side(SENDS)) != 0);
-	udp_dst_reset(sock);
+	atomic_store(&sock->os_send, (sock->os_options & kernel_option_bits_of_rx_or_tx(SENDS)) != 0);
+	udp_dst_rebuild_after_change(sock);
 	vma_file_ready(&sock->file, EPOLLOUT); /* whether there is room is perhaps the shadow's to say now */
 }
 
-static void udp_set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
+static void udp_set_kernel_only_option_bit(struct udp_sock *sock, unsigned bit, bool on)
 {
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
@@ -160,16 +160,16 @@ static void udp_set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
 		atomic_fetch_or(&fork_shared->os_options, BIT(bit));
 	else if (fork_shared != NULL)
 		atomic_fetch_and(&fork_shared->os_options, ~BIT(bit));
-	set_os_options(sock, on ? sock->os_options | BIT(bit) : sock->os_options & ~BIT(bit));
+	udp_set_kernel_only_options(sock, on ? sock->os_options | BIT(bit) : sock->os_options & ~BIT(bit));
 }
 
-void udp_set_async(struct udp_sock *sock, bool on)
+void udp_set_o_async(struct udp_sock *sock, bool on)
 {
-	udp_set_os_bit(sock, BIT_ASYNC, on);
+	udp_set_kernel_only_option_bit(sock, BIT_ASYNC, on);
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
-static int udp_check_os_option(const struct kernel_option *option, const void *value, socklen_t len)
+static int udp_check_kernel_only_option_is_allowed(const struct kernel_option *option, const void *value, socklen_t len)
 {
 	if (!vma_inet_option_enables(option->level, option->enabled_by, value, len))
 		return 0;
@@ -199,20 +199,20 @@ static void mirror_timestamp_options(struct udp_sock *sock, int fd)
 	const uint32_t wanted = UDP_RX_OPT_STAMPS | UDP_RX_OPT_HW_STAMP;
 	struct vma_engine *engine = vma_engine();
 	const unsigned sent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SCHED;
-	unsigned flags = (unsigned)vma_sock_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
-	unsigned flags_new = (unsigned)vma_sock_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
-	bool fine_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW);
-	bool coarse_new = !fine_new && get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW); /* which tells of either */
+	unsigned flags = (unsigned)vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	unsigned flags_new = (unsigned)vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
+	bool fine_new = getsockopt_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW);
+	bool coarse_new = !fine_new && getsockopt_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW); /* which tells of either */
 
-	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMP, coarse_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_OLD));
-	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMPNS, fine_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD));
+	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMP, coarse_new || getsockopt_bool(fd, SOL_SOCKET, SO_TIMESTAMP_OLD));
+	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMPNS, fine_new || getsockopt_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD));
 	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMPING, ((flags | flags_new) & served) == served);
 	set_rx_opt(sock, UDP_RX_OPT_STAMP_NEW, coarse_new || fine_new || flags_new != 0);
 	set_rx_opt(sock, UDP_RX_OPT_HW_STAMP, ((flags | flags_new) & hardware) != 0);
 	set_rx_opt(sock, UDP_RX_OPT_STAMP_PKTINFO, ((flags | flags_new) & SOF_TIMESTAMPING_OPT_PKTINFO) != 0);
 	if (engine != NULL && atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) & wanted)
 		vma_devices_enable_hw_timestamps(engine);
-	udp_set_os_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
+	udp_set_kernel_only_option_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
 }
 
 static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
@@ -230,24 +230,24 @@ static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 
 static void mirror_bound_device_option(struct udp_sock *sock, int fd)
 {
-	const uint32_t ifindex = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+	const uint32_t ifindex = (uint32_t)vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
 
 	if (ifindex == sock->bound_ifindex)
 		return;
 	sock->bound_ifindex = ifindex;
 	udp_flows_update(sock);
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 }
 
 static void mirror_mark_option(struct udp_sock *sock, int fd)
 {
-	const uint32_t mark = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_MARK, 0);
+	const uint32_t mark = (uint32_t)vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_MARK, 0);
 
 	if (mark == sock->mark)
 		return;
 	sock->mark = mark;
 	udp_flows_update(sock);
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 }
 
 /* All ones of either width: no limit. */
@@ -260,7 +260,7 @@ static void mirror_pacing_rate_option(struct udp_sock *sock, int fd)
 		return;
 	if (len == sizeof(uint32_t))
 		rate = (uint32_t)rate == UINT32_MAX ? UINT64_MAX : (uint32_t)rate;
-	udp_dst_pace(sock, rate == UINT64_MAX ? 0 : rate);
+	udp_set_pacing_rate(sock, rate == UINT64_MAX ? 0 : rate);
 }
 
 /* The kernel does not tell a time that is negative from none. */
@@ -283,12 +283,12 @@ static bool update_bool_field(bool *field, bool value)
 	return before != value;
 }
 
-static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const void *value)
+static void udp_mirror_socket_level_option(struct udp_sock *sock, int fd, int name, const void *value)
 {
 	switch (name) {
 	case SO_RCVBUF:
 	case SO_RCVBUFFORCE:
-		set_rcvbuf(sock, vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992));
+		set_rcvbuf(sock, vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_RCVBUF, 212992));
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
@@ -307,22 +307,22 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 		mirror_timestamp_options(sock, fd);
 		break;
 	case SO_RXQ_OVFL:
-		set_rx_opt(sock, UDP_RX_OPT_RXQ_OVFL, get_bool(fd, SOL_SOCKET, name));
+		set_rx_opt(sock, UDP_RX_OPT_RXQ_OVFL, getsockopt_bool(fd, SOL_SOCKET, name));
 		break;
 	case SO_BINDTODEVICE:
 	case SO_BINDTOIFINDEX:
 		mirror_bound_device_option(sock, fd);
 		break;
 	case SO_REUSEADDR:
-		sock->reuse_addr = get_bool(fd, SOL_SOCKET, name);
+		sock->reuse_addr = getsockopt_bool(fd, SOL_SOCKET, name);
 		break;
 	case SO_REUSEPORT:
-		if (update_bool_field(&sock->reuse_port, get_bool(fd, SOL_SOCKET, name)))
+		if (update_bool_field(&sock->reuse_port, getsockopt_bool(fd, SOL_SOCKET, name)))
 			udp_flows_update(sock);
 		break;
 	case SO_BROADCAST:
-		if (update_bool_field(&sock->broadcast, get_bool(fd, SOL_SOCKET, name)))
-			udp_dst_reset(sock);
+		if (update_bool_field(&sock->broadcast, getsockopt_bool(fd, SOL_SOCKET, name)))
+			udp_dst_rebuild_after_change(sock);
 		break;
 	case SO_MARK:
 		mirror_mark_option(sock, fd);
@@ -337,7 +337,7 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 
 /* ---- IPPROTO_IP ---- */
 
-static void wait_after_join(struct vma_file *file)
+static void sleep_after_multicast_join(struct vma_file *file)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct vma_thread *self = vma_thread_self();
@@ -355,14 +355,14 @@ static void wait_after_join(struct vma_file *file)
 	vma_file_put(file);
 }
 
-static bool is_join(int name)
+static bool is_multicast_join_option(int name)
 {
 	return name == IP_ADD_MEMBERSHIP || name == IP_ADD_SOURCE_MEMBERSHIP || name == MCAST_JOIN_GROUP ||
 	       name == MCAST_JOIN_SOURCE_GROUP;
 }
 
 /* Where the option's value has the group; -1: it is none of the memberships. */
-static int group_offset(int name)
+static int group_offset_in_membership_option(int name)
 {
 	switch (name) {
 	case IP_ADD_MEMBERSHIP:
@@ -391,19 +391,19 @@ static int group_offset(int name)
 /* Also after a refusal: some have joined before they fail. */
 static void mirror_group_membership_option(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
 {
-	int offset = group_offset(name);
+	int offset = group_offset_in_membership_option(name);
 	uint32_t group;
 
 	if (len < (socklen_t)offset + sizeof(group) ||
-	    vma_copy(&group, (const void *)((uintptr_t)value + (uintptr_t)offset), sizeof(group)) != 0 ||
+	    vma_memcpy_or_efault(&group, (const void *)((uintptr_t)value + (uintptr_t)offset), sizeof(group)) != 0 ||
 	    !IN_MULTICAST(ntohl(group)))
 		return;
-	if (udp_groups_refresh(sock, fd, group) != 0)
+	if (udp_reload_multicast_group_from_kernel(sock, fd, group) != 0)
 		vma_log_once(VMA_LOG_ERROR, "no memory to note what a socket has joined");
 	udp_flows_update(sock);
 }
 
-static uint32_t address_interface_of(uint32_t address)
+static uint32_t ifindex_of_local_address(uint32_t address)
 {
 	struct vma_net_addr addrs[64];
 	struct vma_engine *engine = vma_engine();
@@ -423,7 +423,7 @@ static void set_mc_interface(struct udp_sock *sock, uint32_t ifindex, struct in_
 	sock->mc_ifindex = ifindex;
 	sock->mc_source = source;
 	udp_flows_update(sock);
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 }
 
 /* The kernel has checked it; it tells the address only. The shorter forms begin alike. */
@@ -439,11 +439,12 @@ static void mirror_multicast_interface_option(struct udp_sock *sock, const void 
 		len = sizeof(struct ip_mreq);
 	else
 		len = sizeof(struct in_addr);
-	if (vma_copy(len == sizeof(struct in_addr) ? (void *)&request.imr_address : (void *)&request, value, len) != 0)
+	if (vma_memcpy_or_efault(len == sizeof(struct in_addr) ? (void *)&request.imr_address : (void *)&request, value,
+	                         len) != 0)
 		return;
 	ifindex = (uint32_t)request.imr_ifindex;
 	if (ifindex == 0)
-		ifindex = address_interface_of(request.imr_address.s_addr);
+		ifindex = ifindex_of_local_address(request.imr_address.s_addr);
 	if (fork_shared != NULL)
 		atomic_store(&fork_shared->mc_ifindex, ifindex);
 	set_mc_interface(sock, ifindex, request.imr_address);
@@ -451,9 +452,9 @@ static void mirror_multicast_interface_option(struct udp_sock *sock, const void 
 
 static void mirror_multicast_all_option(struct udp_sock *sock, int fd)
 {
-	const bool all = vma_sock_get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
+	const bool all = vma_os_getsockopt_int_or(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
 
-	if (all != sock->mc_all && udp_groups_set_all(sock, all) == 0)
+	if (all != sock->mc_all && udp_set_ip_multicast_all(sock, all) == 0)
 		udp_flows_update(sock);
 }
 
@@ -465,7 +466,7 @@ static bool update_byte_field(uint8_t *field, int value)
 	return before != (uint8_t)value;
 }
 
-static bool put_pmtu_discover(struct udp_sock *sock, int value)
+static bool update_pmtu_discover_field(struct udp_sock *sock, int value)
 {
 	const int before = sock->pmtu_discover;
 
@@ -474,17 +475,17 @@ static bool put_pmtu_discover(struct udp_sock *sock, int value)
 }
 
 /* Of IPv4 groups, too, an AF_INET6 socket's option is the one of IPv6 (the kernel's sk_mc_loop). */
-static bool mc_loop_now(const struct udp_sock *sock, int fd)
+static bool get_multicast_loop_from_kernel(const struct udp_sock *sock, int fd)
 {
 	if (sock->file.family == AF_INET6)
-		return vma_sock_get_int(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
-	return vma_sock_get_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
+		return vma_os_getsockopt_int_or(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
+	return vma_os_getsockopt_int_or(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
 }
 
 /* What each datagram's header gets. */
 static void mirror_ip_header_option(struct udp_sock *sock, int fd, int name)
 {
-	const int value = vma_sock_get_int(fd, IPPROTO_IP, name, 0);
+	const int value = vma_os_getsockopt_int_or(fd, IPPROTO_IP, name, 0);
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	bool changed;
 
@@ -501,33 +502,33 @@ static void mirror_ip_header_option(struct udp_sock *sock, int fd, int name)
 		changed = update_byte_field(&sock->mc_ttl, value);
 		break;
 	case IP_MULTICAST_LOOP:
-		changed = update_bool_field(&sock->mc_loop, mc_loop_now(sock, fd));
+		changed = update_bool_field(&sock->mc_loop, get_multicast_loop_from_kernel(sock, fd));
 		break;
 	default:
-		changed = put_pmtu_discover(sock, value);
+		changed = update_pmtu_discover_field(sock, value);
 		break;
 	}
 	if (changed)
-		udp_dst_reset(sock);
+		udp_dst_rebuild_after_change(sock);
 }
 
 static void mirror_ip_option(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
 {
 	switch (name) {
 	case IP_PKTINFO:
-		set_rx_opt(sock, UDP_RX_OPT_PKTINFO, get_bool(fd, IPPROTO_IP, name));
+		set_rx_opt(sock, UDP_RX_OPT_PKTINFO, getsockopt_bool(fd, IPPROTO_IP, name));
 		break;
 	case IP_RECVTTL:
-		set_rx_opt(sock, UDP_RX_OPT_RECVTTL, get_bool(fd, IPPROTO_IP, name));
+		set_rx_opt(sock, UDP_RX_OPT_RECVTTL, getsockopt_bool(fd, IPPROTO_IP, name));
 		break;
 	case IP_RECVTOS:
-		set_rx_opt(sock, UDP_RX_OPT_RECVTOS, get_bool(fd, IPPROTO_IP, name));
+		set_rx_opt(sock, UDP_RX_OPT_RECVTOS, getsockopt_bool(fd, IPPROTO_IP, name));
 		break;
 	case IP_RECVORIGDSTADDR:
-		set_rx_opt(sock, UDP_RX_OPT_ORIGDST, get_bool(fd, IPPROTO_IP, name));
+		set_rx_opt(sock, UDP_RX_OPT_ORIGDST, getsockopt_bool(fd, IPPROTO_IP, name));
 		break;
 	case IP_RECVERR:
-		if (!sock->errors_watched && get_bool(fd, IPPROTO_IP, name))
+		if (!sock->errors_watched && getsockopt_bool(fd, IPPROTO_IP, name))
 			sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
 		break;
 	case IP_TTL:
@@ -554,7 +555,7 @@ static void mirror_ip_option(struct udp_sock *sock, int fd, int name, const void
 static void mirror_ipv6_option(struct udp_sock *sock, int fd, int name)
 {
 	if (name == IPV6_RECVPKTINFO)
-		set_rx_opt(sock, UDP_RX_OPT_PKTINFO6, get_bool(fd, IPPROTO_IPV6, name));
+		set_rx_opt(sock, UDP_RX_OPT_PKTINFO6, getsockopt_bool(fd, IPPROTO_IPV6, name));
 	if (name == IPV6_ADDRFORM)
 		udp_follow_shared_changes(sock, fd);
 	if (name == IPV6_ADDRFORM || name == IPV6_MULTICAST_LOOP)
@@ -564,7 +565,8 @@ static void mirror_ipv6_option(struct udp_sock *sock, int fd, int name)
 /* ---- setsockopt ---- */
 
 /* What the kernel has refused for want of a privilege, and is the library's alone: -EPERM: it is not. */
-static int udp_set_privileged(struct udp_sock *sock, int level, int name, const void *value, socklen_t len)
+static int udp_set_option_kernel_refused_as_privileged(struct udp_sock *sock, int level, int name, const void *value,
+                                                       socklen_t len)
 {
 	int number, rc = vma_inet_privileged_option(sock->engine, level, name, value, len, &number);
 
@@ -575,13 +577,13 @@ static int udp_set_privileged(struct udp_sock *sock, int level, int name, const 
 	} else if (name == SO_MARK && (uint32_t)number != sock->mark) {
 		sock->mark = (uint32_t)number;
 		udp_flows_update(sock);
-		udp_dst_reset(sock);
+		udp_dst_rebuild_after_change(sock);
 	}
 	return 0; /* what is sent waits in no buffer of the socket's */
 }
 
 /* With these others may have the port, too: before the kernel lets them, the flows are asked for like anybody's. */
-static void update_port_shared(struct udp_sock *sock, int level, int name)
+static void mark_port_shared_by_reuse_option(struct udp_sock *sock, int level, int name)
 {
 	if (level != SOL_SOCKET || sock->port_shared || !sock->port_chosen)
 		return;
@@ -592,14 +594,14 @@ static void update_port_shared(struct udp_sock *sock, int level, int name)
 }
 
 /* The kernel knows none of them. SO_VMA_SHUTDOWN_RX: what comes from now on is the kernel's. */
-static int set_xtreme(struct udp_sock *sock, const struct kernel_option *option, int name, const void *value,
-                      socklen_t len)
+static int udp_set_socketxtreme_option(struct udp_sock *sock, const struct kernel_option *option, int name,
+                                       const void *value, socklen_t len)
 {
 	if (name != SO_VMA_SHUTDOWN_RX)
 		return vma_xtreme_setsockopt(sock->xtreme, name, value, len);
-	udp_control_begin(sock);
-	udp_set_os_bit(sock, option->bit, true);
-	udp_control_end(sock);
+	udp_lock_and_apply_changes_of_forked(sock);
+	udp_set_kernel_only_option_bit(sock, option->bit, true);
+	udp_tell_forked_of_change_and_unlock(sock);
 	return 0;
 }
 
@@ -628,49 +630,52 @@ int udp_getsockopt(struct vma_file *file, int fd, int level, int name, void *val
 
 int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len)
 {
-	const struct kernel_option *option = kernel_option(level, name);
+	const struct kernel_option *option = find_kernel_only_option(level, name);
 	struct udp_sock *sock = udp_sock(file);
-	bool membership = level == IPPROTO_IP && group_offset(name) >= 0;
+	bool membership = level == IPPROTO_IP && group_offset_in_membership_option(name) >= 0;
 	int rc;
 
 	if (vma_inet_is_ring_option(level, name))
 		return set_ring_option(sock, name, value, len);
 	if (sock->xtreme != NULL && vma_xtreme_is_option(level, name))
-		return set_xtreme(sock, option, name, value, len);
-	rc = option != NULL ? udp_check_os_option(option, value, len) : 0;
+		return udp_set_socketxtreme_option(sock, option, name, value, len);
+	rc = option != NULL ? udp_check_kernel_only_option_is_allowed(option, value, len) : 0;
 	if (rc < 0)
 		return rc;
-	udp_control_begin(sock);
-	update_port_shared(sock, level, name);
+	udp_lock_and_apply_changes_of_forked(sock);
+	mark_port_shared_by_reuse_option(sock, level, name);
 	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
-	if (rc == -EPERM && !membership && option == NULL && udp_set_privileged(sock, level, name, value, len) == 0)
+	if (rc == -EPERM && !membership && option == NULL &&
+	    udp_set_option_kernel_refused_as_privileged(sock, level, name, value, len) == 0)
 		rc = 0;
 	else if (membership)
 		mirror_group_membership_option(sock, fd, name, value, len);
 	else if (rc == 0 && option != NULL)
-		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->enabled_by));
+		udp_set_kernel_only_option_bit(sock, option->bit,
+		                               vma_inet_option_is_set(fd, level, name, option->enabled_by));
 	else if (rc == 0 && level == SOL_SOCKET)
-		udp_mirror_socket(sock, fd, name, value);
+		udp_mirror_socket_level_option(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)
 		mirror_ip_option(sock, fd, name, value, len);
 	else if (rc == 0 && level == IPPROTO_IPV6)
 		mirror_ipv6_option(sock, fd, name);
-	udp_control_end(sock);
-	if (rc == 0 && membership && is_join(name))
-		wait_after_join(file);
+	udp_tell_forked_of_change_and_unlock(sock);
+	if (rc == 0 && membership && is_multicast_join_option(name))
+		sleep_after_multicast_join(file);
 	return rc;
 }
 
 /* ---- what other processes have set ---- */
 
-static void udp_follow_shared_ttl(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
+static void udp_apply_ttl_of_forked(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
 {
 	if (update_byte_field(&sock->ttl, atomic_load(&fork_shared->ttl)))
-		udp_dst_reset(sock);
+		udp_dst_rebuild_after_change(sock);
 }
 
-static void udp_follow_shared_mcast_interface(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
+static void udp_apply_mcast_interface_of_forked(struct udp_sock *sock, int fd,
+                                                const struct udp_fork_shared *fork_shared)
 {
 	struct in_addr source = sock->mc_source;
 	socklen_t len = sizeof(source);
@@ -680,18 +685,18 @@ static void udp_follow_shared_mcast_interface(struct udp_sock *sock, int fd, con
 }
 
 /* Those that are known here; what others have joined comes by the kernel. */
-static void udp_follow_shared_memberships(struct udp_sock *sock, int fd)
+static void udp_reread_memberships_from_kernel(struct udp_sock *sock, int fd)
 {
 	const struct udp_groups *groups = atomic_load_explicit(&sock->groups, memory_order_relaxed);
 
 	for (uint32_t i = 0; groups != NULL && i < groups->n; i++)
-		udp_groups_refresh(sock, fd, groups->at[i].group);
+		udp_reload_multicast_group_from_kernel(sock, fd, groups->at[i].group);
 	if (groups != NULL)
 		udp_flows_update(sock);
 }
 
 /* Most of these change nothing, and then cost nothing but the question. */
-void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
+void udp_reread_all_options_from_kernel(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
 {
 	static const int socket_names[] = {SO_RCVBUF,    SO_TIMESTAMP_OLD, SO_RXQ_OVFL, SO_BINDTOIFINDEX,  SO_REUSEADDR,
 	                                   SO_REUSEPORT, SO_BROADCAST,     SO_MARK,     SO_MAX_PACING_RATE};
@@ -702,20 +707,20 @@ void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_sha
 
 	if (flags >= 0) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
-		vma_inet_stats_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
+		vma_inet_stats_set_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
 	}
 	atomic_store(&sock->rcvtimeo_ns, atomic_load(&fork_shared->rcvtimeo_ns));
 	atomic_store(&sock->sndtimeo_ns, atomic_load(&fork_shared->sndtimeo_ns));
 	for (unsigned i = 0; i < sizeof(socket_names) / sizeof(socket_names[0]); i++)
-		udp_mirror_socket(sock, fd, socket_names[i], NULL);
+		udp_mirror_socket_level_option(sock, fd, socket_names[i], NULL);
 	for (unsigned i = 0; i < sizeof(ip_names) / sizeof(ip_names[0]); i++)
 		mirror_ip_option(sock, fd, ip_names[i], NULL, 0);
 	if (sock->file.family == AF_INET6)
 		mirror_ipv6_option(sock, fd, IPV6_RECVPKTINFO);
-	udp_follow_shared_ttl(sock, fork_shared);
-	udp_follow_shared_mcast_interface(sock, fd, fork_shared);
-	udp_follow_shared_memberships(sock, fd);
-	set_os_options(sock, atomic_load(&fork_shared->os_options));
+	udp_apply_ttl_of_forked(sock, fork_shared);
+	udp_apply_mcast_interface_of_forked(sock, fd, fork_shared);
+	udp_reread_memberships_from_kernel(sock, fd);
+	udp_set_kernel_only_options(sock, atomic_load(&fork_shared->os_options));
 }
 
 /* ---- new sockets ---- */
@@ -733,5 +738,5 @@ void udp_options_init(struct udp_sock *sock, int fd)
 	                      is_ipv6 ? IPV6_MULTICAST_LOOP : IP_MULTICAST_LOOP, &off, sizeof(off)) == 0)
 		sock->mc_loop = false;
 	if (!udp_default_mc_all(fd, sock->file.family))
-		udp_groups_set_all(sock, false);
+		udp_set_ip_multicast_all(sock, false);
 }

@@ -11,6 +11,6 @@
 extern _Atomic uint64_t udp_sends_by_os_count __attribute__((visibility("hidden")));
 
 /* After fork: flows and ring contexts of this process's own. */
-void udp_offload_inherited(struct udp_sock *sock) __attribute__((cold));
+void udp_offload_inherited_socket(struct udp_sock *sock) __attribute__((cold));
 
 #endif

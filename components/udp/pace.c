@@ -5,7 +5,7 @@
 #define PACE_COST_MAX_NS UINT64_C(1000000000)
 
 /* The time of the next frame stays: a change of the rate lets no burst go. */
-void udp_pace_set(struct udp_sock *sock, uint64_t bytes_per_sec)
+void udp_pace_set_rate(struct udp_sock *sock, uint64_t bytes_per_sec)
 {
 	atomic_store_explicit(&sock->pace_rate, bytes_per_sec, memory_order_relaxed);
 	if (bytes_per_sec != 0)
@@ -27,7 +27,7 @@ static uint64_t pace_frame_cost_ns(const struct udp_sock *sock, uint32_t len)
  * Relaxed: the time orders nothing but itself. Two threads that send at once each move it by their own frame, or one of
  * them tries again, so both frames count.
  */
-uint64_t udp_pace_take(struct udp_sock *sock, uint32_t len, uint64_t *taken_ns)
+uint64_t udp_pace_reserve_time_for_frame(struct udp_sock *sock, uint32_t len, uint64_t *taken_ns)
 {
 	const uint64_t now_ns = vma_now_ns(), cost_ns = pace_frame_cost_ns(sock, len);
 	uint64_t next_ns = atomic_load_explicit(&sock->pace_next_ns, memory_order_relaxed), start_ns;
@@ -42,7 +42,7 @@ uint64_t udp_pace_take(struct udp_sock *sock, uint32_t len, uint64_t *taken_ns)
 	return 0;
 }
 
-void udp_pace_give_back(struct udp_sock *sock, uint64_t taken_ns)
+void udp_pace_undo_delay_of_unsent_frame(struct udp_sock *sock, uint64_t taken_ns)
 {
 	atomic_fetch_sub_explicit(&sock->pace_next_ns, taken_ns, memory_order_relaxed);
 }
@@ -56,7 +56,7 @@ static bool pace_is_due(const struct udp_sock *sock)
  * The flag is taken down before readiness is told. Whoever has found it up was told by a look at the time that came
  * before this, so it hears of this readiness; if a frame has been sent meanwhile, it finds that it is too early again.
  */
-static void run_pace(struct vma_internal_task *task)
+static void pace_task_wakes_writers_if_due(struct vma_internal_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, pace_task));
 
@@ -74,12 +74,12 @@ void udp_pace_schedule_readiness(struct udp_sock *sock)
 {
 	if (vma_engine() == NULL || atomic_exchange(&sock->pace_scheduled, true))
 		return;
-	sock->pace_task.run = run_pace;
+	sock->pace_task.run = pace_task_wakes_writers_if_due;
 	vma_file_get(&sock->file);
 	vma_engine_post_lazily(&sock->pace_task);
 }
 
-bool udp_pace_is_ready(struct udp_sock *sock)
+bool udp_pace_may_send_or_schedule_wakeup(struct udp_sock *sock)
 {
 	if (pace_is_due(sock))
 		return true;
@@ -88,7 +88,7 @@ bool udp_pace_is_ready(struct udp_sock *sock)
 }
 
 /* The parent's thread runs that task, there. */
-void udp_pace_forked(struct udp_sock *sock)
+void udp_pace_drop_scheduled_task_after_fork(struct udp_sock *sock)
 {
 	if (atomic_exchange(&sock->pace_scheduled, false))
 		vma_file_put(&sock->file);

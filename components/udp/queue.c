@@ -20,7 +20,7 @@
 
 enum { FIRST_SIZE = 16, LARGEST_SIZE = 1 << 20 };
 
-static struct udp_queue_chunk *chunk_create(unsigned size)
+static struct udp_queue_chunk *udp_queue_chunk_create(unsigned size)
 {
 	struct udp_queue_chunk *chunk = vma_alloc(sizeof(*chunk) + size * sizeof(chunk->datagrams[0]));
 
@@ -32,7 +32,7 @@ static struct udp_queue_chunk *chunk_create(unsigned size)
 int udp_queue_init(struct udp_queue *queue)
 {
 	*queue = (struct udp_queue){0};
-	queue->head = queue->tail = chunk_create(FIRST_SIZE);
+	queue->head = queue->tail = udp_queue_chunk_create(FIRST_SIZE);
 	return queue->head != NULL ? 0 : -ENOMEM;
 }
 
@@ -80,7 +80,7 @@ udp_queue_push_new_chunk(struct udp_queue *queue, const struct udp_datagram *dat
 	struct udp_queue_chunk *old = queue->tail, *chunk;
 	unsigned size = ck_ring_capacity(&old->ring);
 
-	chunk = chunk_create(size < LARGEST_SIZE ? 2 * size : size);
+	chunk = udp_queue_chunk_create(size < LARGEST_SIZE ? 2 * size : size);
 	if (chunk == NULL)
 		return false;
 	datagram_ring_push_spsc(chunk, datagram);

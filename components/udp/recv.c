@@ -58,11 +58,12 @@ void udp_count_dropped(const struct udp_sock *sock, uint64_t bytes)
 enum rx_opts_verdict { RX_OPTS_QUEUE, RX_OPTS_TAKEN, RX_OPTS_REFUSED };
 
 static enum rx_opts_verdict __attribute__((noinline))
-fill_rx_opts(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
+apply_rx_opts_to_datagram(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *packet,
+                          struct udp_datagram *datagram)
 {
 	struct udp_sock *sock = at->sock;
 
-	if (udp_fork_shared_has_changed(sock) && !udp_fork_shared_accepts(sock, datagram))
+	if (udp_fork_shared_has_changed(sock) && !udp_datagram_matches_shared_socket_names(sock, datagram))
 		return RX_OPTS_REFUSED; /* it is not what it was */
 	if (rx_opts & (UDP_RX_OPT_STAMPS | UDP_RX_OPT_LAST_STAMP | UDP_RX_OPT_CALLBACK))
 		datagram->arrival_ns = packet_arrival_realtime_ns(packet);
@@ -73,7 +74,7 @@ fill_rx_opts(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *
 			return RX_OPTS_QUEUE;
 		return udp_xtreme_deliver(at, datagram) ? RX_OPTS_TAKEN : RX_OPTS_REFUSED;
 	}
-	if (udp_callback_queue(at, datagram))
+	if (udp_queue_datagram_for_callback(at, datagram))
 		return RX_OPTS_TAKEN;
 	udp_count_dropped(sock, datagram->len);
 	return RX_OPTS_REFUSED;
@@ -98,8 +99,10 @@ static inline bool is_from_peer(const struct udp_sock *sock, const struct udp_da
 }
 
 /* rx_opts is a constant 0 in the usual case. */
-static inline __attribute__((always_inline)) bool deliver(struct udp_attachment *at, struct vma_buf *packet,
-                                                          const struct vma_rx_info *info, uint32_t rx_opts)
+static inline __attribute__((always_inline)) bool udp_filter_and_queue_datagram(struct udp_attachment *at,
+                                                                                struct vma_buf *packet,
+                                                                                const struct vma_rx_info *info,
+                                                                                uint32_t rx_opts)
 {
 	struct udp_sock *sock = at->sock;
 	struct udp_datagram datagram = {.packet = packet,
@@ -115,10 +118,10 @@ static inline __attribute__((always_inline)) bool deliver(struct udp_attachment 
 	if (!is_from_peer(sock, &datagram))
 		return false;
 	if (__builtin_expect((info->dst[0] & 0xf0) == 0xe0, 0) &&
-	    !udp_group_accepts(sock, datagram.dst, datagram.src, datagram.ifindex))
+	    !udp_multicast_filter_accepts_source(sock, datagram.dst, datagram.src, datagram.ifindex))
 		return false;
 	if (__builtin_expect(rx_opts != 0, 0)) {
-		const enum rx_opts_verdict say = fill_rx_opts(at, rx_opts, packet, &datagram);
+		const enum rx_opts_verdict say = apply_rx_opts_to_datagram(at, rx_opts, packet, &datagram);
 
 		if (say != RX_OPTS_QUEUE)
 			return say == RX_OPTS_TAKEN;
@@ -137,7 +140,7 @@ static inline __attribute__((always_inline)) bool deliver(struct udp_attachment 
 bool udp_deliver_with_opts(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info,
                            uint32_t rx_opts)
 {
-	return deliver(at, packet, info, rx_opts);
+	return udp_filter_and_queue_datagram(at, packet, info, rx_opts);
 }
 
 bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -145,12 +148,12 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 	const uint32_t rx_opts = atomic_load_explicit(&at->sock->rx_opts, memory_order_relaxed);
 
 	if (__builtin_expect(rx_opts == 0, 1))
-		return deliver(at, packet, info, 0);
+		return udp_filter_and_queue_datagram(at, packet, info, 0);
 	return rx_opts == UDP_RX_OPT_XTREME ? udp_xtreme_sink(at, packet, info)
 	                                    : udp_deliver_with_opts(at, packet, info, rx_opts);
 }
 
-bool udp_deliver_queued(struct udp_attachment *at, const struct udp_datagram *datagram)
+bool udp_queue_datagram_and_notify(struct udp_attachment *at, const struct udp_datagram *datagram)
 {
 	struct udp_sock *sock = at->sock;
 
@@ -210,21 +213,23 @@ static void __attribute__((noinline)) udp_ref_chain(struct vma_buf *packet)
  */
 static void __attribute__((cold, noinline)) stats_update_queue_max(struct vma_stats_socket *stats, uint64_t packets)
 {
-	const uint64_t taken = vma_stats_read(&stats->rx_bytes) + vma_stats_read(&stats->rx_lost_bytes) -
-	                       vma_stats_read(&stats->rx_peek_bytes);
-	const uint64_t bytes = vma_stats_read(&stats->rx_queued_bytes) - taken;
+	const uint64_t taken = vma_stats_read_counter(&stats->rx_bytes) +
+	                       vma_stats_read_counter(&stats->rx_lost_bytes) -
+	                       vma_stats_read_counter(&stats->rx_peek_bytes);
+	const uint64_t bytes = vma_stats_read_counter(&stats->rx_queued_bytes) - taken;
 
 	vma_stats_set(&stats->rx_queue_max, packets);
-	if (bytes <= vma_stats_read(&stats->rx_queued_bytes) && bytes > vma_stats_read(&stats->rx_queue_max_bytes))
+	if (bytes <= vma_stats_read_counter(&stats->rx_queued_bytes) &&
+	    bytes > vma_stats_read_counter(&stats->rx_queue_max_bytes))
 		vma_stats_set(&stats->rx_queue_max_bytes, bytes);
 }
 
-static inline void stats_update_queue_length(const struct udp_sock *sock, const struct udp_queue *queue)
+static inline void stats_update_max_queue_length(const struct udp_sock *sock, const struct udp_queue *queue)
 {
 	const uint64_t packets = atomic_load_explicit(&queue->pushed, memory_order_relaxed) -
 	                         atomic_load_explicit(&queue->popped, memory_order_relaxed);
 
-	if (sock->stats != NULL && __builtin_expect(packets > vma_stats_read(&sock->stats->rx_queue_max), 0))
+	if (sock->stats != NULL && __builtin_expect(packets > vma_stats_read_counter(&sock->stats->rx_queue_max), 0))
 		stats_update_queue_max(sock->stats, packets);
 }
 
@@ -240,7 +245,7 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 	front = udp_queue_front(queue);
 	if (front != NULL) {
 		*out = *front;
-		stats_update_queue_length(sock, queue);
+		stats_update_max_queue_length(sock, queue);
 		if (__builtin_expect(peek, 0))
 			udp_ref_chain(front->packet);
 		else
@@ -252,7 +257,8 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 
 /* What has moved on first; then in turn, so that a busy ring does not keep the others waiting. */
 static bool __attribute__((noinline))
-take_from_attachments(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
+take_datagram_from_ring_queues_in_turn(struct udp_sock *sock, const struct udp_attachments *all, bool peek,
+                                       struct udp_datagram *out)
 {
 	uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed);
 	const uint32_t live = all->n - all->left;
@@ -279,16 +285,16 @@ static inline bool udp_take_datagram(struct udp_sock *sock, const struct udp_att
 {
 	if (__builtin_expect(all->n == 1, 1))
 		return queue_take_datagram(sock, &all->at[0]->queue, peek, out);
-	return take_from_attachments(sock, all, peek, out);
+	return take_datagram_from_ring_queues_in_turn(sock, all, peek, out);
 }
 
-bool udp_take_next(struct udp_sock *sock, const struct udp_attachments *all, struct udp_datagram *out)
+bool udp_dequeue_next_datagram(struct udp_sock *sock, const struct udp_attachments *all, struct udp_datagram *out)
 {
 	return udp_take_datagram(sock, all, false, out);
 }
 
-void udp_take_all(struct udp_sock *sock, const struct udp_attachments *all,
-                  void (*each)(void *arg, const struct udp_datagram *datagram), void *arg)
+void udp_drain_queues_calling_each(struct udp_sock *sock, const struct udp_attachments *all,
+                                   void (*each)(void *arg, const struct udp_datagram *datagram), void *arg)
 {
 	const struct udp_datagram *front;
 
@@ -339,7 +345,7 @@ static int copy_from_packet_chain(struct source *from, uint8_t *to, size_t len)
 
 		if (here > len)
 			here = len;
-		if (vma_copy(to, vma_buf_data(from->arena, from->buf) + from->off, here) != 0)
+		if (vma_memcpy_or_efault(to, vma_buf_data(from->arena, from->buf) + from->off, here) != 0)
 			return -EFAULT;
 		to += here;
 		len -= here;
@@ -352,8 +358,9 @@ static int copy_from_packet_chain(struct source *from, uint8_t *to, size_t len)
 	return 0;
 }
 
-static int __attribute__((noinline)) scatter_packet(const struct vma_bufarena *arena, const struct vma_buf *packet,
-                                                    const struct iovec *iov, size_t n, size_t len)
+static int __attribute__((noinline))
+copy_packet_payload_to_iovec(const struct vma_bufarena *arena, const struct vma_buf *packet, const struct iovec *iov,
+                             size_t n, size_t len)
 {
 	struct source from = {.arena = arena, .buf = packet, .off = packet->payload_off};
 
@@ -375,8 +382,9 @@ recv_fill_msg_name(const struct udp_sock *sock, struct msghdr *msg, const struct
 	union vma_name name;
 	size_t len = msg->msg_namelen;
 
-	msg->msg_namelen = vma_name_fill(sock->file.family, &from, &name); /* what it would have been */
-	return vma_copy(msg->msg_name, &name, len < msg->msg_namelen ? len : msg->msg_namelen);
+	msg->msg_namelen =
+	        vma_name_fill_from_sockaddr_in(sock->file.family, &from, &name); /* what it would have been */
+	return vma_memcpy_or_efault(msg->msg_name, &name, len < msg->msg_namelen ? len : msg->msg_namelen);
 }
 
 /* What is on is what is set now, by whichever process. */
@@ -384,7 +392,7 @@ static void __attribute__((noinline))
 put_rx_cmsgs(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow(sock);
+		udp_apply_changes_of_forked_processes(sock);
 	udp_put_cmsgs(msg, atomic_load_explicit(&sock->rx_opts, memory_order_relaxed), datagram);
 }
 
@@ -462,9 +470,11 @@ static inline __attribute__((always_inline)) ssize_t copy_datagram_to_msg(struct
 	int rc;
 
 	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
-		rc = len == 0 ? 0 : vma_copy(iov->iov_base, vma_buf_data(arena, packet) + packet->payload_off, len);
+		rc = len == 0 ? 0
+		              : vma_memcpy_or_efault(iov->iov_base, vma_buf_data(arena, packet) + packet->payload_off,
+		                                     len);
 	else
-		rc = scatter_packet(arena, packet, iov, n, len);
+		rc = copy_packet_payload_to_iovec(arena, packet, iov, n, len);
 	if (__builtin_expect(rc != 0, 0))
 		return -EFAULT;
 	return fill_msg_metadata(sock, msg, flags, datagram, len);
@@ -477,11 +487,11 @@ static inline void stats_count_received_datagram(const struct udp_sock *sock, ss
 	if (stats == NULL)
 		return;
 	if (__builtin_expect(len < 0, 0)) {
-		vma_inet_stats_failed(stats, &stats->rx_errors, len);
+		vma_inet_count_failed_call(stats, &stats->rx_errors, len);
 	} else {
 		vma_stats_add(&stats->rx_packets, 1);
 		vma_stats_add(&stats->rx_bytes, (uint64_t)len);
-		if (__builtin_expect((uint64_t)len > vma_stats_read(&stats->rx_queue_max_bytes), 0))
+		if (__builtin_expect((uint64_t)len > vma_stats_read_counter(&stats->rx_queue_max_bytes), 0))
 			vma_stats_set(&stats->rx_queue_max_bytes, (uint64_t)len);
 	}
 }
@@ -503,13 +513,13 @@ copy_datagram_and_release(struct udp_sock *sock, struct msghdr *msg, int flags, 
 }
 
 /* What needs no list: the one piece of most calls, taken along. */
-static inline bool msg_is_single_iov(const struct msghdr *msg, struct iovec *iov)
+static inline bool msg_get_single_iov(const struct msghdr *msg, struct iovec *iov)
 {
 	if (msg->msg_iovlen != 1)
 		return false;
-	if (vma_inet_iov_is_own(msg))
+	if (vma_inet_iov_is_library_memory(msg))
 		*iov = *msg->msg_iov;
-	else if (vma_copy(iov, msg->msg_iov, sizeof(*iov)) != 0)
+	else if (vma_memcpy_or_efault(iov, msg->msg_iov, sizeof(*iov)) != 0)
 		return false;
 	return !vma_inet_iov_is_bad_ptr(iov) && iov->iov_len <= VMA_INET_BYTES_MAX;
 }
@@ -519,7 +529,7 @@ receive_by_iov_iter(struct udp_sock *sock, const struct udp_attachments *all, st
 {
 	struct udp_datagram datagram;
 	struct vma_inet_iov_iter iov_iter;
-	ssize_t rc = vma_inet_iov_iter_get(&iov_iter, msg);
+	ssize_t rc = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 
 	if (rc == 0)
 		rc = udp_take_datagram(sock, all, flags & MSG_PEEK, &datagram)
@@ -528,16 +538,19 @@ receive_by_iov_iter(struct udp_sock *sock, const struct udp_attachments *all, st
 		             : -ENODATA;
 	if (flags & MSG_PEEK)
 		stats_count_peek(sock, rc);
-	vma_inet_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_release(&iov_iter);
 	return rc;
 }
 
 /* What was queued when the process forked. */
-static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
+static ssize_t __attribute__((cold, noinline))
+receive_datagram_queued_before_fork(struct udp_sock *sock, struct msghdr *msg, int flags)
 {
 	struct udp_datagram datagram;
 	struct vma_inet_iov_iter iov_iter;
-	ssize_t rc = flags & VMA_LEND_FLAG && vma_lend_of(msg)->forced ? -EIO : vma_inet_iov_iter_get(&iov_iter, msg);
+	ssize_t rc = flags & VMA_LEND_FLAG && vma_zcopy_call_of_msghdr(msg)->forced
+	                     ? -EIO
+	                     : vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 	const uint8_t *bytes = rc == 0 ? udp_fork_queue_take(sock, flags & MSG_PEEK, &datagram) : NULL;
 	size_t len;
 
@@ -555,7 +568,7 @@ static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_so
 	} else if (rc == 0) {
 		rc = -ENODATA;
 	}
-	vma_inet_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_release(&iov_iter);
 	return rc;
 }
 
@@ -565,11 +578,12 @@ static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_so
 static uint64_t recv_lend_front_datagram(struct udp_sock *sock, struct vma_recv_zcopy_call *lend,
                                          const struct udp_datagram *front, struct vma_fragment *fragments, unsigned n)
 {
-	struct udp_extra_api_state *extra = n != 0 && vma_lend_has_room(lend, n) ? udp_extra_get(sock) : NULL;
+	struct udp_extra_api_state *extra =
+	        n != 0 && vma_recv_zcopy_buffer_has_room(lend, n) ? udp_extra_api_state_get_or_create(sock) : NULL;
 	uint64_t id;
 
 	if (extra == NULL ||
-	    vma_held_packet_add(&extra->holder, lend->fd, fragments, n, udp_datagram_cost(front),
+	    vma_held_packet_add(&extra->holder, lend->fd, fragments, n, udp_datagram_rcvbuf_charge(front),
 	                        atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &id) != 0)
 		return 0;
 	return id;
@@ -600,19 +614,19 @@ static int queue_take_for_zcopy(struct udp_sock *sock, struct udp_queue *queue, 
 		lent->n = udp_fragments_of(front, lent->fragments);
 		lent->id = flags & MSG_PEEK ? 0 : recv_lend_front_datagram(sock, lend, front, lent->fragments, lent->n);
 		if (lent->id == 0 && lend->forced)
-			rc = vma_lend_has_room(lend, lent->n) ? -EIO : -ENOBUFS;
+			rc = vma_recv_zcopy_buffer_has_room(lend, lent->n) ? -EIO : -ENOBUFS;
 		else if (lent->id == 0 && flags & MSG_PEEK)
 			udp_ref_chain(front->packet);
 		else
 			udp_queue_pop(queue);
-		stats_update_queue_length(sock, queue);
+		stats_update_max_queue_length(sock, queue);
 	}
 	udp_receive_lock_release(sock);
 	return rc;
 }
 
-static int take_for_zcopy_from_attachments(struct udp_sock *sock, const struct udp_attachments *all,
-                                           struct vma_recv_zcopy_call *lend, int flags, struct lent *lent)
+static int zcopy_take_datagram_from_ring_queues(struct udp_sock *sock, const struct udp_attachments *all,
+                                                struct vma_recv_zcopy_call *lend, int flags, struct lent *lent)
 {
 	const uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed), live = all->n - all->left;
 	int rc = -ENODATA;
@@ -634,7 +648,7 @@ static ssize_t recv_describe_lent_packet(struct udp_sock *sock, struct vma_recv_
                                          const struct lent *lent)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
-	ssize_t len = vma_lend_packet(lend, arena, lent->id, lent->fragments, lent->n);
+	ssize_t len = vma_recv_zcopy_add_packet(lend, arena, lent->id, lent->fragments, lent->n);
 
 	lend->msg.msg_flags = flags & MSG_CMSG_CLOEXEC;
 	if (len == 0)
@@ -654,9 +668,9 @@ static ssize_t recv_describe_lent_packet(struct udp_sock *sock, struct vma_recv_
 static ssize_t __attribute__((cold, noinline))
 receive_zcopy_queued(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
 {
-	struct vma_recv_zcopy_call *lend = vma_lend_of(msg);
+	struct vma_recv_zcopy_call *lend = vma_zcopy_call_of_msghdr(msg);
 	struct lent lent;
-	ssize_t rc = take_for_zcopy_from_attachments(sock, all, lend, flags, &lent);
+	ssize_t rc = zcopy_take_datagram_from_ring_queues(sock, all, lend, flags, &lent);
 
 	if (rc != 0)
 		return rc;
@@ -673,11 +687,12 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	struct udp_datagram datagram;
 	struct iovec iov;
-	ssize_t len = udp_has_fork_queue(sock) ? receive_fork_queued(sock, msg, flags) : -ENODATA;
+	ssize_t len =
+	        udp_has_nonempty_fork_queue(sock) ? receive_datagram_queued_before_fork(sock, msg, flags) : -ENODATA;
 
 	if (len != -ENODATA || !udp_has_datagram(all))
 		return len;
-	if (__builtin_expect(flags & (MSG_PEEK | VMA_LEND_FLAG) || !msg_is_single_iov(msg, &iov), 0))
+	if (__builtin_expect(flags & (MSG_PEEK | VMA_LEND_FLAG) || !msg_get_single_iov(msg, &iov), 0))
 		return flags & VMA_LEND_FLAG ? receive_zcopy_queued(sock, all, msg, flags)
 		                             : receive_by_iov_iter(sock, all, msg, flags);
 	if (!udp_take_datagram(sock, all, false, &datagram))
@@ -713,21 +728,21 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(all == NULL || flags & (MSG_ERRQUEUE | MSG_PEEK | VMA_LEND_FLAG) || file->os_only ||
 	                             atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
-	                             msg->msg_namelen > INT32_MAX || !msg_is_single_iov(msg, &iov),
+	                             msg->msg_namelen > INT32_MAX || !msg_get_single_iov(msg, &iov),
 	                     0))
-		return udp_recv_general(sock, fd, msg, flags & ~VMA_LEND_FLAG); /* that is a program's own */
+		return udp_recv_slow_path(sock, fd, msg, flags & ~VMA_LEND_FLAG); /* that is a program's own */
 	if (!udp_take_datagram(sock, all, false, &datagram)) {
 		const int driven = vma_ring_ctxs_progress(all->rings);
 
 		if (!udp_take_datagram(sock, all, false, &datagram) &&
 		    (driven == 0 || !keep_driving_rings(sock, all, driven, flags) ||
 		     !udp_take_datagram(sock, all, false, &datagram)))
-			return udp_recv_empty(sock, fd, msg, flags);
+			return udp_recv_when_queue_is_empty(sock, fd, msg, flags);
 	}
 	return copy_datagram_and_release(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
 }
 
-ssize_t udp_recvmsg_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+ssize_t udp_recvmsg_after_periodic_ring_drain(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	struct udp_sock *sock = udp_sock(file);
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
@@ -747,7 +762,7 @@ static uint32_t udp_poll_out(struct udp_sock *sock)
 
 	if (__builtin_expect(!udp_is_paced(sock), 1))
 		return out;
-	return VMA_POLL_OWN_OUT | (udp_pace_is_ready(sock) ? out : 0);
+	return VMA_POLL_OWN_OUT | (udp_pace_may_send_or_schedule_wakeup(sock) ? out : 0);
 }
 
 /* What waits in the shadow, and its errors, are asked of the OS. */
@@ -756,7 +771,7 @@ uint32_t udp_poll(struct vma_file *file)
 	const struct udp_sock *sock = udp_sock(file);
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	bool shut_rd = atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
-	uint32_t events = udp_has_fork_queue(sock) && !file->os_only ? EPOLLIN | EPOLLRDNORM : 0;
+	uint32_t events = udp_has_nonempty_fork_queue(sock) && !file->os_only ? EPOLLIN | EPOLLRDNORM : 0;
 
 	if (all == NULL) {
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
@@ -777,7 +792,7 @@ uint32_t udp_poll(struct vma_file *file)
 	return events;
 }
 
-uint64_t udp_rings(struct vma_file *file)
+uint64_t udp_socket_rings_mask(struct vma_file *file)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&udp_sock(file)->attachments, memory_order_acquire);
 

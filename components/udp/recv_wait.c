@@ -32,12 +32,12 @@ enum {
 
 /* ---- asking ---- */
 
-static void recv_count_os(const struct udp_sock *sock, ssize_t len)
+static void stats_count_recv_from_kernel(const struct udp_sock *sock, ssize_t len)
 {
 	if (sock->stats == NULL)
 		return;
 	if (len < 0) {
-		vma_inet_stats_failed(sock->stats, &sock->stats->rx_os_errors, len);
+		vma_inet_count_failed_call(sock->stats, &sock->stats->rx_os_errors, len);
 	} else {
 		vma_stats_add(&sock->stats->rx_os_packets, 1);
 		vma_stats_add(&sock->stats->rx_os_bytes, (uint64_t)len);
@@ -45,19 +45,20 @@ static void recv_count_os(const struct udp_sock *sock, ssize_t len)
 }
 
 /* Not the C library's function, which is a cancellation point: the thread is inside. */
-static ssize_t recv_from_shadow(int fd, struct msghdr *msg, int flags)
+static ssize_t recvmsg_from_shadow_kernel_socket(int fd, struct msghdr *msg, int flags)
 {
 	ssize_t len;
 
 	if (flags & VMA_LEND_FLAG)
-		return vma_lend_from_os(fd, msg, flags);
+		return vma_zcopy_call_recv_from_os_nonblocking(fd, msg, flags);
 	len = syscall(SYS_recvmsg, fd, msg, flags | MSG_DONTWAIT);
 	return len < 0 ? -errno : len;
 }
 
-static ssize_t recv_os_waits(int fd, struct msghdr *msg, int flags)
+static ssize_t recv_from_kernel_blocking(int fd, struct msghdr *msg, int flags)
 {
-	return flags & VMA_LEND_FLAG ? vma_lend_from_os_waits(fd, msg, flags) : vma_inet_os_recv(fd, msg, flags);
+	return flags & VMA_LEND_FLAG ? vma_zcopy_call_recv_from_os_blocking(fd, msg, flags)
+	                             : vma_inet_os_recv(fd, msg, flags);
 }
 
 /*
@@ -77,7 +78,7 @@ static ssize_t recv_from_os(struct udp_sock *sock, int fd, struct msghdr *msg, i
 	if (fd < 0)
 		return -EAGAIN;
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
-	len = recv_from_shadow(fd, msg, flags);
+	len = recvmsg_from_shadow_kernel_socket(fd, msg, flags);
 	if (len == -EAGAIN) {
 		atomic_store_explicit(&sock->os_sends_seen, sends, memory_order_relaxed);
 		atomic_store_explicit(&sock->os_polled_tsc, vma_tsc(), memory_order_relaxed);
@@ -85,12 +86,12 @@ static ssize_t recv_from_os(struct udp_sock *sock, int fd, struct msghdr *msg, i
 	}
 	if (attention)
 		atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
-	recv_count_os(sock, len);
+	stats_count_recv_from_kernel(sock, len);
 	return len;
 }
 
 /* Whether a call that does not wait has to ask before it says that nothing is there. */
-static bool count_down_to_os_recv(struct udp_sock *sock, const struct vma_engine *engine)
+static bool recv_is_due_to_check_kernel_socket(struct udp_sock *sock, const struct vma_engine *engine)
 {
 	uint32_t left = atomic_load_explicit(&sock->os_countdown, memory_order_relaxed);
 	uint64_t asked = atomic_load_explicit(&sock->os_polled_tsc, memory_order_relaxed);
@@ -128,17 +129,17 @@ struct rx_wait {
 	int edges, edges_of; /* the epoll set that is slept on instead of the shadow, and the shadow in it; -1: none */
 };
 
-static struct rx_wait *rx_wait(struct vma_wait *wait)
+static struct rx_wait *rx_wait_of_vma_wait(struct vma_wait *wait)
 {
 	return (struct rx_wait *)wait->arg;
 }
 
 static int recv_wait_ready(struct vma_wait *wait)
 {
-	struct udp_sock *sock = rx_wait(wait)->sock;
+	struct udp_sock *sock = rx_wait_of_vma_wait(wait)->sock;
 
 	return udp_has_datagram(atomic_load_explicit(&sock->attachments, memory_order_acquire)) ||
-	       udp_has_fork_queue(sock) || atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
+	       udp_has_nonempty_fork_queue(sock) || atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
 	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
 }
 
@@ -158,7 +159,7 @@ static void recv_wait_watch_shadow_edges(struct rx_wait *rx, int fd)
 	edges = (int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC);
 	if (edges < 0)
 		return; /* out of descriptors: it is woken for nothing until there is one */
-	rx->edges = vma_fd_guard(edges);
+	rx->edges = vma_fd_move_high_and_guard(edges);
 	if (rx->edges < 0)
 		syscall(SYS_close, edges);
 	else if (syscall(SYS_epoll_ctl, rx->edges, EPOLL_CTL_ADD, fd, &event) == 0)
@@ -185,7 +186,7 @@ static ssize_t recv_from_os_again(struct rx_wait *rx)
 /* The descriptor to sleep on is looked up again as well: a closed one would wake for ever. */
 static int recv_wait_poll_os(struct vma_wait *wait)
 {
-	struct rx_wait *rx = rx_wait(wait);
+	struct rx_wait *rx = rx_wait_of_vma_wait(wait);
 	ssize_t len = recv_from_os_again(rx);
 	const int fd = vma_inet_shadow_fd(&rx->sock->file, rx->fd, &rx->sock->lingering_fd);
 
@@ -205,12 +206,12 @@ static int recv_wait_poll_os(struct vma_wait *wait)
 
 static uint64_t recv_wait_rings(struct vma_wait *wait)
 {
-	return udp_rings(&rx_wait(wait)->sock->file);
+	return udp_socket_rings_mask(&rx_wait_of_vma_wait(wait)->sock->file);
 }
 
-static void recv_wait_set_queued(struct vma_wait *wait, bool on)
+static void recv_wait_join_or_leave_wait_queue(struct vma_wait *wait, bool on)
 {
-	struct vma_waitq *q = &rx_wait(wait)->sock->file.waitq;
+	struct vma_waitq *q = &rx_wait_of_vma_wait(wait)->sock->file.waitq;
 
 	if (on)
 		vma_waitq_add(q, wait->self);
@@ -218,31 +219,31 @@ static void recv_wait_set_queued(struct vma_wait *wait, bool on)
 		vma_waitq_remove(q, wait->self);
 }
 
-static void recv_waiter_leave(struct udp_sock *sock)
+static void recv_waiter_leave_and_finish_close(struct udp_sock *sock)
 {
-	if (vma_inet_call_leave(&sock->file, &sock->waiting))
+	if (vma_inet_remove_waiting_call(&sock->file, &sock->waiting))
 		udp_finish_close(sock);
 }
 
 static bool recv_waiter_enter(struct udp_sock *sock)
 {
-	if (vma_inet_call_enter(&sock->file, &sock->waiting))
+	if (vma_inet_add_waiting_call(&sock->file, &sock->waiting))
 		return true;
-	recv_waiter_leave(sock);
+	recv_waiter_leave_and_finish_close(sock);
 	return false;
 }
 
-static void recv_wait_cancelled(struct vma_wait *wait)
+static void recv_wait_cleanup_on_thread_cancel(struct vma_wait *wait)
 {
-	rx_wait_close_edge_epfd(rx_wait(wait));
-	recv_waiter_leave(rx_wait(wait)->sock);
+	rx_wait_close_edge_epfd(rx_wait_of_vma_wait(wait));
+	recv_waiter_leave_and_finish_close(rx_wait_of_vma_wait(wait)->sock);
 }
 
 static const struct vma_wait_ops wait_ops = {.ready = recv_wait_ready,
                                              .poll_os = recv_wait_poll_os,
                                              .rings = recv_wait_rings,
-                                             .set_queued = recv_wait_set_queued,
-                                             .abandon = recv_wait_cancelled};
+                                             .set_queued = recv_wait_join_or_leave_wait_queue,
+                                             .abandon = recv_wait_cleanup_on_thread_cancel};
 
 static void recv_wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
@@ -275,20 +276,20 @@ static bool recv_is_restartable(const struct rx_wait *rx)
 }
 
 /* With the socket held. -ENODATA: go on waiting. */
-static ssize_t receive_once(struct rx_wait *rx)
+static ssize_t wait_and_receive_once(struct rx_wait *rx)
 {
 	struct udp_sock *sock = rx->sock;
 	const int rc = vma_wait(&rx->wait);
 	ssize_t len;
 
 	if (rx->os_done) {
-		vma_inet_stats_waited(sock->stats, &rx->wait);
+		vma_inet_count_wait_poll_hit_or_miss(sock->stats, &rx->wait);
 		return rx->os_result;
 	}
 	if (rc < 0 && !(rc == -EINTR && recv_is_restartable(rx)))
 		return rc;
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow(sock);
+		udp_apply_changes_of_forked_processes(sock);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
 		len = recv_from_os(sock, rx->fd, rx->msg, rx->flags);
 		if (len != -EAGAIN)
@@ -296,7 +297,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	}
 	len = udp_receive_queued(sock, rx->msg, rx->flags);
 	if (len != -ENODATA) {
-		vma_inet_stats_waited(sock->stats, &rx->wait);
+		vma_inet_count_wait_poll_hit_or_miss(sock->stats, &rx->wait);
 		return len;
 	}
 	if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
@@ -314,7 +315,7 @@ static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *ms
 
 	recv_wait_init(&rx, sock, fd, msg, flags);
 	do
-		len = receive_once(&rx);
+		len = wait_and_receive_once(&rx);
 	while (len == -ENODATA);
 	rx_wait_close_edge_epfd(&rx);
 	return len;
@@ -322,13 +323,13 @@ static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *ms
 
 /* ---- the general way ---- */
 
-void udp_offload_inherited(struct udp_sock *sock)
+void udp_offload_inherited_socket(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (atomic_exchange_explicit(&sock->inherited, false, memory_order_relaxed) && !sock->file.os_only) {
 		vma_file_record_maker(&sock->file);
 		udp_flows_update(sock);
-		udp_dst_reset(sock);
+		udp_dst_rebuild_after_change(sock);
 	}
 	pthread_mutex_unlock(&sock->file.lock);
 }
@@ -341,8 +342,8 @@ static int check_recv_msghdr(const struct msghdr *msg)
 
 	if (msg->msg_name != NULL && msg->msg_namelen > INT32_MAX)
 		return -EINVAL;
-	rc = vma_inet_iov_iter_get(&iov_iter, msg);
-	vma_inet_iov_iter_put(&iov_iter);
+	rc = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
+	vma_inet_iov_iter_release(&iov_iter);
 	return rc;
 }
 
@@ -361,17 +362,17 @@ static bool is_in_own_callback(const struct udp_sock *sock)
 	return extra != NULL && vma_callback_is_running_here(&extra->source);
 }
 
-ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+ssize_t udp_recv_when_queue_is_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	ssize_t len = -EAGAIN;
 
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow(sock);
+		udp_apply_changes_of_forked_processes(sock);
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
-		if (count_down_to_os_recv(sock, vma_engine()))
+		if (recv_is_due_to_check_kernel_socket(sock, vma_engine()))
 			len = recv_from_os(sock, fd, msg, flags);
 		/* Another thread may be forking: what was queued a moment ago is there now. */
-		if (len == -EAGAIN && udp_has_fork_queue(sock))
+		if (len == -EAGAIN && udp_has_nonempty_fork_queue(sock))
 			len = udp_receive_queued(sock, msg, flags);
 		return len == -EAGAIN || len == -ENODATA ? udp_recv_count_eagain(sock) : len;
 	}
@@ -381,33 +382,33 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 		return -EBADF;
 	len = wait_and_receive(sock, fd, msg, flags);
 	recv_pass_wakeup_on(sock);
-	recv_waiter_leave(sock);
+	recv_waiter_leave_and_finish_close(sock);
 	return len;
 }
 
-ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+ssize_t udp_recv_slow_path(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	ssize_t len;
 
 	if (sock->file.os_only || flags & MSG_ERRQUEUE)
-		return recv_os_waits(fd, msg, flags);
-	if (udp_is_deferred(sock) && udp_deferred_recv_enter(sock, fd)) {
-		len = recv_os_waits(fd, msg, flags);
-		recv_count_os(sock, len);
-		udp_deferred_recv_leave(sock);
+		return recv_from_kernel_blocking(fd, msg, flags);
+	if (udp_offload_is_deferred(sock) && udp_deferred_begin_recv_or_offload(sock, fd)) {
+		len = recv_from_kernel_blocking(fd, msg, flags);
+		stats_count_recv_from_kernel(sock, len);
+		udp_deferred_end_kernel_recv(sock);
 		return len;
 	}
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow(sock);
+		udp_apply_changes_of_forked_processes(sock);
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-		udp_offload_inherited(sock);
+		udp_offload_inherited_socket(sock);
 	if (vma_engine() == NULL)
-		return recv_os_waits(fd, msg, flags);
+		return recv_from_kernel_blocking(fd, msg, flags);
 	len = check_recv_msghdr(msg);
 	if (len != 0)
 		return len;
 	/* What a fork has left is older than all that the shadow has got since. */
-	if (udp_has_fork_queue(sock)) {
+	if (udp_has_nonempty_fork_queue(sock)) {
 		len = udp_receive_queued(sock, msg, flags);
 		if (len != -ENODATA)
 			return len;
@@ -417,7 +418,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 		if (len != -EAGAIN)
 			return len;
 	}
-	vma_ring_ctxs_catch_up(udp_rings(&sock->file));
+	vma_ring_ctxs_catch_up(udp_socket_rings_mask(&sock->file));
 	len = udp_receive_queued(sock, msg, flags);
-	return len == -ENODATA ? udp_recv_empty(sock, fd, msg, flags) : len;
+	return len == -ENODATA ? udp_recv_when_queue_is_empty(sock, fd, msg, flags) : len;
 }

@@ -63,10 +63,11 @@ static bool can_be_reinjected(const struct udp_datagram *datagram)
 }
 
 /* The bytes are in their place. */
-static bool reinject_bytes(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
+static bool reinject_udp_packet_to_kernel(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
 {
 	build_ip_udp_headers(udp_reinject->packet, datagram);
-	return vma_reinject(udp_reinject->fd, udp_reinject->packet, (size_t)HEADERS + datagram->len) == 0;
+	return vma_reinject_ip_packet_to_kernel(udp_reinject->fd, udp_reinject->packet,
+	                                        (size_t)HEADERS + datagram->len) == 0;
 }
 
 static bool fork_queue_reinject_datagram(void *arg, const struct udp_datagram *datagram)
@@ -76,10 +77,10 @@ static bool fork_queue_reinject_datagram(void *arg, const struct udp_datagram *d
 	if (!can_be_reinjected(datagram))
 		return false;
 	copy_datagram_payload(udp_reinject->packet + HEADERS, datagram);
-	return reinject_bytes(udp_reinject, datagram);
+	return reinject_udp_packet_to_kernel(udp_reinject, datagram);
 }
 
-static void reinject_popped(void *arg, const struct udp_datagram *datagram)
+static void reinject_datagram_and_count_dropped(void *arg, const struct udp_datagram *datagram)
 {
 	const struct udp_reinject *udp_reinject = arg;
 
@@ -87,9 +88,9 @@ static void reinject_popped(void *arg, const struct udp_datagram *datagram)
 	udp_count_datagram_as_dropped(udp_reinject->sock, datagram);
 }
 
-static bool udp_reinject_begin(struct udp_reinject *udp_reinject)
+static bool udp_reinject_open_raw_socket(struct udp_reinject *udp_reinject)
 {
-	udp_reinject->fd = vma_reinject_open(false);
+	udp_reinject->fd = vma_reinject_open_raw_socket(false);
 	udp_reinject->packet = udp_reinject->fd >= 0 ? vma_alloc(PACKET_MAX) : NULL;
 	return udp_reinject->packet != NULL;
 }
@@ -102,7 +103,7 @@ static void udp_reinject_end(struct udp_reinject *udp_reinject)
 }
 
 /* What was queued when the process forked is older. */
-static void reinject_fork_queue(struct udp_sock *sock, const struct udp_reinject *udp_reinject)
+static void reinject_fork_queue_to_kernel(struct udp_sock *sock, const struct udp_reinject *udp_reinject)
 {
 	struct udp_datagram datagram;
 	const uint8_t *bytes;
@@ -111,21 +112,21 @@ static void reinject_fork_queue(struct udp_sock *sock, const struct udp_reinject
 		if (!can_be_reinjected(&datagram))
 			continue;
 		memcpy(udp_reinject->packet + HEADERS, bytes, datagram.len);
-		reinject_bytes(udp_reinject, &datagram);
+		reinject_udp_packet_to_kernel(udp_reinject, &datagram);
 	}
 }
 
-void udp_reinject_give(struct udp_sock *sock)
+void udp_reinject_queued_datagrams_to_kernel(struct udp_sock *sock)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct udp_reinject udp_reinject = {.sock = sock};
 
-	if (all == NULL && !udp_has_fork_queue(sock))
+	if (all == NULL && !udp_has_nonempty_fork_queue(sock))
 		return;
-	if (udp_reinject_begin(&udp_reinject)) {
-		reinject_fork_queue(sock, &udp_reinject);
+	if (udp_reinject_open_raw_socket(&udp_reinject)) {
+		reinject_fork_queue_to_kernel(sock, &udp_reinject);
 		if (all != NULL)
-			udp_take_all(sock, all, reinject_popped, &udp_reinject);
+			udp_drain_queues_calling_each(sock, all, reinject_datagram_and_count_dropped, &udp_reinject);
 	}
 	udp_reinject_end(&udp_reinject);
 }
@@ -142,14 +143,14 @@ static bool udp_may_reinject_datagrams(const struct udp_sock *sock)
 	       (atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) & lost) == 0;
 }
 
-void udp_reinject_share(struct udp_sock *sock)
+void udp_move_queued_datagrams_to_fork_queue(struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct udp_reinject udp_reinject;
 
 	if (!udp_has_datagram(all) || !udp_may_reinject_datagrams(sock))
 		return;
-	if (udp_reinject_begin(&udp_reinject))
+	if (udp_reinject_open_raw_socket(&udp_reinject))
 		udp_fork_queue_create(sock, fork_queue_reinject_datagram, &udp_reinject);
 	udp_reinject_end(&udp_reinject);
 }

@@ -93,7 +93,7 @@ static void send_count_os(struct udp_sock *sock, ssize_t sent)
 	if (sock->stats == NULL)
 		return;
 	if (sent < 0) {
-		vma_inet_stats_failed(sock->stats, &sock->stats->tx_os_errors, sent);
+		vma_inet_count_failed_call(sock->stats, &sock->stats->tx_os_errors, sent);
 	} else {
 		vma_stats_add(&sock->stats->tx_os_packets, 1);
 		vma_stats_add(&sock->stats->tx_os_bytes, (uint64_t)sent);
@@ -169,7 +169,7 @@ static inline void stats_count_sent_datagram(const struct udp_sock *sock, size_t
 static inline int udp_gather_iov(uint8_t *to, const struct iovec *iov, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		if (iov[i].iov_len != 0 && vma_copy(to, iov[i].iov_base, iov[i].iov_len) != 0)
+		if (iov[i].iov_len != 0 && vma_memcpy_or_efault(to, iov[i].iov_base, iov[i].iov_len) != 0)
 			return -EFAULT;
 		to += iov[i].iov_len;
 	}
@@ -198,7 +198,7 @@ udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 	if (__builtin_expect(!dst->df, 0))
 		id = (uint16_t)atomic_fetch_add_explicit(dst->ip_id, 1, memory_order_relaxed);
 	seg.off = buf->data_off;
-	seg.len = frame_finish(dst, frame, (uint32_t)len, id, &seg.flags);
+	seg.len = udp_frame_write_headers(dst, frame, (uint32_t)len, id, &seg.flags);
 	flags = send_kick_flags(vma_thread_self(), dst->engine, dst->ring_ctx);
 	if (__builtin_expect(vma_ring_send(ring, &seg, 1, flags) == 0, 0)) {
 		vma_buf_put(arena, buf);
@@ -239,7 +239,7 @@ static void send_wait_without_progress(struct vma_ring *ring, struct send_wait *
 {
 	const struct timespec nap = {.tv_nsec = FULL_SLEEP_NS};
 
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 	if (vma_ring_drive_holder_tid(ring, VMA_RING_TX) != 0)
 		vma_ring_wait_for_holder(ring, VMA_RING_TX, &send_wait->backoff, 1000000);
 	else if (send_wait->tries < 8)
@@ -260,7 +260,7 @@ static ssize_t __attribute__((cold, noinline)) send_or_drop(const struct udp_soc
 	ssize_t sent = -EAGAIN;
 
 	vma_inet_flush_sends(vma_thread_self());
-	vma_ring_flush(dst->ring_ctx->ring);
+	vma_ring_flush_tx(dst->ring_ctx->ring);
 	if (!early)
 		sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
 	if (sent != -EAGAIN)
@@ -324,7 +324,8 @@ send_key_of_mapped_ipv6(const struct udp_sock *sock, const struct msghdr *msg, u
 {
 	union vma_name to;
 
-	if (vma_name_read(sock->file.family, msg->msg_name, msg->msg_namelen, &to) != 0 || to.any.sa_family != AF_INET)
+	if (vma_name_copy_from_program_sockaddr(sock->file.family, msg->msg_name, msg->msg_namelen, &to) != 0 ||
+	    to.any.sa_family != AF_INET)
 		return false;
 	*key = udp_peer_key(to.in.sin_addr.s_addr, to.in.sin_port);
 	return to.in.sin_port != 0 && to.in.sin_addr.s_addr != 0;
@@ -338,7 +339,7 @@ static bool send_destination_key(const struct udp_sock *sock, const struct msghd
 	*key = 0;
 	if (msg->msg_name == NULL)
 		return atomic_load_explicit(&sock->connected, memory_order_relaxed);
-	if (msg->msg_namelen < sizeof(to) || vma_copy(&to, msg->msg_name, sizeof(to)) != 0)
+	if (msg->msg_namelen < sizeof(to) || vma_memcpy_or_efault(&to, msg->msg_name, sizeof(to)) != 0)
 		return false;
 	if (__builtin_expect(to.sin_family != AF_INET, 0))
 		return send_key_of_mapped_ipv6(sock, msg, key);
@@ -356,16 +357,16 @@ static void __attribute__((cold, noinline)) udp_prepare_first_send(struct udp_so
 	bool bound;
 
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-		udp_offload_inherited(sock);
+		udp_offload_inherited_socket(sock);
 	pthread_mutex_lock(&file->lock);
 	bound = sock->local.sin_port != 0;
 	any.sin_addr = sock->local.sin_addr; /* stays, if it was bound to one and has lost its port */
 	if (bound && atomic_load_explicit(&sock->tx, memory_order_relaxed) == NULL)
-		udp_dst_reset(sock);
+		udp_dst_rebuild_after_change(sock);
 	pthread_mutex_unlock(&file->lock);
 	/* It fails when somebody else was quicker, which is as good. */
 	if (!bound && file->ops->bind != NULL) {
-		len = vma_name_fill(file->family, &any, &name);
+		len = vma_name_fill_from_sockaddr_in(file->family, &any, &name);
 		file->ops->bind(file, fd, &name.any, len);
 	}
 }
@@ -392,12 +393,13 @@ static ssize_t send_at_pace(struct udp_sock *sock, const struct udp_dst *dst, co
 
 	*until_ns = 0;
 	if (udp_is_paced(sock) && !(vma_nic_info(vma_ring_nic(dst->ring_ctx->ring))->caps & VMA_NIC_CAP_PACING))
-		*until_ns = udp_pace_take(sock, dst->headers_len + (uint32_t)iov_iter->left, &taken_ns);
+		*until_ns =
+		        udp_pace_reserve_time_for_frame(sock, dst->headers_len + (uint32_t)iov_iter->left, &taken_ns);
 	if (*until_ns != 0)
 		return -EAGAIN;
 	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
 	if (sent < 0 && taken_ns != 0)
-		udp_pace_give_back(sock, taken_ns);
+		udp_pace_undo_delay_of_unsent_frame(sock, taken_ns);
 	return sent;
 }
 
@@ -414,13 +416,13 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		return -ENOTSUP;
 	for (;;) {
 		const struct udp_dst *dst =
-		        cmsgs == NULL ? udp_dst_find(sock, key, &own) : udp_dst_find_with(sock, key, cmsgs, &own);
+		        cmsgs == NULL ? udp_dst_find(sock, key, &own) : udp_dst_find_with_cmsgs(sock, key, cmsgs, &own);
 		ssize_t sent;
 
 		if (dst == NULL || iov_iter->left > dst->max_payload || group_has_local_members(dst))
 			return -ENOTSUP;
 		if (dst->confirm)
-			udp_dst_probe(sock, dst);
+			udp_dst_request_path_probe(sock, dst);
 		sent = send_at_pace(sock, dst, iov_iter, &until_ns);
 		if (sent != -EAGAIN)
 			return sent;
@@ -476,7 +478,7 @@ static ssize_t send_dummy_to(struct udp_sock *sock, const struct udp_dst *dst, c
 	rc = udp_gather_iov(frame + dst->headers_len, iov_iter->iov, iov_iter->n);
 	if (rc == 0) {
 		seg.off = buf->data_off;
-		seg.len = frame_finish(dst, frame, (uint32_t)iov_iter->left, 0, &seg.flags);
+		seg.len = udp_frame_write_headers(dst, frame, (uint32_t)iov_iter->left, 0, &seg.flags);
 		vma_ring_send_dummy(ring, &seg);
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->tx_dummies, 1);
@@ -495,12 +497,12 @@ send_dummy(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	uint64_t key;
 
 	flags &= ~VMA_SND_FLAGS_DUMMY;
-	if (!sock->file.os_only && !udp_is_deferred(sock) && !sock_is_ready_to_send_offloaded(sock))
+	if (!sock->file.os_only && !udp_offload_is_deferred(sock) && !sock_is_ready_to_send_offloaded(sock))
 		udp_prepare_first_send(sock, fd);
-	if (send_goes_by_os(sock, flags) || udp_is_deferred(sock) ||
+	if (send_goes_by_os(sock, flags) || udp_offload_is_deferred(sock) ||
 	    (msg->msg_control != NULL && msg->msg_controllen != 0) || !send_destination_key(sock, msg, &key))
 		return -EINVAL;
-	rc = vma_inet_iov_iter_get(&iov_iter, msg);
+	rc = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 	if (rc == 0) {
 		dst = udp_dst_find(sock, key, &own);
 		rc = dst != NULL && dst->ring_ctx != NULL && iov_iter.left <= dst->max_payload &&
@@ -508,7 +510,7 @@ send_dummy(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		             ? send_dummy_to(sock, dst, &iov_iter)
 		             : -EINVAL;
 	}
-	vma_inet_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_release(&iov_iter);
 	return rc;
 }
 
@@ -529,13 +531,13 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	ssize_t sent;
 
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow(sock);
+		udp_apply_changes_of_forked_processes(sock);
 	if (flags & VMA_SND_FLAGS_DUMMY)
 		return send_dummy(sock, fd, msg, flags);
 	if (__builtin_expect(atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed) != 0, 0) &&
 	    !sock->file.os_only) {
 		udp_watch_errors(sock, fd);
-		if (udp_deferred_send(sock, fd))
+		if (udp_deferred_count_send_and_may_offload(sock, fd))
 			return send_by_shadow(sock, fd, msg, flags);
 	}
 	if (!sock->file.os_only && !sock_is_ready_to_send_offloaded(sock))
@@ -546,7 +548,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		return send_os_for_error(sock, fd, msg, flags);
 	if (has_cmsgs && !udp_tx_cmsgs_read(&cmsgs, sock->file.family, msg))
 		return send_by_shadow(sock, fd, msg, flags);
-	sent = vma_inet_iov_iter_get(&iov_iter, msg);
+	sent = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 	if (sent == 0) {
 		vma_file_get(&sock->file);
 		sent = send_offloaded(sock, msg, flags, &iov_iter, has_cmsgs ? &cmsgs : NULL);
@@ -554,7 +556,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	} else if (sent == -EFAULT || sent == -EINVAL) {
 		sent = -ENOTSUP; /* which of several errors comes first, the kernel knows */
 	}
-	vma_inet_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_release(&iov_iter);
 	return sent == -ENOTSUP ? send_by_shadow(sock, fd, msg, flags) : sent;
 }
 
@@ -576,7 +578,7 @@ send_is_plain_after_follow(struct udp_sock *sock, const struct msghdr *msg, int 
 	if (!(atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_SHARED))
 		return false;
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow(sock);
+		udp_apply_changes_of_forked_processes(sock);
 	return send_is_plain(sock, msg, flags, UDP_SHARED);
 }
 
@@ -590,7 +592,7 @@ static inline const struct udp_dst *dst_cached(const struct udp_sock *sock, cons
 	} else {
 		if (!send_destination_key(sock, msg, &key))
 			return NULL;
-		dst = atomic_load_explicit(&sock->dst_more[udp_dst_slot(key)], memory_order_acquire);
+		dst = atomic_load_explicit(&sock->dst_more[udp_dst_cache_slot_of_key(key)], memory_order_acquire);
 		if (dst != NULL && !udp_dst_is_for_address_key(dst, key))
 			return NULL;
 	}
@@ -612,9 +614,9 @@ ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int
 	dst = dst_cached(sock, msg);
 	if (__builtin_expect(dst == NULL, 0))
 		return send_planned(sock, fd, msg, flags);
-	if (vma_inet_iov_is_own(msg))
+	if (vma_inet_iov_is_library_memory(msg))
 		iov = *msg->msg_iov;
-	else if (vma_copy(&iov, msg->msg_iov, sizeof(iov)) != 0)
+	else if (vma_memcpy_or_efault(&iov, msg->msg_iov, sizeof(iov)) != 0)
 		return -EFAULT;
 	if (__builtin_expect(iov.iov_len > dst->max_payload, 0))
 		return send_planned(sock, fd, msg, flags);

@@ -6,7 +6,7 @@
 enum { CONTROL_BYTES_MAX = 256 }; /* IP_PKTINFO, IP_TTL and IP_TOS take 80; who sends more is the kernel's */
 
 /* A group or a broadcast as a source is refused, which the route's lookup does not do for such a key. */
-static bool cmsg_set_source(struct udp_tx_cmsgs *out, uint32_t source, uint32_t oif)
+static bool udp_tx_cmsg_set_source_and_oif(struct udp_tx_cmsgs *out, uint32_t source, uint32_t oif)
 {
 	if (IN_MULTICAST(ntohl(source)) || source == INADDR_BROADCAST)
 		return false;
@@ -17,18 +17,18 @@ static bool cmsg_set_source(struct udp_tx_cmsgs *out, uint32_t source, uint32_t 
 	return true;
 }
 
-static bool read_pktinfo(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
+static bool parse_send_pktinfo(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
 {
 	struct in_pktinfo info;
 
 	if (len != sizeof(info))
 		return false;
 	memcpy(&info, data, sizeof(info));
-	return cmsg_set_source(out, info.ipi_spec_dst.s_addr, (uint32_t)info.ipi_ifindex);
+	return udp_tx_cmsg_set_source_and_oif(out, info.ipi_spec_dst.s_addr, (uint32_t)info.ipi_ifindex);
 }
 
 /* IPV6_PKTINFO of what is sent by IPv4: its address must be a mapped one. */
-static bool read_pktinfo6(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
+static bool parse_send_pktinfo6_with_mapped_source(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
 {
 	struct in6_pktinfo info;
 	uint32_t source;
@@ -37,10 +37,10 @@ static bool read_pktinfo6(struct udp_tx_cmsgs *out, const uint8_t *data, size_t 
 		return false;
 	memcpy(&info, data, sizeof(info));
 	memcpy(&source, &info.ipi6_addr.s6_addr[12], sizeof(source));
-	return IN6_IS_ADDR_V4MAPPED(&info.ipi6_addr) && cmsg_set_source(out, source, info.ipi6_ifindex);
+	return IN6_IS_ADDR_V4MAPPED(&info.ipi6_addr) && udp_tx_cmsg_set_source_and_oif(out, source, info.ipi6_ifindex);
 }
 
-static bool read_ttl(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
+static bool parse_send_ttl(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
 {
 	int ttl;
 
@@ -51,7 +51,7 @@ static bool read_ttl(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
 	return ttl >= 1 && ttl <= 255;
 }
 
-static bool read_tos(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
+static bool parse_send_tos(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
 {
 	int tos = *data;
 
@@ -64,21 +64,22 @@ static bool read_tos(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)
 	return tos >= 0 && tos <= 255;
 }
 
-static bool read_one_cmsg(struct udp_tx_cmsgs *out, int family, const struct cmsghdr *header, const uint8_t *data)
+static bool udp_parse_one_tx_cmsg(struct udp_tx_cmsgs *out, int family, const struct cmsghdr *header,
+                                  const uint8_t *data)
 {
 	const size_t len = header->cmsg_len - sizeof(*header);
 
 	if (family == AF_INET6 && header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_PKTINFO)
-		return read_pktinfo6(out, data, len);
+		return parse_send_pktinfo6_with_mapped_source(out, data, len);
 	if (header->cmsg_level != IPPROTO_IP || len == 0)
 		return false;
 	switch (header->cmsg_type) {
 	case IP_PKTINFO:
-		return read_pktinfo(out, data, len);
+		return parse_send_pktinfo(out, data, len);
 	case IP_TTL:
-		return read_ttl(out, data, len);
+		return parse_send_ttl(out, data, len);
 	case IP_TOS:
-		return read_tos(out, data, len);
+		return parse_send_tos(out, data, len);
 	default:
 		return false;
 	}
@@ -91,13 +92,13 @@ bool udp_tx_cmsgs_read(struct udp_tx_cmsgs *out, int family, const struct msghdr
 	struct cmsghdr header;
 
 	*out = (struct udp_tx_cmsgs){0};
-	if (total > sizeof(bytes) || vma_copy(bytes, msg->msg_control, total) != 0)
+	if (total > sizeof(bytes) || vma_memcpy_or_efault(bytes, msg->msg_control, total) != 0)
 		return false;
 	/* Less than a header behind the last one is no message. */
 	for (size_t at = 0; at <= total && total - at >= sizeof(header); at += CMSG_ALIGN(header.cmsg_len)) {
 		memcpy(&header, bytes + at, sizeof(header));
 		if (header.cmsg_len < sizeof(header) || header.cmsg_len > total - at ||
-		    !read_one_cmsg(out, family, &header, bytes + at + sizeof(header)))
+		    !udp_parse_one_tx_cmsg(out, family, &header, bytes + at + sizeof(header)))
 			return false;
 	}
 	return true;

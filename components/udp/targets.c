@@ -23,7 +23,7 @@ static bool target_link_is_usable(const struct vma_net_link *link)
 
 /* Whether it can be offloaded as far as net knows, which has just been asked for addresses or a way; a VLAN interface
  * is, through the one that it lies on. */
-static enum vma_sock_reason udp_target_device_of(struct vma_net *net, uint32_t ifindex, struct place *place)
+static enum vma_sock_reason udp_target_find_offload_device(struct vma_net *net, uint32_t ifindex, struct place *place)
 {
 	struct vma_net_link link;
 
@@ -84,7 +84,7 @@ static void udp_targets_builder_append(struct targets_maker *targets_maker, cons
 	out->at[out->n++] = *target;
 }
 
-static bool is_bound_elsewhere(const struct targets_maker *targets_maker, uint32_t ifindex)
+static bool is_bound_to_other_interface(const struct targets_maker *targets_maker, uint32_t ifindex)
 {
 	return targets_maker->sock->bound_ifindex != 0 && targets_maker->sock->bound_ifindex != ifindex;
 }
@@ -95,18 +95,18 @@ enum kind { UNICAST, SHARED, EXTRA_BROADCAST };
  * The kernel has given the port to nobody else, and will not: such a flow is had without asking. An application's own
  * port might do as well; but a server stays, and what it has asked for is found by the device without a second look.
  */
-static bool sock_is_alone(const struct udp_sock *sock)
+static bool sock_has_port_alone(const struct udp_sock *sock)
 {
 	return sock->port_chosen && !sock->port_shared && !sock->reuse_addr && !sock->reuse_port &&
 	       sock->bound_ifindex == 0;
 }
 
 /* VMA_UDP_3T_RULES: while nobody else can have the port, its flow may be of any peer; the sink knows the peer. */
-static bool has_flow_of_any_peer(const struct udp_sock *sock)
+static bool may_take_flow_of_any_peer(const struct udp_sock *sock)
 {
 	const struct vma_conf *conf = sock->engine != NULL ? &sock->engine->conf : NULL;
 
-	return conf != NULL && conf->given[VMA_CONF_AT_udp_3t_rules] && conf->udp_3t_rules && sock_is_alone(sock);
+	return conf != NULL && conf->given[VMA_CONF_AT_udp_3t_rules] && conf->udp_3t_rules && sock_has_port_alone(sock);
 }
 
 /* A flow for `local` on this interface, of the peer only if there is one. */
@@ -116,13 +116,13 @@ static void udp_targets_builder_add(struct targets_maker *targets_maker, uint32_
 	const struct udp_sock *sock = targets_maker->sock;
 	struct udp_target target = {.shared = kind != UNICAST, .extra = kind == EXTRA_BROADCAST};
 
-	target.alone = kind == UNICAST && sock_is_alone(sock);
+	target.alone = kind == UNICAST && sock_has_port_alone(sock);
 	struct place place;
 	enum vma_sock_reason reason;
 
-	if (is_bound_elsewhere(targets_maker, ifindex))
+	if (is_bound_to_other_interface(targets_maker, ifindex))
 		return;
-	reason = udp_target_device_of(targets_maker->net, ifindex, &place);
+	reason = udp_target_find_offload_device(targets_maker->net, ifindex, &place);
 	if (reason != VMA_SOCK_OFFLOADED) {
 		targets_maker->out->reason = reason;
 		return;
@@ -132,7 +132,7 @@ static void udp_targets_builder_add(struct targets_maker *targets_maker, uint32_
 	target.key = (struct vma_flow_key){
 	        .family = AF_INET, .proto = IPPROTO_UDP, .vlan = place.vlan, .local_port_be = sock->local.sin_port};
 	memcpy(target.key.local, &local, 4);
-	if (sock->peer.sin_family == AF_INET && !has_flow_of_any_peer(sock)) {
+	if (sock->peer.sin_family == AF_INET && !may_take_flow_of_any_peer(sock)) {
 		target.key.peer_port_be = sock->peer.sin_port;
 		memcpy(target.key.peer, &sock->peer.sin_addr, 4);
 	}
@@ -241,16 +241,16 @@ static void targets_add_multicast_groups(struct targets_maker *targets_maker, ui
 
 /* ---- cases ---- */
 
-static bool address_is_group(uint32_t address)
+static bool address_is_multicast(uint32_t address)
 {
 	return IN_MULTICAST(ntohl(address));
 }
 
-static void targets_make_unconnected(struct targets_maker *targets_maker)
+static void targets_build_for_unconnected_sock(struct targets_maker *targets_maker)
 {
 	uint32_t local = targets_maker->sock->local.sin_addr.s_addr;
 
-	if (address_is_group(local)) {
+	if (address_is_multicast(local)) {
 		targets_maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
 		targets_add_multicast_groups(targets_maker, local);
 		return;
@@ -274,14 +274,14 @@ static bool find_route(struct vma_net *net, const struct vma_net_key *key, struc
 
 	if (vma_net_path_get(net, key, &path) != 0)
 		return false;
-	vma_net_path_read(path, out);
+	vma_net_path_read_template(path, out);
 	vma_net_path_put(net, path);
 	return out->state != VMA_NET_ERROR && out->reason != VMA_NET_REASON_NOT_ASKED;
 }
 
 /* The kernel's route to the peer; only packets that come by that interface are ours, so that those of others, and of
  * other ways, meet the shadow. */
-static void targets_make_connected(struct targets_maker *targets_maker)
+static void targets_build_for_connected_sock(struct targets_maker *targets_maker)
 {
 	const struct udp_sock *sock = targets_maker->sock;
 	uint32_t local = sock->local.sin_addr.s_addr, peer = sock->peer.sin_addr.s_addr;
@@ -297,12 +297,12 @@ static void targets_make_connected(struct targets_maker *targets_maker)
 	struct vma_net_template route;
 	struct place place;
 
-	if (address_is_group(local)) {
+	if (address_is_multicast(local)) {
 		targets_maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
 		targets_add_multicast_groups(targets_maker, local);
 		return;
 	}
-	if (address_is_group(peer) && key.oif == 0)
+	if (address_is_multicast(peer) && key.oif == 0)
 		key.oif = sock->mc_ifindex;
 	memcpy(key.dst, &peer, 4);
 	memcpy(key.src, &local, 4);
@@ -316,12 +316,12 @@ static void targets_make_connected(struct targets_maker *targets_maker)
 		return;
 	}
 	/* Nobody has such an address as his own, so nothing can come from there. */
-	targets_maker->out->reason = udp_target_device_of(targets_maker->net, route.ifindex, &place);
+	targets_maker->out->reason = udp_target_find_offload_device(targets_maker->net, route.ifindex, &place);
 	if (targets_maker->out->reason == VMA_SOCK_OFFLOADED)
 		targets_maker->out->send_device = place.device;
 }
 
-int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp_targets *out)
+int udp_targets_compute_for_sock(const struct udp_sock *sock, struct vma_net *net, struct udp_targets *out)
 {
 	struct targets_maker targets_maker = {.sock = sock, .net = net, .out = out};
 
@@ -335,19 +335,19 @@ int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp
 		return 0;
 	}
 	if (sock->peer.sin_family == AF_INET) {
-		targets_make_connected(&targets_maker);
+		targets_build_for_connected_sock(&targets_maker);
 	} else {
 		targets_maker.error = udp_targets_builder_read_addrs(&targets_maker);
 		if (targets_maker.error == 0)
-			targets_make_unconnected(&targets_maker);
+			targets_build_for_unconnected_sock(&targets_maker);
 		vma_free(targets_maker.addrs);
 	}
 	if (targets_maker.error != 0)
-		udp_targets_put(out);
+		udp_targets_free(out);
 	return targets_maker.error;
 }
 
-void udp_targets_put(struct udp_targets *targets)
+void udp_targets_free(struct udp_targets *targets)
 {
 	vma_free(targets->at);
 	*targets = (struct udp_targets){0};

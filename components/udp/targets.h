@@ -30,7 +30,7 @@ struct udp_targets {
  *   an address      that address, where its interface is          (address, peer) on the route's interface
  *   a group         that group, where it is joined                (group, peer) where it is joined
  */
-int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp_targets *out);
-void udp_targets_put(struct udp_targets *targets);
+int udp_targets_compute_for_sock(const struct udp_sock *sock, struct vma_net *net, struct udp_targets *out);
+void udp_targets_free(struct udp_targets *targets);
 
 #endif

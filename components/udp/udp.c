@@ -21,7 +21,7 @@
 
 /* ---- what others ask ---- */
 
-static enum vma_sock_reason udp_reason(struct vma_file *file)
+static enum vma_sock_reason udp_get_reason_not_offloaded(struct vma_file *file)
 {
 	return atomic_load_explicit(&udp_sock(file)->reason, memory_order_relaxed);
 }
@@ -33,7 +33,7 @@ static struct vma_inet_sock_description udp_describe_for_stats(struct udp_sock *
 
 	return (struct vma_inet_sock_description){
 	        .file = &sock->file,
-	        .reason = udp_reason(&sock->file),
+	        .reason = udp_get_reason_not_offloaded(&sock->file),
 	        .protocol = IPPROTO_UDP,
 	        .nonblocking = atomic_load_explicit(&sock->nonblocking, memory_order_relaxed),
 	        .local = &sock->local,
@@ -76,13 +76,13 @@ static void udp_net_changed(struct vma_file *file)
 
 	pthread_mutex_lock(&file->lock);
 	if (udp_fork_shared_has_changed(sock))
-		udp_fork_shared_follow_locked(sock);
+		udp_apply_changes_of_forked_processes_locked(sock);
 	if (engine != NULL && !vma_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
 		generation = vma_net_generation(engine->net);
-		before = udp_reason(file);
+		before = udp_get_reason_not_offloaded(file);
 		udp_flows_update(sock);
-		if (sock->net_generation != generation || udp_reason(file) != before)
-			udp_dst_reset(sock);
+		if (sock->net_generation != generation || udp_get_reason_not_offloaded(file) != before)
+			udp_dst_rebuild_after_change(sock);
 		sock->net_generation = generation;
 	}
 	pthread_mutex_unlock(&file->lock);
@@ -92,7 +92,7 @@ static void udp_on_error(struct vma_file *file)
 {
 	if (file->kind != VMA_FILE_UDP)
 		return;
-	udp_os_error(udp_sock(file));
+	udp_note_pending_os_error(udp_sock(file));
 	vma_file_ready(file, EPOLLERR);
 }
 
@@ -101,19 +101,19 @@ static void udp_on_error(struct vma_file *file)
 /*
  * With the kernel a socket that is closed while a thread waits in recv lives until that call returns, port and all. So
  * does this one: its shadow gets a number of the library's own, and its flows stay. A call that begins to wait after
- * this look finds it closed: see vma_inet_call_enter.
+ * this look finds it closed: see vma_inet_add_waiting_call.
  */
-static void udp_keep_shadow_for_waiters(struct udp_sock *sock)
+static void udp_keep_kernel_socket_for_waiters(struct udp_sock *sock)
 {
-	int kept = vma_inet_keep_shadow(atomic_load(&sock->file.fd), udp_flows_cookie(sock));
+	int kept = vma_inet_dup_shadow_fd(atomic_load(&sock->file.fd), udp_flows_cookie(sock));
 
 	if (kept >= 0)
 		atomic_store(&sock->lingering_fd, kept);
 }
 
-static void udp_end(struct udp_sock *sock)
+static void udp_leave_flows_and_free_destinations(struct udp_sock *sock)
 {
-	udp_flows_end(sock);
+	udp_flows_detach_all(sock);
 	udp_dst_fini(sock);
 	if (sock->xtreme != NULL)
 		vma_xtreme_close(sock->xtreme);
@@ -123,21 +123,21 @@ static void udp_close(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
 
-	vma_inet_stats_closed(sock->engine, &sock->stats_count);
+	vma_inet_stats_count_closed_socket(sock->engine, &sock->stats_count);
 	pthread_mutex_lock(&file->lock);
 	udp_deferred_count_socket_at_close(sock);
 	if (atomic_load(&sock->waiting) != 0) {
 		sock->held_for_waiting = true;
 		vma_file_get(file);
 		if (!file->os_only)
-			udp_keep_shadow_for_waiters(sock);
+			udp_keep_kernel_socket_for_waiters(sock);
 	}
 	if (atomic_load(&sock->lingering_fd) == 0)
-		udp_end(sock);
+		udp_leave_flows_and_free_destinations(sock);
 	pthread_mutex_unlock(&file->lock);
 	udp_finish_close(sock);
 	vma_ring_files_left();
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 }
 
 /* Both the last to leave and the one who closes come here, so that neither has to know who was first. */
@@ -152,7 +152,7 @@ void udp_finish_close(struct udp_sock *sock)
 		sock->held_for_waiting = false;
 		fd = atomic_exchange(&sock->lingering_fd, 0);
 		if (fd != 0) {
-			udp_end(sock);
+			udp_leave_flows_and_free_destinations(sock);
 			vma_fd_unguard_close(fd);
 		}
 	}
@@ -165,12 +165,12 @@ static void udp_destroy(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
 
-	udp_groups_end(sock);
+	udp_drop_all_multicast_groups(sock);
 	udp_flows_destroy(sock);
 	udp_fork_queue_destroy(sock);
-	udp_data_destroy(sock);
+	udp_tx_state_destroy(sock);
 	udp_fork_shared_destroy(sock);
-	udp_extra_destroy(sock);
+	udp_extra_api_state_free(sock);
 	vma_xtreme_destroy(sock->xtreme);
 	vma_inet_stats_put(sock->engine, sock->stats, &sock->stats_count);
 	pthread_mutex_destroy(&sock->reader);
@@ -182,7 +182,7 @@ static void udp_flows_pause_file(struct vma_file *file, void *arg)
 	if (file->kind != VMA_FILE_UDP || file->os_only)
 		return;
 	pthread_mutex_lock(&file->lock);
-	udp_flows_pause(udp_sock(file));
+	udp_flows_leave_to_kernel_for_a_while(udp_sock(file));
 	pthread_mutex_unlock(&file->lock);
 }
 
@@ -204,11 +204,11 @@ static void udp_leave_flows_at_process_exit(struct vma_file *file, void *arg)
 	    pthread_mutex_timedlock(&file->lock, &udp_exit_scan->until) != 0)
 		return;
 	udp_sock(file)->left = true;
-	udp_flows_end(udp_sock(file));
+	udp_flows_detach_all(udp_sock(file));
 	pthread_mutex_unlock(&file->lock);
 }
 
-void vma_udp_exit(void)
+void vma_udp_leave_forked_sockets_flows_at_exit(void)
 {
 	struct udp_exit_scan udp_exit_scan = {.forks = atomic_load_explicit(&vma_fork_count, memory_order_relaxed)};
 	struct vma_thread *self;
@@ -226,7 +226,7 @@ void vma_udp_fork_prepare(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	udp_fork_shared_create();
+	udp_share_all_sockets_state_before_fork();
 	vma_file_each(udp_flows_pause_file, NULL);
 	vma_leave(self);
 }
@@ -234,19 +234,19 @@ void vma_udp_fork_prepare(void)
 /* The parent's threads held what they held. */
 __attribute__((cold)) void vma_udp_fork_child(void)
 {
-	udp_flows_forked_all();
-	udp_local_members_forked();
+	udp_flows_reset_ports_in_fork_child();
+	udp_mcast_members_reset_in_child();
 }
 
-static __attribute__((cold)) void udp_forked(struct vma_file *file)
+static __attribute__((cold)) void udp_reset_in_forked_child(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
 
 	pthread_mutex_init(&sock->reader, NULL);
-	udp_flows_forked(sock);
-	udp_pace_forked(sock);
-	udp_extra_forked(sock);
-	vma_xtreme_forked(sock->xtreme);
+	udp_flows_forget_parents_in_fork_child(sock);
+	udp_pace_drop_scheduled_task_after_fork(sock);
+	udp_extra_api_state_reset_in_child(sock);
+	vma_xtreme_reset_account_in_fork_child(sock->xtreme);
 	sock->stats = NULL;
 	atomic_store(&sock->stats_count, false);
 	sock->errors_watched = sock->left = false;
@@ -254,7 +254,7 @@ static __attribute__((cold)) void udp_forked(struct vma_file *file)
 	atomic_store(&file->retry, false);
 	if (file->os_only)
 		return;
-	udp_data_forked(sock);
+	udp_tx_state_reset_in_forked_child(sock);
 	if (sock->local.sin_port != 0)
 		atomic_store(&sock->reason, VMA_SOCK_INHERITED);
 	/* Its first use in the child brings what it has no flow for yet. */
@@ -269,19 +269,19 @@ void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 	sock->left = true;
 	if (sock->flows != NULL)
 		udp_flows_update(sock);
-	udp_reinject_give(sock);
-	udp_flows_end(sock);
+	udp_reinject_queued_datagrams_to_kernel(sock);
+	udp_flows_detach_all(sock);
 	file->os_only = true;
 	atomic_store(&file->retry, false);
 	atomic_store(&sock->reason, reason);
 	vma_engine_fallback(reason, 0, "a UDP socket");
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 	udp_stats_describe(sock);
 	vma_waitq_wake(&file->waitq, true);
 }
 
 /* The C library is about to read by itself. */
-static void udp_to_os(struct vma_file *file, int fd)
+static void udp_hand_over_to_kernel_for_stdio(struct vma_file *file, int fd)
 {
 	(void)fd;
 	pthread_mutex_lock(&file->lock);
@@ -293,7 +293,7 @@ static void udp_to_os(struct vma_file *file, int fd)
 }
 
 /* Processes that have the socket by fork are told: their flows would take what the kernel is to get. */
-static void hand_over_for_another(struct vma_file *file, enum vma_sock_reason why)
+static void udp_hand_over_to_kernel_and_tell_forked(struct vma_file *file, enum vma_sock_reason why)
 {
 	struct udp_sock *sock = udp_sock(file);
 
@@ -302,48 +302,52 @@ static void hand_over_for_another(struct vma_file *file, enum vma_sock_reason wh
 		udp_give_to_kernel(sock, why);
 		if (udp_fork_shared(sock) != NULL)
 			atomic_store(&udp_fork_shared(sock)->handed_over, true);
-		udp_fork_shared_publish(sock);
+		udp_tell_forked_processes_of_change(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 }
 
-static void udp_file_hand_over(struct vma_file *file)
+static void udp_hand_over_passed_socket_to_kernel(struct vma_file *file)
 {
-	hand_over_for_another(file, VMA_SOCK_PASSED_ON);
+	udp_hand_over_to_kernel_and_tell_forked(file, VMA_SOCK_PASSED_ON);
 }
 
-static int udp_exec_export(struct vma_file *file)
+static int udp_hand_over_to_kernel_before_exec(struct vma_file *file)
 {
-	hand_over_for_another(file, VMA_SOCK_EXEC);
+	udp_hand_over_to_kernel_and_tell_forked(file, VMA_SOCK_EXEC);
 	return -1;
 }
 
 /* ---- the beginning ---- */
 
 /* The tables differ in how they receive and send. */
-#define UDP_OPS(receive, transmit)                                                                                     \
+#define UDP_OPS(receive, fixture_transmit_segment_with_loss)                                                           \
 	{                                                                                                              \
 		.name = "udp", .bind = udp_bind, .connect = udp_connect, .shutdown = udp_shutdown,                     \
 		.setsockopt = udp_setsockopt, .getsockopt = udp_getsockopt, .ioctl = udp_ioctl, .fcntl = udp_fcntl,    \
-		.recvmsg = (receive), .sendmsg = (transmit), .poll = udp_poll, .rings = udp_rings, .close = udp_close, \
-		.destroy = udp_destroy, .forked = udp_forked, .to_os = udp_to_os, .hand_over = udp_file_hand_over,     \
-		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .dump = udp_dump,                      \
-		.reason = udp_reason, .reason_detail = udp_os_option, .recv_lent = udp_recv_lent,                      \
-		.set_callback = udp_set_callback, .network_header = udp_network_header,                                \
-		.getsockname = udp_getsockname, .complete = udp_xtreme_complete, .ring_ctxs = udp_ring_ctxs,           \
+		.recvmsg = (receive), .sendmsg = (fixture_transmit_segment_with_loss), .poll = udp_poll,               \
+		.rings = udp_socket_rings_mask, .close = udp_close, .destroy = udp_destroy,                            \
+		.forked = udp_reset_in_forked_child, .to_os = udp_hand_over_to_kernel_for_stdio,                       \
+		.hand_over = udp_hand_over_passed_socket_to_kernel,                                                    \
+		.exec_export = udp_hand_over_to_kernel_before_exec, .net_changed = udp_net_changed, .dump = udp_dump,  \
+		.reason = udp_get_reason_not_offloaded, .reason_detail = udp_get_name_of_kernel_only_option,           \
+		.recv_lent = udp_recv_zero_copy, .set_callback = udp_set_recv_callback,                                \
+		.network_header = udp_copy_tx_headers_to_peer, .getsockname = udp_getsockname,                         \
+		.complete = udp_xtreme_complete_queued_datagrams, .ring_ctxs = udp_ring_ctxs,                          \
 		.tx_ring_ctx = udp_tx_ring_ctx,                                                                        \
 	}
 static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg, udp_sendmsg);
-static const struct vma_file_ops udp_draining_ops = UDP_OPS(udp_recvmsg_draining, udp_sendmsg);
+static const struct vma_file_ops udp_draining_ops = UDP_OPS(udp_recvmsg_after_periodic_ring_drain, udp_sendmsg);
 /* Where sockets may move between rings: these count, and the others are not slower for it. */
-static const struct vma_file_ops udp_migrating_ops = UDP_OPS(udp_recvmsg_migrating, udp_sendmsg_migrating);
+static const struct vma_file_ops udp_migrating_ops =
+        UDP_OPS(udp_recvmsg_and_count_migration, udp_sendmsg_and_count_migration);
 static const struct vma_file_ops udp_migrating_draining_ops =
-        UDP_OPS(udp_recvmsg_migrating_draining, udp_sendmsg_migrating);
+        UDP_OPS(udp_recvmsg_draining_and_count_migration, udp_sendmsg_and_count_migration);
 #undef UDP_OPS
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void udp_start(void)
+static void udp_register_error_callback(void)
 {
 	vma_engine_on_error = udp_on_error;
 }
@@ -386,19 +390,20 @@ static void udp_set_migration(struct udp_sock *sock, const struct vma_conf *conf
 int vma_udp_socket(int fd, int domain, int type, int protocol)
 {
 	struct vma_engine *engine = vma_engine();
-	const enum vma_sock_reason reason = vma_inet_initial_reason(engine);
+	const enum vma_sock_reason reason = vma_inet_initial_offload_reason(engine);
 	struct udp_sock *sock;
 	int rc;
 
 	(void)protocol;
-	pthread_once(&once, udp_start);
+	pthread_once(&once, udp_register_error_callback);
 	sock = sock_create(engine, domain, type);
 	if (sock == NULL)
 		return -ENOMEM;
 	sock->engine = engine;
 	if (engine != NULL)
 		udp_set_migration(sock, &engine->conf);
-	if (engine != NULL && engine->conf.socketxtreme && reason == VMA_SOCK_NEW && udp_xtreme_begin(sock) != 0) {
+	if (engine != NULL && engine->conf.socketxtreme && reason == VMA_SOCK_NEW &&
+	    udp_xtreme_enable_on_sock(sock) != 0) {
 		vma_file_put(&sock->file);
 		return -ENOMEM;
 	}

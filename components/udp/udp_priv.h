@@ -126,8 +126,8 @@ struct udp_dst {
 	struct vma_engine *engine;
 };
 /*
- * What sending depends on, as one immutable copy of the control path's fields (dst.c): made by udp_dst_reset, read by
- * senders without a lock.
+ * What sending depends on, as one immutable copy of the control path's fields (dst.c): made by
+ * udp_dst_rebuild_after_change, read by senders without a lock.
  */
 struct udp_tx_options;
 struct udp_tx_ring_ctxs;
@@ -191,16 +191,18 @@ struct udp_sock {
 	_Atomic uint32_t waiting;        /* calls that wait in recv: the socket outlives its last descriptor for them */
 	_Atomic int lingering_fd;        /* the shadow meanwhile, a number of the library's; 0: none */
 	_Atomic uint32_t next_ring;      /* of several attachments: where the next look starts */
-	struct vma_inet_drain drain;     /* read by udp_recvmsg_draining alone */
+	struct vma_inet_drain drain;     /* read by udp_recvmsg_after_periodic_ring_drain alone */
 
 	/* read by every send */
 	_Alignas(64) struct udp_dst *_Atomic dst; /* connected: the peer's */
 	struct udp_dst *_Atomic dst_more[8];      /* other destinations, by a hash of address and port */
-	_Atomic uint32_t options_seq; /* moves with every option that a template depends on: udp_dst_reset */
+	_Atomic uint32_t
+	        options_seq; /* moves with every option that a template depends on: udp_dst_rebuild_after_change */
 	_Atomic bool connected;
-	_Atomic bool os_send;    /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
-	_Atomic uint8_t unplain; /* enum udp_send_slow_reasons */
-	_Atomic bool os_error;   /* the shadow has an error, which the next send is to tell */
+	_Atomic bool
+	        os_send; /* an option is set that only the kernel's send path serves (then udp_dst_rebuild_after_change) */
+	_Atomic uint8_t unplain;                    /* enum udp_send_slow_reasons */
+	_Atomic bool os_error;                      /* the shadow has an error, which the next send is to tell */
 	_Atomic uint8_t sends_remaining;            /* until the plain way is open: deferred.h, udp_watch_errors */
 	_Atomic bool deferred;                      /* the kernel's for now: deferred.h */
 	_Atomic uint8_t receives;                   /* while it was deferred */
@@ -273,8 +275,8 @@ static inline bool udp_is_ipv6(const struct udp_sock *sock)
 }
 
 /* flows.c, multicast.c, bind.c, options.c: control path. Each is called with file.lock held. */
-void udp_flows_update(struct udp_sock *sock); /* makes what is attached what it should be; sets reason */
-void udp_flows_end(struct udp_sock *sock);    /* detaches everything */
+void udp_flows_update(struct udp_sock *sock);     /* makes what is attached what it should be; sets reason */
+void udp_flows_detach_all(struct udp_sock *sock); /* detaches everything */
 /* Before a send that is one of the first few: if the one before has met an error, this one tells it. Takes file.lock.
  */
 void udp_watch_errors(struct udp_sock *sock, int fd) __attribute__((cold));
@@ -288,28 +290,29 @@ void udp_finish_close(struct udp_sock *sock);
  * waits, but for the start of an engine. */
 void udp_schedule_offload_of_inherited(struct udp_sock *sock) __attribute__((cold));
 /* The group's filter says whether a datagram from src on this interface is for the socket. Sink; no lock. */
-bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex);
+bool udp_multicast_filter_accepts_source(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex);
 /* Whether a socket on this host wants a copy of what is sent to the group there (so the kernel must send it). No lock.
  */
 bool udp_group_has_local_members(uint32_t group, uint32_t ifindex);
 
 /* recv.c, cmsg.c, send.c, dst.c: data path. Inside. */
 ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
-ssize_t udp_recvmsg_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags); /* sock->drain is set */
+ssize_t udp_recvmsg_after_periodic_ring_drain(struct vma_file *file, int fd, struct msghdr *msg,
+                                              int flags); /* sock->drain is set */
 ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 /* migrate.c: the same calls, which count. */
-ssize_t udp_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags);
-ssize_t udp_recvmsg_migrating_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags);
-ssize_t udp_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
+ssize_t udp_recvmsg_and_count_migration(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t udp_recvmsg_draining_and_count_migration(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t udp_sendmsg_and_count_migration(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 uint32_t udp_poll(struct vma_file *file);
-uint64_t udp_rings(struct vma_file *file);
+uint64_t udp_socket_rings_mask(struct vma_file *file);
 /* FIONREAD: bytes of the first datagram queued offloaded; -1: none. */
 int udp_next_datagram_len(struct udp_sock *sock);
 bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info); /* for sinks */
 /* A datagram has left the queue, and is no receiver's here: for the statistics. */
 void udp_count_datagram_as_dropped(const struct udp_sock *sock, const struct udp_datagram *datagram);
 /* The shadow has an error (EPOLLERR): the next send or receive tells it. Any thread. */
-static inline void udp_os_error(struct udp_sock *sock)
+static inline void udp_note_pending_os_error(struct udp_sock *sock)
 {
 	atomic_store_explicit(&sock->os_error, true, memory_order_relaxed);
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
@@ -317,20 +320,20 @@ static inline void udp_os_error(struct udp_sock *sock)
 
 /*
  * The data path's part of a socket's life, called by udp.c. init: after vma_file_init, of zeroed memory. end: when the
- * last descriptor has gone, after udp_flows_end. destroy: with the object. forked: in the child, where the ring
+ * last descriptor has gone, after udp_flows_detach_all. destroy: with the object. forked: in the child, where the ring
  * contexts and paths of the parent are not to be touched; sets `inherited`.
  */
 void udp_dst_init(struct udp_sock *sock);
 void udp_dst_fini(struct udp_sock *sock);
-void udp_data_destroy(struct udp_sock *sock);
-void udp_data_forked(struct udp_sock *sock);
+void udp_tx_state_destroy(struct udp_sock *sock);
+void udp_tx_state_reset_in_forked_child(struct udp_sock *sock);
 
 /*
  * After bind, connect, shutdown(SHUT_WR), a change of os_send or of an option that the templates depend on, and after
  * interfaces or devices came or went. file.lock. Cheap: destinations are made when they are used; a connected
  * socket's at once, with its ring context.
  */
-void udp_dst_reset(struct udp_sock *sock);
+void udp_dst_rebuild_after_change(struct udp_sock *sock);
 
 /* An IPv4 address and port as one number, 0: none. */
 static inline uint64_t udp_peer_key(uint32_t addr, uint16_t port_be)

@@ -7,7 +7,7 @@
 #include "extra.h"
 #include "recv.h"
 
-int udp_xtreme_begin(struct udp_sock *sock)
+int udp_xtreme_enable_on_sock(struct udp_sock *sock)
 {
 	sock->xtreme = vma_xtreme_create(&sock->file, NULL);
 	if (sock->xtreme == NULL)
@@ -16,7 +16,7 @@ int udp_xtreme_begin(struct udp_sock *sock)
 	return 0;
 }
 
-int udp_xtreme_attach(const struct udp_sock *sock, struct udp_attachment *at)
+int udp_xtreme_create_event_source(const struct udp_sock *sock, struct udp_attachment *at)
 {
 	if (sock->xtreme == NULL)
 		return 0;
@@ -47,14 +47,14 @@ static inline enum vma_xtreme_given xtreme_give_fragmented_datagram(const struct
 	        .fragments = fragments,
 	        .n = n,
 	        .len = datagram->len,
-	        .cost = udp_datagram_cost(datagram),
+	        .cost = udp_datagram_rcvbuf_charge(datagram),
 	        .limit = atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed),
 	        .stamp_ns = hw_stamp_of(datagram->packet),
 	        .src = datagram->src,
 	        .src_port_be = datagram->src_port_be,
 	};
 
-	return vma_xtreme_give(poll, sock->xtreme, &packet);
+	return vma_xtreme_poll_add_packet_completion(poll, sock->xtreme, &packet);
 }
 
 static enum vma_xtreme_given __attribute__((cold, noinline))
@@ -87,10 +87,10 @@ stats_count_refused_datagram(const struct udp_sock *sock, const struct udp_datag
 
 /* ---- the sink ---- */
 
-void udp_xtreme_post(const struct udp_attachment *at)
+void udp_xtreme_post_event(const struct udp_attachment *at)
 {
 	if (at->xtreme != NULL)
-		vma_xtreme_post(at->xtreme, 0);
+		vma_xtreme_queue_source_events(at->xtreme, 0);
 }
 
 static inline void xtreme_stats_count_unqueued_datagram(struct vma_stats_socket *stats, uint64_t n, uint64_t bytes)
@@ -114,16 +114,17 @@ static inline bool xtreme_may_complete_at_once(const struct udp_attachment *at, 
 
 bool udp_xtreme_sink(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct vma_xtreme_poll *poll = vma_xtreme_poll_here();
+	struct vma_xtreme_poll *poll = vma_xtreme_poll_of_this_thread();
 	const struct udp_sock *sock = at->sock;
 	uint32_t src;
 
 	memcpy(&src, info->src, 4);
-	if (__builtin_expect(poll == NULL || packet->next != NULL || !xtreme_may_complete_at_once(at, info, src) ||
-	                             vma_xtreme_give_datagram(poll, sock->xtreme, packet,
-	                                                      atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed),
-	                                                      src, info->src_port_be) != VMA_XTREME_GIVEN,
-	                     0))
+	if (__builtin_expect(
+	            poll == NULL || packet->next != NULL || !xtreme_may_complete_at_once(at, info, src) ||
+	                    vma_xtreme_poll_add_datagram(poll, sock->xtreme, packet,
+	                                                 atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), src,
+	                                                 info->src_port_be) != VMA_XTREME_GIVEN,
+	            0))
 		return udp_deliver_with_opts(at, packet, info, UDP_RX_OPT_XTREME);
 	xtreme_stats_count_unqueued_datagram(sock->stats, 1, packet->payload_len);
 	return true;
@@ -141,7 +142,7 @@ static uint64_t __attribute__((noinline)) packets_payload_bytes(struct vma_buf *
 unsigned udp_xtreme_take_train(struct udp_attachment *at, struct vma_buf *const *packets, unsigned n,
                                const struct vma_rx_info *info)
 {
-	struct vma_xtreme_poll *poll = vma_xtreme_poll_here();
+	struct vma_xtreme_poll *poll = vma_xtreme_poll_of_this_thread();
 	const struct udp_sock *sock = at->sock;
 	struct sockaddr_in src = {.sin_family = AF_INET, .sin_port = info->src_port_be};
 
@@ -149,8 +150,8 @@ unsigned udp_xtreme_take_train(struct udp_attachment *at, struct vma_buf *const 
 	if (poll == NULL || atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) != UDP_RX_OPT_XTREME ||
 	    !xtreme_may_complete_at_once(at, info, src.sin_addr.s_addr))
 		return 0;
-	n = vma_xtreme_give_train(poll, sock->xtreme, packets, n,
-	                          atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), &src);
+	n = vma_xtreme_poll_add_datagram_train(poll, sock->xtreme, packets, n,
+	                                       atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), &src);
 	if (sock->stats != NULL)
 		xtreme_stats_count_unqueued_datagram(sock->stats, n, packets_payload_bytes(packets, n));
 	return n;
@@ -158,7 +159,7 @@ unsigned udp_xtreme_take_train(struct udp_attachment *at, struct vma_buf *const 
 
 bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *datagram)
 {
-	struct vma_xtreme_poll *poll = vma_xtreme_poll_here();
+	struct vma_xtreme_poll *poll = vma_xtreme_poll_of_this_thread();
 	const struct udp_sock *sock = at->sock;
 	enum vma_xtreme_given given = VMA_XTREME_NO_ROOM;
 
@@ -172,9 +173,9 @@ bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *da
 		stats_count_refused_datagram(sock, datagram);
 		return false;
 	}
-	if (!udp_deliver_queued(at, datagram))
+	if (!udp_queue_datagram_and_notify(at, datagram))
 		return false;
-	udp_xtreme_post(at);
+	udp_xtreme_post_event(at);
 	return true;
 }
 
@@ -195,7 +196,7 @@ static void xtreme_give_queued_datagram(const struct udp_sock *sock, struct vma_
 	vma_buf_put_chain(vma_engine()->arena, datagram->packet);
 }
 
-bool udp_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
+bool udp_xtreme_complete_queued_datagrams(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
 {
 	struct udp_sock *sock = udp_sock(file);
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
@@ -205,7 +206,7 @@ bool udp_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, ui
 	while (udp_has_datagram(all)) {
 		if (vma_xtreme_next_completion(poll) == NULL)
 			return true;
-		if (!udp_take_next(sock, all, &datagram))
+		if (!udp_dequeue_next_datagram(sock, all, &datagram))
 			break;
 		xtreme_give_queued_datagram(sock, poll, &datagram);
 	}

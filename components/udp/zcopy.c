@@ -2,14 +2,15 @@
  * zcopy.c - recvfrom_zcopy: as recv, but the application gets the packet where it lies, if that can be.
  *
  * The call goes the ways of recv (recv.c, recv_wait.c) with VMA_LEND_FLAG, which are the same but for the last step:
- * what is in a queue is lent (udp_take_lendable), and the kernel's is copied, or refused (vma_lend_from_os).
+ * what is in a queue is lent (udp_take_lendable), and the kernel's is copied, or refused
+ * (vma_zcopy_call_recv_from_os_nonblocking).
  */
 #include <errno.h>
 
 #include "extra.h"
 #include "recv.h"
 
-ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
+ssize_t udp_recv_zero_copy(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
 {
 	struct udp_sock *sock = udp_sock(file);
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
@@ -25,5 +26,5 @@ ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call 
 		if (len != -ENODATA)
 			return len;
 	}
-	return udp_recv_general(sock, fd, &lend->msg, flags);
+	return udp_recv_slow_path(sock, fd, &lend->msg, flags);
 }

@@ -76,7 +76,7 @@ static int echo_packets(struct server *server, int fd, struct vma_packets_t *pac
 	return rc;
 }
 
-static ssize_t receive(const struct server *server, int fd, void *room, int *flags)
+static ssize_t receive_zcopy_or_copy(const struct server *server, int fd, void *room, int *flags)
 {
 	*flags = MSG_DONTWAIT;
 	return server->api != NULL ? server->api->recvfrom_zcopy(fd, room, ROOM, flags, NULL, NULL)
@@ -91,7 +91,7 @@ static int echo_zcopy_packets(struct server *server, int fd)
 		char bytes[ROOM];
 	} room;
 	int flags;
-	const ssize_t n = receive(server, fd, &room, &flags);
+	const ssize_t n = receive_zcopy_or_copy(server, fd, &room, &flags);
 
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -1;
@@ -105,14 +105,14 @@ static int echo_zcopy_packets(struct server *server, int fd)
 	return echo_packets(server, fd, &room.packets);
 }
 
-static int watch(const struct server *server, int fd)
+static int epoll_add_readable_fd(const struct server *server, int fd)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
 
 	return epoll_ctl(server->set, EPOLL_CTL_ADD, fd, &event);
 }
 
-static void handle(struct server *server, int fd)
+static void accept_or_echo_on_readable_fd(struct server *server, int fd)
 {
 	int connection;
 
@@ -124,11 +124,11 @@ static void handle(struct server *server, int fd)
 		return;
 	}
 	connection = accept(server->listener, NULL, NULL);
-	if (connection >= 0 && watch(server, connection) != 0)
+	if (connection >= 0 && epoll_add_readable_fd(server, connection) != 0)
 		close(connection);
 }
 
-static int open_server(struct server *server, const char *address, const char *port)
+static int open_tcp_listener_and_epoll_set(struct server *server, const char *address, const char *port)
 {
 	const int one = 1;
 	struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
@@ -144,7 +144,7 @@ static int open_server(struct server *server, const char *address, const char *p
 	if (setsockopt(server->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
 	    bind(server->listener, (struct sockaddr *)&local, sizeof(local)) != 0 || listen(server->listener, 64) != 0)
 		return -1;
-	return watch(server, server->listener);
+	return epoll_add_readable_fd(server, server->listener);
 }
 
 int main(int argc, char **argv)
@@ -160,7 +160,7 @@ int main(int argc, char **argv)
 	connections = argc > 3 ? strtoull(argv[3], NULL, 10) : UINT64_MAX;
 	if (server.api != NULL && !(server.api->vma_extra_supported_mask & VMA_EXTRA_API_RECVFROM_ZCOPY))
 		server.api = NULL;
-	if (open_server(&server, argv[1], argv[2]) != 0) {
+	if (open_tcp_listener_and_epoll_set(&server, argv[1], argv[2]) != 0) {
 		perror(argv[1]);
 		return 1;
 	}
@@ -170,7 +170,7 @@ int main(int argc, char **argv)
 		const int n = epoll_wait(server.set, events, EVENTS, -1);
 
 		for (int i = 0; i < n; i++)
-			handle(&server, events[i].data.fd);
+			accept_or_echo_on_readable_fd(&server, events[i].data.fd);
 	}
 	printf("%" PRIu64 " connections, %" PRIu64 " bytes without a copy, %" PRIu64 " copied\n", server.ended,
 	       server.zero_copied, server.copied);

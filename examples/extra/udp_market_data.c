@@ -76,7 +76,7 @@ static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec 
 
 /* ---- the socket ---- */
 
-static int open_feed(const char *group, const char *port, const char *interface)
+static int open_multicast_receiver_socket(const char *group, const char *port, const char *interface)
 {
 	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), on = 1;
 	struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
@@ -94,7 +94,7 @@ static int open_feed(const char *group, const char *port, const char *interface)
 }
 
 /* What no callback has taken: without the library, or what came by the kernel. */
-static void receive_copies(struct feed *feed, int fd)
+static void feed_recv_and_handle_quotes(struct feed *feed, int fd)
 {
 	char bytes[2048];
 	ssize_t len;
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
 	}
 	if (argc > 4)
 		snprintf(feed.wanted, sizeof(feed.wanted), "%-8.8s", argv[4]);
-	fd = open_feed(argv[1], argv[2], argv[3]);
+	fd = open_multicast_receiver_socket(argv[1], argv[2], argv[3]);
 	set = epoll_create1(0);
 	if (fd < 0 || set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) {
 		perror("the feed");
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 		if (n < 0 && errno != EINTR)
 			return 1;
 		if (n > 0)
-			receive_copies(&feed, fd);
+			feed_recv_and_handle_quotes(&feed, fd);
 		quiet = feed.seen == before;
 	}
 	printf("seen %" PRIu64 " shown %" PRIu64 " lost %" PRIu64 "\n", feed.seen, feed.shown, feed.lost);

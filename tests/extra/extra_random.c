@@ -96,7 +96,7 @@ static unsigned random_number_below(uint64_t *random, unsigned n)
 	return (unsigned)((*random * 0x2545f4914f6cdd1dULL) >> 33) % n;
 }
 
-static unsigned any(unsigned n)
+static unsigned caller_random_below(unsigned n)
 {
 	return random_number_below(&me->random, n);
 }
@@ -200,13 +200,13 @@ static void close_socket_in_slot(unsigned i)
 /* Now and then one that is no socket of ours, or none at all. */
 static int random_fd(void)
 {
-	const unsigned odd = any(200);
+	const unsigned odd = caller_random_below(200);
 
 	return odd == 0   ? listener
 	       : odd == 1 ? 0
 	       : odd == 2 ? -1
 	       : odd == 3 ? 1000000
-	                  : atomic_load(&fds[any(SOCKETS)]);
+	                  : atomic_load(&fds[caller_random_below(SOCKETS)]);
 }
 
 /* ---- what is held ---- */
@@ -216,7 +216,7 @@ static bool is_uniform(const uint8_t *bytes, size_t len, uint8_t value)
 	return len == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, len - 1) == 0);
 }
 
-static int give_back(int fd, void *id)
+static int free_packet_by_id(int fd, void *id)
 {
 	struct vma_packet_t packet = {.packet_id = id};
 
@@ -226,7 +226,7 @@ static int give_back(int fd, void *id)
 /* While another thread closes the socket, its number is for a moment nobody's. */
 static void free_zcopy_packet(const struct held *held)
 {
-	for (unsigned i = 0; give_back(held->fd, held->id) != 0; i++) {
+	for (unsigned i = 0; free_packet_by_id(held->fd, held->id) != 0; i++) {
 		if (i == 2000) {
 			wrong("a held packet is not taken back");
 			return;
@@ -244,12 +244,12 @@ static void free_random_zcopy_packet(void)
 
 	if (me->held_n == 0)
 		return;
-	at = any(me->held_n);
+	at = caller_random_below(me->held_n);
 	held = me->held[at];
 	me->held[at] = me->held[--me->held_n];
 	if (!is_uniform(held.bytes, held.len, held.value))
 		wrong("a held packet has changed");
-	if (any(8) == 0 && (give_back(listener, held.id) == 0 || errno != ENOENT))
+	if (caller_random_below(8) == 0 && (free_packet_by_id(listener, held.id) == 0 || errno != ENOENT))
 		wrong("another socket's packet");
 	free_zcopy_packet(&held);
 }
@@ -269,17 +269,20 @@ static void hold(int fd, void *id, const uint8_t *bytes, size_t len)
 
 static void free_packets_with_bad_args(void)
 {
-	struct vma_packet_t packet = {.packet_id = me->freed, .sz_iov = any(2) == 0 ? SIZE_MAX / 16 : 0};
+	struct vma_packet_t packet = {.packet_id = me->freed,
+	                              .sz_iov = caller_random_below(2) == 0 ? SIZE_MAX / 16 : 0};
 	const int fd = random_fd();
-	const unsigned kind = any(4);
+	const unsigned kind = caller_random_below(4);
 	int rc;
 
 	if (kind == 0)
-		rc = api->free_packets(fd, (struct vma_packet_t *)(inaccessible_page - any(24)), 1 + any(3));
+		rc = api->free_packets(fd, (struct vma_packet_t *)(inaccessible_page - caller_random_below(24)),
+		                       1 + caller_random_below(3));
 	else if (kind == 1)
 		rc = api->free_packets(fd, NULL, 1);
 	else if (kind == 2)
-		rc = give_back(fd, (void *)(uintptr_t)(((uint64_t)any(1U << 30) << 34) ^ any(1U << 30)));
+		rc = free_packet_by_id(fd, (void *)(uintptr_t)(((uint64_t)caller_random_below(1U << 30) << 34) ^
+		                                               caller_random_below(1U << 30)));
 	else
 		rc = api->free_packets(fd, &packet, 1);
 	if (rc == 0 || (errno != ENOENT && errno != EINVAL && errno != EFAULT))
@@ -316,7 +319,7 @@ static void hold_zcopy_packets(int fd, const union room *room, size_t total)
 	me->zero_copied++;
 }
 
-static bool may_fail_with(int error)
+static bool is_allowed_errno(int error)
 {
 	static const int errors[] = {EAGAIN,   EFAULT,     EBADF,        ENOTCONN, ECONNRESET, EINVAL,
 	                             ENOTSOCK, EOPNOTSUPP, ECONNREFUSED, EPIPE,    ETIMEDOUT,  EDEADLK};
@@ -331,14 +334,16 @@ static bool may_fail_with(int error)
 static void receive_zero_copy(void)
 {
 	union room room;
-	int flags = MSG_DONTWAIT | (any(3) == 0 ? MSG_VMA_ZCOPY_FORCE : 0) | (any(16) == 0 ? MSG_PEEK : 0);
+	int flags = MSG_DONTWAIT | (caller_random_below(3) == 0 ? MSG_VMA_ZCOPY_FORCE : 0) |
+	            (caller_random_below(16) == 0 ? MSG_PEEK : 0);
 	const bool forced = flags & MSG_VMA_ZCOPY_FORCE;
 	const int fd = random_fd();
-	const size_t len = any(4) == 0 ? any(sizeof(room)) : sizeof(room);
-	union room *to = any(32) == 0 ? (union room *)(inaccessible_page - 8 * any(8)) : &room;
+	const size_t len = caller_random_below(4) == 0 ? caller_random_below(sizeof(room)) : sizeof(room);
+	union room *to =
+	        caller_random_below(32) == 0 ? (union room *)(inaccessible_page - 8 * caller_random_below(8)) : &room;
 	const int n = api->recvfrom_zcopy(fd, to, len, &flags, NULL, NULL);
 
-	if (n < 0 && !may_fail_with(errno) && !(forced && (errno == ENOBUFS || errno == EIO)))
+	if (n < 0 && !is_allowed_errno(errno) && !(forced && (errno == ENOBUFS || errno == EIO)))
 		wrong("recvfrom_zcopy");
 	if (n <= 0)
 		return;
@@ -351,24 +356,25 @@ static void receive_zero_copy(void)
 	}
 }
 
-static void receive_plain(void)
+static void recv_from_random_fd(void)
 {
 	uint8_t bytes[3000];
-	const ssize_t n = recv(random_fd(), bytes, 1 + any(sizeof(bytes)), MSG_DONTWAIT | (any(4) == 0 ? MSG_PEEK : 0));
+	const ssize_t n = recv(random_fd(), bytes, 1 + caller_random_below(sizeof(bytes)),
+	                       MSG_DONTWAIT | (caller_random_below(4) == 0 ? MSG_PEEK : 0));
 
-	if (n < 0 && !may_fail_with(errno))
+	if (n < 0 && !is_allowed_errno(errno))
 		wrong("recv");
 	if (n > 0 && !is_uniform(bytes, (size_t)n, bytes[0]))
 		wrong("received bytes differ");
 }
 
-static void look(void)
+static void poll_random_fds(void)
 {
 	struct pollfd polled[3];
 
 	for (unsigned i = 0; i < 3; i++)
 		polled[i] = (struct pollfd){.fd = random_fd(), .events = POLLIN};
-	if (poll(polled, 3, (int)any(2)) < 0)
+	if (poll(polled, 3, (int)caller_random_below(2)) < 0)
 		wrong("poll");
 }
 
@@ -376,10 +382,10 @@ static void look(void)
 
 static void make_random_call(void);
 
-static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec iov[], struct vma_info_t *info,
-                                            void *context)
+static vma_recv_callback_retval_t recv_callback_random_verdict(int fd, size_t sz_iov, struct iovec iov[],
+                                                               struct vma_info_t *info, void *context)
 {
-	vma_recv_callback_retval_t verdict = any(3);
+	vma_recv_callback_retval_t verdict = caller_random_below(3);
 	size_t sum = 0;
 
 	(void)context;
@@ -391,7 +397,7 @@ static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec 
 	}
 	if (sum != info->payload_sz || info->struct_sz != sizeof(*info))
 		wrong("what a callback is told");
-	if (any(6) == 0 && me->depth < DEPTH) {
+	if (caller_random_below(6) == 0 && me->depth < DEPTH) {
 		me->depth++;
 		make_random_call();
 		me->depth--;
@@ -403,12 +409,13 @@ static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec 
 	return verdict;
 }
 
-static void set_callback(void)
+static void register_random_recv_callback(void)
 {
 	const int fd = random_fd();
 
-	if (api->register_recv_callback(fd, any(3) == 0 ? NULL : on_packet, NULL) != 0 && errno != EINVAL &&
-	    errno != EOPNOTSUPP)
+	if (api->register_recv_callback(fd, caller_random_below(3) == 0 ? NULL : recv_callback_random_verdict, NULL) !=
+	            0 &&
+	    errno != EINVAL && errno != EOPNOTSUPP)
 		wrong("register_recv_callback");
 }
 
@@ -432,7 +439,7 @@ static void free_xtreme_packet(unsigned at)
 static void free_random_xtreme_packet(void)
 {
 	if (me->kept_n != 0)
-		free_xtreme_packet(any(me->kept_n));
+		free_xtreme_packet(caller_random_below(me->kept_n));
 }
 
 /* Several by one call. The last reference of each goes with it. */
@@ -468,7 +475,7 @@ static void free_xtreme_packet_twice(void)
 
 static void ref_random_xtreme_buffer(void)
 {
-	struct kept *kept = me->kept_n != 0 ? &me->kept[any(me->kept_n)] : NULL;
+	struct kept *kept = me->kept_n != 0 ? &me->kept[caller_random_below(me->kept_n)] : NULL;
 
 	if (kept != NULL && kept->references < 5 &&
 	    api->socketxtreme_ref_vma_buff(kept->packet.buff_lst) != (int)++kept->references)
@@ -480,17 +487,20 @@ static void free_xtreme_with_bad_address(void)
 {
 	struct vma_buff_t own = {.len = 1};
 	struct vma_packet_desc_t packet = {.buff_lst = &own};
-	const unsigned kind = any(5);
+	const unsigned kind = caller_random_below(5);
 
 	if (kind == 1)
-		packet.buff_lst = (struct vma_buff_t *)(inaccessible_page + any(4096));
+		packet.buff_lst = (struct vma_buff_t *)(inaccessible_page + caller_random_below(4096));
 	else if (kind == 2)
-		packet.buff_lst = (struct vma_buff_t *)(uintptr_t)(((uint64_t)any(1U << 30) << 18) ^ any(1U << 30));
+		packet.buff_lst = (struct vma_buff_t *)(uintptr_t)(((uint64_t)caller_random_below(1U << 30) << 18) ^
+		                                                   caller_random_below(1U << 30));
 	else if (kind == 3 && me->kept_n != 0)
-		packet.buff_lst = (struct vma_buff_t *)((char *)me->kept[0].packet.buff_lst + 1 + any(62));
+		packet.buff_lst =
+		        (struct vma_buff_t *)((char *)me->kept[0].packet.buff_lst + 1 + caller_random_below(62));
 	if (kind == 4) {
-		if (api->socketxtreme_free_vma_packets((struct vma_packet_desc_t *)(inaccessible_page - any(40)),
-		                                       1 + (int)any(3)) == 0 ||
+		if (api->socketxtreme_free_vma_packets(
+		            (struct vma_packet_desc_t *)(inaccessible_page - caller_random_below(40)),
+		            1 + (int)caller_random_below(3)) == 0 ||
 		    (errno != EFAULT && errno != EINVAL))
 			wrong("descriptions that are not there");
 		return;
@@ -518,10 +528,10 @@ static void keep_xtreme_packet(const struct vma_packet_desc_t *packet)
 		free_random_xtreme_packet();
 	me->kept[me->kept_n++] =
 	        (struct kept){.packet = *packet, .bytes = first->payload, .len = first->len, .references = 1};
-	if (any(4) == 0) { /* the library does not read it */
-		packet->buff_lst->next = (struct vma_buff_t *)(uintptr_t)any(1U << 30);
+	if (caller_random_below(4) == 0) { /* the library does not read it */
+		packet->buff_lst->next = (struct vma_buff_t *)(uintptr_t)caller_random_below(1U << 30);
 		packet->buff_lst->payload = NULL;
-		packet->buff_lst->len = (uint16_t)any(1U << 16);
+		packet->buff_lst->len = (uint16_t)caller_random_below(1U << 16);
 	}
 }
 
@@ -536,9 +546,9 @@ static void store_accepted_connection(int fd)
 	close(fd);
 }
 
-static int polled_fd(void)
+static int random_fd_to_poll(void)
 {
-	const unsigned what = any(8);
+	const unsigned what = caller_random_below(8);
 	int ring = -1;
 
 	if (what == 0)
@@ -552,15 +562,15 @@ static int polled_fd(void)
 	return what == 3 ? ring : random_fd();
 }
 
-static void poll_xtreme(void)
+static void poll_socketxtreme_with_random_args(void)
 {
 	struct vma_completion_t completions[32], *to = completions;
-	const int fd = polled_fd(), flags = any(64) == 0;
-	const unsigned most = any(33);
+	const int fd = random_fd_to_poll(), flags = caller_random_below(64) == 0;
+	const unsigned most = caller_random_below(33);
 	int n;
 
-	if (any(32) == 0)
-		to = (struct vma_completion_t *)(inaccessible_page - any(64));
+	if (caller_random_below(32) == 0)
+		to = (struct vma_completion_t *)(inaccessible_page - caller_random_below(64));
 	pthread_rwlock_rdlock(&polls);
 	n = api->socketxtreme_poll(fd, to, most, flags);
 	pthread_rwlock_unlock(&polls);
@@ -585,25 +595,26 @@ static void poll_xtreme(void)
 /* Of datagrams: a connection's user data is its descriptor. Now and then a socket is the kernel's from now on. */
 static void set_xtreme_options(void)
 {
-	const int fd = atomic_load(&fds[any(UDP_SOCKETS)]);
-	const uint64_t data = any(1U << 30);
-	const uint32_t tag = any(1U << 21);
+	const int fd = atomic_load(&fds[caller_random_below(UDP_SOCKETS)]);
+	const uint64_t data = caller_random_below(1U << 30);
+	const uint32_t tag = caller_random_below(1U << 21);
 
-	if (setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8 - 4 * any(2)) != 0 && errno != EINVAL &&
-	    errno != EBADF)
+	if (setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8 - 4 * caller_random_below(2)) != 0 &&
+	    errno != EINVAL && errno != EBADF)
 		wrong("SO_VMA_USER_DATA");
 	if (setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, sizeof(tag)) != 0 && errno != EINVAL && errno != EBADF)
 		wrong("SO_VMA_FLOW_TAG");
-	if (any(16) == 0 && setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, NULL, 0) != 0 && errno != EBADF)
+	if (caller_random_below(16) == 0 && setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, NULL, 0) != 0 &&
+	    errno != EBADF)
 		wrong("SO_VMA_SHUTDOWN_RX");
 }
 
 static void make_random_xtreme_call(void)
 {
-	const unsigned what = any(1000);
+	const unsigned what = caller_random_below(1000);
 
 	if (what < 500)
-		poll_xtreme();
+		poll_socketxtreme_with_random_args();
 	else if (what < 700)
 		free_random_xtreme_packet();
 	else if (what < 780)
@@ -620,22 +631,22 @@ static void make_random_xtreme_call(void)
 
 /* ---- the other calls ---- */
 
-static void ask(void)
+static void make_random_query_calls(void)
 {
 	uint8_t header[256] = {0};
-	uint16_t len = (uint16_t)any(sizeof(header));
+	uint16_t len = (uint16_t)caller_random_below(sizeof(header));
 	const int fd = random_fd();
 
 	if (api->get_socket_rings_num(fd) < 0 && errno != EINVAL)
 		wrong("get_socket_rings_num");
-	if (api->get_socket_network_header(fd, any(4) == 0 ? NULL : header, &len) != 0 && errno != ENOBUFS &&
-	    errno != ENOTCONN && errno != EINVAL)
+	if (api->get_socket_network_header(fd, caller_random_below(4) == 0 ? NULL : header, &len) != 0 &&
+	    errno != ENOBUFS && errno != ENOTCONN && errno != EINVAL)
 		wrong("get_socket_network_header");
-	if (api->dump_fd_stats(fd, any(2) == 0 ? -1 : 9) != 0 && errno != EINVAL && errno != EBADF)
+	if (api->dump_fd_stats(fd, caller_random_below(2) == 0 ? -1 : 9) != 0 && errno != EINVAL && errno != EBADF)
 		wrong("dump_fd_stats");
 	if (api->add_conf_rule("no rule at all") == 0 || errno != EINVAL)
 		wrong("add_conf_rule");
-	if (api->thread_offload((int)any(2) * 2 + 1, pthread_self()) != 0 && errno != EINVAL)
+	if (api->thread_offload((int)caller_random_below(2) * 2 + 1, pthread_self()) != 0 && errno != EINVAL)
 		wrong("thread_offload");
 }
 
@@ -646,18 +657,19 @@ static void send_random_bytes(void)
 
 	if (fd < 3)
 		return;
-	send(fd, bytes, any(sizeof(bytes)), MSG_DONTWAIT | MSG_NOSIGNAL | (any(2) == 0 ? VMA_SND_FLAGS_DUMMY : 0));
+	send(fd, bytes, caller_random_below(sizeof(bytes)),
+	     MSG_DONTWAIT | MSG_NOSIGNAL | (caller_random_below(2) == 0 ? VMA_SND_FLAGS_DUMMY : 0));
 }
 
 static void set_random_rcvbuf(void)
 {
-	const int bytes = 2048 << any(8);
+	const int bytes = 2048 << caller_random_below(8);
 
 	setsockopt(random_fd(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
 }
 
 /* A child has none of the packets. */
-static void fork_child(void)
+static void fork_child_freeing_parents_packets(void)
 {
 	const struct held *held = me->held_n != 0 ? &me->held[0] : NULL;
 	struct kept *kept = me->kept_n != 0 ? &me->kept[0] : NULL;
@@ -667,7 +679,7 @@ static void fork_child(void)
 
 	if (child == 0) {
 		alarm(20);
-		if (held != NULL && give_back(held->fd, held->id) == 0)
+		if (held != NULL && free_packet_by_id(held->fd, held->id) == 0)
 			_exit(1);
 		if (kept != NULL && api->socketxtreme_free_vma_packets(&kept->packet, 1) == 0)
 			_exit(2);
@@ -682,33 +694,33 @@ static void fork_child(void)
 
 static void make_random_call(void)
 {
-	const unsigned what = any(1000);
+	const unsigned what = caller_random_below(1000);
 
 	me->calls++;
-	if (has_xtreme && any(2) == 0)
+	if (has_xtreme && caller_random_below(2) == 0)
 		make_random_xtreme_call();
 	else if (what < 400)
 		receive_zero_copy();
 	else if (what < 600)
 		free_random_zcopy_packet();
 	else if (what < 700)
-		receive_plain();
+		recv_from_random_fd();
 	else if (what < 800)
-		look();
+		poll_random_fds();
 	else if (what < 840)
 		free_packets_with_bad_args();
 	else if (what < 880)
-		set_callback();
+		register_random_recv_callback();
 	else if (what < 920)
 		send_random_bytes();
 	else if (what < 930)
-		ask();
+		make_random_query_calls();
 	else if (what < 940)
 		set_random_rcvbuf();
 	else if (what < 950)
-		close_socket_in_slot(any(SOCKETS));
+		close_socket_in_slot(caller_random_below(SOCKETS));
 	else
-		open_socket_in_slot(any(SOCKETS));
+		open_socket_in_slot(caller_random_below(SOCKETS));
 }
 
 static void *run_random_calls(void *arg)
@@ -717,8 +729,8 @@ static void *run_random_calls(void *arg)
 	while (now_ms() < random_run_end_ms) {
 		for (unsigned i = 0; i < 100; i++)
 			make_random_call();
-		if (any(500) == 0)
-			fork_child();
+		if (caller_random_below(500) == 0)
+			fork_child_freeing_parents_packets();
 	}
 	while (me->held_n != 0)
 		free_random_zcopy_packet();
@@ -732,7 +744,7 @@ static const char *some(uint64_t n)
 	return n != 0 ? "some" : "none";
 }
 
-static int run_all(uint64_t seed)
+static int run_random_calls_in_all_threads(uint64_t seed)
 {
 	static struct caller callers[THREADS];
 	struct caller all = {0};
@@ -801,5 +813,5 @@ int main(int argc, char **argv)
 	if (api == NULL)
 		return 3;
 	has_xtreme = api->vma_extra_supported_mask & VMA_EXTRA_API_SOCKETXTREME_POLL;
-	return run_all(argc > 5 ? strtoull(argv[5], NULL, 10) : 1);
+	return run_random_calls_in_all_threads(argc > 5 ? strtoull(argv[5], NULL, 10) : 1);
 }

@@ -48,7 +48,7 @@ static void expect(bool is, const char *what)
 	wrong++;
 }
 
-static void refused(int rc, int error, const char *what)
+static void expect_refused_with_errno(int rc, int error, const char *what)
 {
 	const int got = errno;
 
@@ -73,7 +73,7 @@ static int open_reusable_socket(int type)
 	return fd;
 }
 
-static int bound(int type, unsigned port_offset)
+static int open_bound_reusable_socket(int type, unsigned port_offset)
 {
 	struct sockaddr_in at = address;
 	const int fd = open_reusable_socket(type);
@@ -102,7 +102,7 @@ static short poll_events_of_fd(int fd, int ms)
 
 /* ---- the peer ---- */
 
-static int run_send(int count)
+static int send_numbered_datagrams(int count)
 {
 	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
 
@@ -131,12 +131,12 @@ static int run_connects_and_exchanges(int count)
 
 /* ---- wait ---- */
 
-static int wait_by_poll(int ring)
+static int wait_ring_fd_readable_by_poll(int ring)
 {
 	return poll_events_of_fd(ring, TEST_WAIT_LIMIT_MS) == POLLIN ? 1 : -1;
 }
 
-static int wait_by_select(int ring)
+static int wait_ring_fd_readable_by_select(int ring)
 {
 	struct timeval timeout = {.tv_sec = TEST_WAIT_LIMIT_MS / 1000};
 	fd_set set;
@@ -147,7 +147,7 @@ static int wait_by_select(int ring)
 }
 
 static int epoll_fd;
-static int wait_by_epoll(int ring)
+static int wait_ring_fd_readable_by_epoll(int ring)
 {
 	struct epoll_event event;
 
@@ -174,10 +174,10 @@ static void arm(int ring)
 }
 
 /* By each wait at least one datagram has come, or, as other packets are events too, none; `waits` bounds that. */
-static int run_wait(const char *call)
+static int receive_datagrams_waiting_on_ring_fd(const char *call)
 {
 	const bool edge = strcmp(call, "edge") == 0, epoll = edge || strcmp(call, "epoll") == 0;
-	const int fd = bound(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd);
+	const int fd = open_bound_reusable_socket(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd);
 	int got = 0, waits = 0, number;
 
 	expect(api->get_socket_rings_num(ring) == -1, "a ring is no socket");
@@ -186,9 +186,9 @@ static int run_wait(const char *call)
 		add_ring_to_new_epoll_set(ring, edge ? EPOLLIN | EPOLLET : EPOLLIN);
 	ready();
 	while (got < WANTED && waits < 50 * WANTED) {
-		const int rc = epoll                         ? wait_by_epoll(ring)
-		               : strcmp(call, "select") == 0 ? wait_by_select(ring)
-		                                             : wait_by_poll(ring);
+		const int rc = epoll                         ? wait_ring_fd_readable_by_epoll(ring)
+		               : strcmp(call, "select") == 0 ? wait_ring_fd_readable_by_select(ring)
+		                                             : wait_ring_fd_readable_by_poll(ring);
 
 		if (rc != 1) {
 			expect(false, "an event");
@@ -216,16 +216,16 @@ static void expect_modify_ring_errors(int ring, int socket)
 	struct vma_modify_ring_attr attr = {.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM, .ring_fd = ring};
 
 	expect(api->vma_modify_ring(&attr) == 0, "arm");
-	refused(api->vma_modify_ring(NULL), EFAULT, "nothing");
+	expect_refused_with_errno(api->vma_modify_ring(NULL), EFAULT, "nothing");
 	attr.comp_bit_mask = 0;
-	refused(api->vma_modify_ring(&attr), EINVAL, "no bit");
+	expect_refused_with_errno(api->vma_modify_ring(&attr), EINVAL, "no bit");
 	attr.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM | 4;
-	refused(api->vma_modify_ring(&attr), EINVAL, "an unknown bit");
+	expect_refused_with_errno(api->vma_modify_ring(&attr), EINVAL, "an unknown bit");
 	attr.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM;
 	attr.ring_fd = socket;
-	refused(api->vma_modify_ring(&attr), EBADF, "a socket");
+	expect_refused_with_errno(api->vma_modify_ring(&attr), EBADF, "a socket");
 	attr.ring_fd = -1;
-	refused(api->vma_modify_ring(&attr), EBADF, "no descriptor");
+	expect_refused_with_errno(api->vma_modify_ring(&attr), EBADF, "no descriptor");
 }
 
 static void expect_ring_profiles_work(void)
@@ -241,22 +241,22 @@ static void expect_ring_profiles_work(void)
 
 	expect(api->vma_add_ring_profile(&profile, &first) == 0 && first > 0, "a profile");
 	expect(api->vma_add_ring_profile(&profile, &second) == 0 && second != first, "another");
-	refused(api->vma_add_ring_profile(NULL, &second), EFAULT, "no profile");
-	refused(api->vma_add_ring_profile(&profile, NULL), EFAULT, "no key");
+	expect_refused_with_errno(api->vma_add_ring_profile(NULL, &second), EFAULT, "no profile");
+	expect_refused_with_errno(api->vma_add_ring_profile(&profile, NULL), EFAULT, "no key");
 	profile.comp_mask = 1;
-	refused(api->vma_add_ring_profile(&profile, &second), EINVAL, "a bit");
+	expect_refused_with_errno(api->vma_add_ring_profile(&profile, &second), EINVAL, "a bit");
 	profile = (struct vma_ring_type_attr){.ring_type = (vma_ring_type)7};
-	refused(api->vma_add_ring_profile(&profile, &second), EINVAL, "a type");
+	expect_refused_with_errno(api->vma_add_ring_profile(&profile, &second), EINVAL, "a type");
 	profile.ring_type = VMA_RING_EXTERNAL_MEM;
-	refused(api->vma_add_ring_profile(&profile, &second), EOPNOTSUPP, "external memory");
-	refused(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, sizeof(attr)), EINVAL,
-	        "a key of no profile");
+	expect_refused_with_errno(api->vma_add_ring_profile(&profile, &second), EOPNOTSUPP, "external memory");
+	expect_refused_with_errno(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, sizeof(attr)), EINVAL,
+	                          "a key of no profile");
 	attr.ring_profile_key = (uint32_t)first;
 	expect(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, sizeof(attr)) == 0, "a profile's key");
 	close(fd);
 }
 
-static void expect_ring_fd_after_fork(int fd, int ring)
+static void expect_ring_fd_invalid_in_forked_child(int fd, int ring)
 {
 	int status = -1;
 	const pid_t child = fork();
@@ -276,43 +276,49 @@ static void expect_ring_fd_after_fork(int fd, int ring)
 	expect(poll_events_of_fd(ring, 0) == 0, "the parent's is as it was");
 }
 
-static int run_misuse(void)
+static int check_ring_fd_api_errors(void)
 {
-	const int fd = bound(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd), unix_fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	const int fd = open_bound_reusable_socket(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd),
+	          unix_fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = 1, .sin6_addr.s6_addr = {0x20, 1}};
 	struct sockaddr_in to = address;
 	int fds[4] = {-1, -1, -1, -1}, other;
 	uint64_t bytes = 1;
 
-	refused(api->get_socket_rings_fds(-1, fds, 4), EINVAL, "no descriptor");
-	refused(api->get_socket_rings_fds(unix_fd, fds, 4), EINVAL, "a unix socket");
-	refused(api->get_socket_rings_fds(ring, fds, 4), EINVAL, "a ring");
-	refused(api->get_socket_rings_num(ring), EINVAL, "a ring's rings");
-	refused(api->get_socket_rings_fds(fd, fds, 0), EINVAL, "no room");
-	refused(api->get_socket_rings_fds(fd, fds, -1), EINVAL, "less than none");
-	refused(api->get_socket_rings_fds(fd, NULL, 1), EFAULT, "nowhere");
-	refused(api->get_socket_rings_fds(fd, (int *)8, 1), EFAULT, "a bad pointer");
+	expect_refused_with_errno(api->get_socket_rings_fds(-1, fds, 4), EINVAL, "no descriptor");
+	expect_refused_with_errno(api->get_socket_rings_fds(unix_fd, fds, 4), EINVAL, "a unix socket");
+	expect_refused_with_errno(api->get_socket_rings_fds(ring, fds, 4), EINVAL, "a ring");
+	expect_refused_with_errno(api->get_socket_rings_num(ring), EINVAL, "a ring's rings");
+	expect_refused_with_errno(api->get_socket_rings_fds(fd, fds, 0), EINVAL, "no room");
+	expect_refused_with_errno(api->get_socket_rings_fds(fd, fds, -1), EINVAL, "less than none");
+	expect_refused_with_errno(api->get_socket_rings_fds(fd, NULL, 1), EFAULT, "nowhere");
+	expect_refused_with_errno(api->get_socket_rings_fds(fd, (int *)8, 1), EFAULT, "a bad pointer");
 	expect(api->get_socket_rings_fds(fd, fds, 4) == 1 && fds[0] == ring && fds[1] == -1, "one is written");
 	other = open_reusable_socket(SOCK_DGRAM);
 	expect(api->get_socket_rings_fds(other, fds, 4) == 0, "a socket without a name has no rings");
-	refused(read(ring, &bytes, sizeof(bytes)), EINVAL, "read");
-	refused(write(ring, &bytes, sizeof(bytes)), EINVAL, "write");
-	refused(bind(ring, (struct sockaddr *)&address, sizeof(address)), ENOTSOCK, "bind");
-	refused(epoll_ctl(ring, EPOLL_CTL_ADD, fd, &(struct epoll_event){0}), EINVAL, "as a set");
+	expect_refused_with_errno(read(ring, &bytes, sizeof(bytes)), EINVAL, "read");
+	expect_refused_with_errno(write(ring, &bytes, sizeof(bytes)), EINVAL, "write");
+	expect_refused_with_errno(bind(ring, (struct sockaddr *)&address, sizeof(address)), ENOTSOCK, "bind");
+	expect_refused_with_errno(epoll_ctl(ring, EPOLL_CTL_ADD, fd, &(struct epoll_event){0}), EINVAL, "as a set");
 
 	expect_modify_ring_errors(ring, fd);
 	expect_ring_profiles_work();
-	refused(api->get_socket_tx_ring_fd(unix_fd, NULL, 0), EINVAL, "a unix socket sends");
-	refused(api->get_socket_tx_ring_fd(ring, NULL, 0), EINVAL, "a ring sends");
-	refused(api->get_socket_tx_ring_fd(fd, NULL, 0), ENOTCONN, "to nobody");
-	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, 3), EINVAL, "to half an address");
-	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)8, sizeof(to)), EFAULT, "to a bad pointer");
-	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&v6, sizeof(v6)), EAFNOSUPPORT, "to IPv6");
+	expect_refused_with_errno(api->get_socket_tx_ring_fd(unix_fd, NULL, 0), EINVAL, "a unix socket sends");
+	expect_refused_with_errno(api->get_socket_tx_ring_fd(ring, NULL, 0), EINVAL, "a ring sends");
+	expect_refused_with_errno(api->get_socket_tx_ring_fd(fd, NULL, 0), ENOTCONN, "to nobody");
+	expect_refused_with_errno(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, 3), EINVAL,
+	                          "to half an address");
+	expect_refused_with_errno(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)8, sizeof(to)), EFAULT,
+	                          "to a bad pointer");
+	expect_refused_with_errno(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&v6, sizeof(v6)), EAFNOSUPPORT,
+	                          "to IPv6");
 	inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to)), ENODATA, "to this host");
+	expect_refused_with_errno(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to)), ENODATA,
+	                          "to this host");
 	inet_pton(AF_INET, getenv("PEER"), &to.sin_addr);
 	expect(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to)) == ring, "one ring for both ways");
-	refused(api->get_socket_tx_ring_fd(open_reusable_socket(SOCK_STREAM), NULL, 0), ENOTCONN, "TCP to nobody");
+	expect_refused_with_errno(api->get_socket_tx_ring_fd(open_reusable_socket(SOCK_STREAM), NULL, 0), ENOTCONN,
+	                          "TCP to nobody");
 	expect(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 && api->get_socket_tx_ring_fd(fd, NULL, 0) == ring,
 	       "to the peer");
 
@@ -323,7 +329,7 @@ static int run_misuse(void)
 	expect(poll_events_of_fd(other, 0) == POLLNVAL, "closed");
 	expect(api->get_socket_rings_fds(fd, fds, 1) == 1 && poll_events_of_fd(fds[0], 0) == 0, "another one is made");
 	expect((fcntl(fds[0], F_GETFD) & FD_CLOEXEC) != 0, "exec closes it");
-	expect_ring_fd_after_fork(fd, fds[0]);
+	expect_ring_fd_invalid_in_forked_child(fd, fds[0]);
 	printf("wrong %u\n", wrong);
 	return 0;
 }
@@ -347,7 +353,7 @@ static void moderate(int ring, uint32_t packets, uint32_t usec)
 	expect(api->vma_modify_ring(&attr) == 0, "moderation");
 }
 
-static int drain(int fd)
+static int drain_datagrams_and_count(int fd)
 {
 	int got = 0, number;
 
@@ -364,17 +370,17 @@ static bool wait_ends_with_datagrams(int fd, int ring, int wanted)
 {
 	for (int i = 0; i < 20; i++) {
 		arm(ring);
-		drain(fd);
+		drain_datagrams_and_count(fd);
 		arm(ring);
-		if (wait_by_poll(ring) == 1 && drain(fd) >= wanted)
+		if (wait_ring_fd_readable_by_poll(ring) == 1 && drain_datagrams_and_count(fd) >= wanted)
 			return true;
 	}
 	return false;
 }
 
-static int run_moderate(void)
+static int check_cq_moderation_holds_back_events(void)
 {
-	const int fd = bound(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd);
+	const int fd = open_bound_reusable_socket(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd);
 	uint64_t begin;
 
 	moderate(ring, 1000, 300000);
@@ -392,9 +398,9 @@ static int run_moderate(void)
 
 /* ---- tcp ---- */
 
-static int run_tcp(void)
+static int accept_tcp_connections_polling_ring_fd(void)
 {
-	const int fd = bound(SOCK_STREAM, 0), ring = ring_fd_of_socket(fd);
+	const int fd = open_bound_reusable_socket(SOCK_STREAM, 0), ring = ring_fd_of_socket(fd);
 	unsigned accepted = 0, waits = 0;
 	char word[4];
 	int conn;
@@ -405,7 +411,7 @@ static int run_tcp(void)
 	expect(ring_fd_of_socket(fd) == ring, "it listens on the ring that it had before");
 	ready();
 	while (accepted < WANTED && waits++ < 1000 * WANTED) {
-		if (wait_by_poll(ring) != 1)
+		if (wait_ring_fd_readable_by_poll(ring) != 1)
 			break;
 		arm(ring);
 		conn = accept(fd, NULL, NULL);
@@ -437,7 +443,7 @@ static int set_ring_alloc_logic(int fd, ring_logic_t logic, uint32_t user_id, un
 	return setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, sizeof(attr));
 }
 
-static int asking(int type, unsigned port_offset, ring_logic_t logic, uint32_t user_id)
+static int open_bound_socket_with_ring_logic(int type, unsigned port_offset, ring_logic_t logic, uint32_t user_id)
 {
 	struct sockaddr_in at = address;
 	const int fd = open_reusable_socket(type);
@@ -489,26 +495,29 @@ static void expect_ring_logic_answers(int fd, int plain)
 	expect(getsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, &len) == 0 &&
 	               attr.ring_alloc_logic == RING_LOGIC_PER_INTERFACE,
 	       "or as configured");
-	refused(set_ring_alloc_logic(fd, RING_LOGIC_PER_SOCKET, 0, 1, 1), EPERM, "a socket with rings");
+	expect_refused_with_errno(set_ring_alloc_logic(fd, RING_LOGIC_PER_SOCKET, 0, 1, 1), EPERM,
+	                          "a socket with rings");
 	plain = open_reusable_socket(SOCK_STREAM);
-	refused(set_ring_alloc_logic(plain, RING_LOGIC_LAST, 0, 1, 1), EINVAL, "an unknown logic");
-	refused(set_ring_alloc_logic(plain, RING_LOGIC_PER_SOCKET, 0, 0, 0), EINVAL, "no direction");
-	refused(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, 4), EINVAL, "another size");
-	refused(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, (void *)8, sizeof(attr)), EFAULT,
-	        "a bad pointer");
-	refused(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_USER_MEMORY, &attr, sizeof(attr)), EOPNOTSUPP, "user memory");
+	expect_refused_with_errno(set_ring_alloc_logic(plain, RING_LOGIC_LAST, 0, 1, 1), EINVAL, "an unknown logic");
+	expect_refused_with_errno(set_ring_alloc_logic(plain, RING_LOGIC_PER_SOCKET, 0, 0, 0), EINVAL, "no direction");
+	expect_refused_with_errno(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, 4), EINVAL,
+	                          "another size");
+	expect_refused_with_errno(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, (void *)8, sizeof(attr)),
+	                          EFAULT, "a bad pointer");
+	expect_refused_with_errno(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_USER_MEMORY, &attr, sizeof(attr)),
+	                          EOPNOTSUPP, "user memory");
 	close(plain);
 }
 
-static int run_logic(void)
+static int check_ring_alloc_logic(void)
 {
-	const int fds[ASKERS] = {asking(SOCK_DGRAM, 0, RING_LOGIC_PER_USER_ID, 1),
-	                         asking(SOCK_DGRAM, 1, RING_LOGIC_PER_USER_ID, 1),
-	                         asking(SOCK_DGRAM, 2, RING_LOGIC_PER_USER_ID, 2),
-	                         asking(SOCK_DGRAM, 3, RING_LOGIC_PER_SOCKET, 0),
-	                         bound(SOCK_DGRAM, 4),
-	                         bound(SOCK_DGRAM, 5)};
-	const int tcp = asking(SOCK_STREAM, 6, RING_LOGIC_PER_USER_ID, 1);
+	const int fds[ASKERS] = {open_bound_socket_with_ring_logic(SOCK_DGRAM, 0, RING_LOGIC_PER_USER_ID, 1),
+	                         open_bound_socket_with_ring_logic(SOCK_DGRAM, 1, RING_LOGIC_PER_USER_ID, 1),
+	                         open_bound_socket_with_ring_logic(SOCK_DGRAM, 2, RING_LOGIC_PER_USER_ID, 2),
+	                         open_bound_socket_with_ring_logic(SOCK_DGRAM, 3, RING_LOGIC_PER_SOCKET, 0),
+	                         open_bound_reusable_socket(SOCK_DGRAM, 4),
+	                         open_bound_reusable_socket(SOCK_DGRAM, 5)};
+	const int tcp = open_bound_socket_with_ring_logic(SOCK_STREAM, 6, RING_LOGIC_PER_USER_ID, 1);
 	int rings[ASKERS], sender;
 
 	for (int i = 0; i < ASKERS; i++)
@@ -548,16 +557,17 @@ static bool fd_closes_within_10s(int fd)
 	return false;
 }
 
-static void *close_later(void *arg)
+static void *close_fd_after_50ms_thread(void *arg)
 {
 	usleep(50000);
 	close(*(int *)arg);
 	return NULL;
 }
 
-static int run_ends(void)
+static int check_ring_fd_closes_with_last_socket(void)
 {
-	int first = bound(SOCK_DGRAM, 0), second = bound(SOCK_DGRAM, 1), third = bound(SOCK_STREAM, 2);
+	int first = open_bound_reusable_socket(SOCK_DGRAM, 0), second = open_bound_reusable_socket(SOCK_DGRAM, 1),
+	    third = open_bound_reusable_socket(SOCK_STREAM, 2);
 	const int first_ring = ring_fd_of_socket(first), second_ring = ring_fd_of_socket(second),
 	          third_ring = ring_fd_of_socket(third);
 	pthread_t thread;
@@ -570,7 +580,7 @@ static int run_ends(void)
 	expect(fd_closes_within_10s(third_ring), "also with one that was bound only");
 	expect(poll_events_of_fd(second_ring, 0) == 0, "others are as they were");
 	copy = dup(second_ring);
-	pthread_create(&thread, NULL, close_later, &second);
+	pthread_create(&thread, NULL, close_fd_after_50ms_thread, &second);
 	expect(poll_events_of_fd(copy, TEST_WAIT_LIMIT_MS) == POLLHUP, "a wait ends with the ring");
 	pthread_join(thread, NULL);
 	expect(fd_closes_within_10s(second_ring), "so does the number");
@@ -579,7 +589,7 @@ static int run_ends(void)
 	for (int i = 0; i < 50; i++) {
 		int ring;
 
-		first = bound(SOCK_DGRAM, 0);
+		first = open_bound_reusable_socket(SOCK_DGRAM, 0);
 		ring = ring_fd_of_socket(first);
 		close(first);
 		expect(fd_closes_within_10s(ring), "none is left behind");
@@ -597,7 +607,7 @@ int main(int argc, char **argv)
 		inet_pton(AF_INET, argv[2], &address.sin_addr);
 	}
 	if (strcmp(role, "send") == 0 && argc > 4)
-		return run_send(atoi(argv[4]));
+		return send_numbered_datagrams(atoi(argv[4]));
 	if (strcmp(role, "talk") == 0 && argc > 4)
 		return run_connects_and_exchanges(atoi(argv[4]));
 	api = vma_get_api();
@@ -606,16 +616,16 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	if (strcmp(role, "wait") == 0 && argc > 4)
-		return run_wait(argv[4]);
+		return receive_datagrams_waiting_on_ring_fd(argv[4]);
 	if (strcmp(role, "moderate") == 0)
-		return run_moderate();
+		return check_cq_moderation_holds_back_events();
 	if (strcmp(role, "misuse") == 0)
-		return run_misuse();
+		return check_ring_fd_api_errors();
 	if (strcmp(role, "tcp") == 0)
-		return run_tcp();
+		return accept_tcp_connections_polling_ring_fd();
 	if (strcmp(role, "logic") == 0)
-		return run_logic();
+		return check_ring_alloc_logic();
 	if (strcmp(role, "ends") == 0)
-		return run_ends();
+		return check_ring_fd_closes_with_last_socket();
 	return 2;
 }

@@ -54,7 +54,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
-static void check_bytes(const uint8_t *bytes, size_t len, uint64_t from)
+static void check_bytes_against_pattern(const uint8_t *bytes, size_t len, uint64_t from)
 {
 	for (size_t i = 0; i < len; i++)
 		wrong += bytes[i] != byte_at(from + i);
@@ -67,7 +67,7 @@ static bool wait_readable(int fd, int ms)
 	return poll(&pfd, 1, ms) > 0;
 }
 
-static int accepted_socket(void)
+static int accept_one_connection(void)
 {
 	const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
 	int fd;
@@ -86,7 +86,7 @@ static int accepted_socket(void)
 
 /* ---- send ---- */
 
-static int run_send(void)
+static int connect_and_send_pattern(void)
 {
 	const int fd = socket(AF_INET, SOCK_STREAM, 0);
 	static uint8_t bytes[30000];
@@ -121,7 +121,7 @@ static void tell_peer_to_send(int fd)
 
 /* ---- packets that are held ---- */
 
-static void give_back(int fd, void *id)
+static void release_held_zcopy_packet(int fd, void *id)
 {
 	struct vma_packet_t packet = {.packet_id = id};
 
@@ -129,7 +129,7 @@ static void give_back(int fd, void *id)
 		fail("free_packets");
 }
 
-static void keep(void *id, const uint8_t *bytes, size_t len, uint64_t from)
+static void remember_held_packet(void *id, const uint8_t *bytes, size_t len, uint64_t from)
 {
 	const unsigned n = held_n;
 
@@ -143,8 +143,8 @@ static void free_oldest_held_packet(int fd)
 {
 	const struct held *next = &held[freed_n % HELD_MAX];
 
-	check_bytes(next->bytes, next->len, next->at);
-	give_back(fd, next->id);
+	check_bytes_against_pattern(next->bytes, next->len, next->at);
+	release_held_zcopy_packet(fd, next->id);
 	freed_n++;
 }
 
@@ -178,7 +178,7 @@ static void hold_packets_of_zcopy_recv(const union room *room, size_t bytes)
 		const struct vma_packet_t *packet = (const struct vma_packet_t *)next;
 
 		wrong += packet->sz_iov != 1;
-		keep(packet->packet_id, packet->iov[0].iov_base, packet->iov[0].iov_len, at);
+		remember_held_packet(packet->packet_id, packet->iov[0].iov_base, packet->iov[0].iov_len, at);
 		at += packet->iov[0].iov_len;
 		sum += packet->iov[0].iov_len;
 		next += sizeof(*packet) + packet->sz_iov * sizeof(struct iovec);
@@ -198,35 +198,35 @@ static int receive_some(int fd, int flags)
 	if (flags & MSG_VMA_ZCOPY) {
 		hold_packets_of_zcopy_recv(&room, (size_t)n);
 	} else {
-		check_bytes((const uint8_t *)room.bytes, (size_t)n, at);
+		check_bytes_against_pattern((const uint8_t *)room.bytes, (size_t)n, at);
 		at += (uint64_t)n;
 		copied += (uint64_t)n;
 	}
 	return n;
 }
 
-static void receive_plain(int fd)
+static void receive_and_check_with_plain_recv(int fd)
 {
 	uint8_t bytes[3000];
 	const ssize_t n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 
 	if (n <= 0)
 		return;
-	check_bytes(bytes, (size_t)n, at);
+	check_bytes_against_pattern(bytes, (size_t)n, at);
 	at += (uint64_t)n;
 	copied += (uint64_t)n;
 }
 
-static int run_zcopy(int flags, bool mixed)
+static int receive_with_recvfrom_zcopy(int flags, bool mixed)
 {
-	int fd = accepted_socket(), n;
+	int fd = accept_one_connection(), n;
 	pthread_t thread;
 
 	pthread_create(&thread, NULL, free_held_in_thread, &fd);
 	tell_peer_to_send(fd);
 	for (unsigned turn = 0;; turn++) {
 		if (mixed && turn % 3 == 1)
-			receive_plain(fd);
+			receive_and_check_with_plain_recv(fd);
 		n = receive_some(fd, flags);
 		if (n == 0)
 			break;
@@ -246,10 +246,10 @@ static int run_zcopy(int flags, bool mixed)
 	return 0;
 }
 
-static int run_hold(void)
+static int receive_holding_packets_until_stopped(void)
 {
 	const int room = 200000; /* frames that are held fill it; a larger buffer has room for more than may be held */
-	const int fd = accepted_socket();
+	const int fd = accept_one_connection();
 	uint64_t before;
 
 	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
@@ -270,9 +270,9 @@ static int run_hold(void)
 	return 0;
 }
 
-static int run_closed(void)
+static int free_held_packets_after_close(void)
 {
-	const int fd = accepted_socket();
+	const int fd = accept_one_connection();
 	unsigned n = 0;
 
 	receive_some(fd, MSG_DONTWAIT); /* from the first one on the connection keeps its frames */
@@ -305,7 +305,7 @@ static vma_recv_callback_retval_t recv_callback_on_stream_bytes(int fd, size_t n
 	(void)fd;
 	wrong += context != &at || n != 1 || info->payload_sz != len ||
 	         ((struct sockaddr_in *)info->dst)->sin_port != address.sin_port;
-	check_bytes(iov[0].iov_base, len, from);
+	check_bytes_against_pattern(iov[0].iov_base, len, from);
 	at += len;
 	if (forks && seen == 20) {
 		child = fork();
@@ -321,7 +321,7 @@ static vma_recv_callback_retval_t recv_callback_on_stream_bytes(int fd, size_t n
 		if (info->packet_id == NULL)
 			break; /* it was copied */
 		kept += len;
-		keep(info->packet_id, iov[0].iov_base, len, from);
+		remember_held_packet(info->packet_id, iov[0].iov_base, len, from);
 		return VMA_PACKET_HOLD;
 	}
 	expected[expected_n % HELD_MAX].at = from;
@@ -340,14 +340,14 @@ static void check_received(const uint8_t *bytes, size_t n)
 		if (taken_n == expected_n) {
 			/* the child may have asked for the connection, which is the kernel's then, without callbacks */
 			wrong += forks ? 0 : n;
-			check_bytes(bytes, n, at);
+			check_bytes_against_pattern(bytes, n, at);
 			at += n;
 			received += n;
 			return;
 		}
 		here = expected[taken_n % HELD_MAX].len - taken_of;
 		here = here < n ? here : n;
-		check_bytes(bytes, here, expected[taken_n % HELD_MAX].at + taken_of);
+		check_bytes_against_pattern(bytes, here, expected[taken_n % HELD_MAX].at + taken_of);
 		received += here;
 		taken_of += here;
 		if (taken_of == expected[taken_n % HELD_MAX].len)
@@ -357,10 +357,10 @@ static void check_received(const uint8_t *bytes, size_t n)
 	}
 }
 
-static int run_callback(void)
+static int receive_with_recv_callback(void)
 {
 	int status = 0;
-	int fd = accepted_socket();
+	int fd = accept_one_connection();
 	static uint8_t bytes[65536];
 	pthread_t thread;
 	ssize_t n;
@@ -430,9 +430,9 @@ static vma_recv_callback_retval_t recv_callback_breaking_rules(int fd, size_t n,
 	return VMA_PACKET_DROP;
 }
 
-static int run_misuse(void)
+static int run_misuse_of_recv_callback(void)
 {
-	const int fd = accepted_socket();
+	const int fd = accept_one_connection();
 
 	if (api->register_recv_callback(fd, recv_callback_breaking_rules, NULL) != 0)
 		fail("register_recv_callback");
@@ -452,26 +452,26 @@ int main(int argc, char **argv)
 		return 2;
 	total = strtoull(argv[4], NULL, 10);
 	if (strcmp(argv[1], "send") == 0)
-		return run_send();
+		return connect_and_send_pattern();
 	api = vma_get_api();
 	if (api == NULL)
 		fail("vma_get_api");
 	if (strcmp(argv[1], "zcopy") == 0)
-		return run_zcopy(0, false);
+		return receive_with_recvfrom_zcopy(0, false);
 	if (strcmp(argv[1], "force") == 0)
-		return run_zcopy(MSG_VMA_ZCOPY_FORCE, false);
+		return receive_with_recvfrom_zcopy(MSG_VMA_ZCOPY_FORCE, false);
 	if (strcmp(argv[1], "mixed") == 0)
-		return run_zcopy(0, true);
+		return receive_with_recvfrom_zcopy(0, true);
 	if (strcmp(argv[1], "callback") == 0)
-		return run_callback();
+		return receive_with_recv_callback();
 	forks = strcmp(argv[1], "fork") == 0;
 	if (forks)
-		return run_callback();
+		return receive_with_recv_callback();
 	if (strcmp(argv[1], "hold") == 0)
-		return run_hold();
+		return receive_holding_packets_until_stopped();
 	if (strcmp(argv[1], "closed") == 0)
-		return run_closed();
+		return free_held_packets_after_close();
 	if (strcmp(argv[1], "misuse") == 0)
-		return run_misuse();
+		return run_misuse_of_recv_callback();
 	return 2;
 }

@@ -89,7 +89,7 @@ union room {
 	char bytes[512];
 };
 
-static int run_zcopy(void)
+static int run_zcopy_receiver(void)
 {
 	const int fd = bound_socket();
 	unsigned zcopy = 0, copied = 0;
@@ -127,7 +127,7 @@ static int run_zcopy(void)
 
 enum { WINDOW = 32, KEPT = 64 };
 
-static int run_pump(void)
+static int run_windowed_udp_sender(void)
 {
 	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	struct datagram datagram;
@@ -158,7 +158,7 @@ static long resident_kb(void)
 }
 
 /* The number of a datagram that is what it should be. */
-static uint32_t number_of(const struct vma_packet_t *packet, uint32_t wanted)
+static uint32_t check_packet_and_get_number(const struct vma_packet_t *packet, uint32_t wanted)
 {
 	uint32_t number;
 
@@ -168,7 +168,7 @@ static uint32_t number_of(const struct vma_packet_t *packet, uint32_t wanted)
 	return number;
 }
 
-static int run_volume(void)
+static int run_zcopy_volume_receiver(void)
 {
 	const int fd = bound_socket();
 	static struct vma_packet_t kept[KEPT];
@@ -188,7 +188,7 @@ static int run_volume(void)
 			continue;
 		if (n < 0)
 			fail("recvfrom_zcopy");
-		number = number_of(&room.packets.pkts[0], i);
+		number = check_packet_and_get_number(&room.packets.pkts[0], i);
 		if (i >= KEPT)
 			wrong += api->free_packets(fd, &kept[i % KEPT], 1) != 0;
 		kept[i % KEPT] = (struct vma_packet_t){.packet_id = room.packets.pkts[0].packet_id};
@@ -242,7 +242,7 @@ static void free_oldest_held_packet(void)
 	n_freed++;
 }
 
-static void *free_held(void *arg)
+static void *thread_freeing_held_packets(void *arg)
 {
 	(void)arg;
 	while (!over || n_freed < n_held) {
@@ -254,7 +254,7 @@ static void *free_held(void *arg)
 	return NULL;
 }
 
-static int run_callback(void)
+static int run_recv_callback_receiver(void)
 {
 	const int fd = callback_fd = bound_socket(), set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN};
@@ -264,7 +264,7 @@ static int run_callback(void)
 	if (api->register_recv_callback(fd, recv_callback_by_datagram_number, &seen_total) != 0)
 		fail("register_recv_callback");
 	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
-	pthread_create(&thread, NULL, free_held, NULL);
+	pthread_create(&thread, NULL, thread_freeing_held_packets, NULL);
 	ready();
 	while (seen_total < count || passed < (count + 1) / 3) {
 		const int n = epoll_wait(set, &event, 1, seen_total < count ? TEST_WAIT_LIMIT_MS : 2000);
@@ -292,7 +292,7 @@ static vma_recv_callback_retval_t hold(int fd, size_t n, struct iovec iov[], str
 	return VMA_PACKET_HOLD;
 }
 
-static void hold_all(int fd)
+static void receive_and_hold_all_packets(int fd)
 {
 	char bytes[BYTES];
 
@@ -313,19 +313,19 @@ static void hold_all(int fd)
 	fflush(stdout);
 }
 
-static int run_hold(void)
+static int run_receiver_holding_zcopy_packets(void)
 {
 	char line[8];
 
-	hold_all(bound_socket());
+	receive_and_hold_all_packets(bound_socket());
 	return fgets(line, sizeof(line), stdin) == NULL;
 }
 
-static int run_closed(void)
+static int run_freeing_held_packets_after_close(void)
 {
 	const int fd = bound_socket();
 
-	hold_all(fd);
+	receive_and_hold_all_packets(fd);
 	close(fd);
 	while (n_freed < n_held)
 		free_oldest_held_packet();
@@ -349,7 +349,7 @@ static void expect(int rc, int error, const char *what)
 	}
 }
 
-static int run_twice(int fd, int other)
+static int check_double_free_of_zcopy_packet(int fd, int other)
 {
 	union room room;
 	int flags = MSG_VMA_ZCOPY_FORCE, rc;
@@ -379,7 +379,8 @@ static vma_recv_callback_retval_t second_recv_callback(int fd, size_t n, struct 
 }
 
 /* Registers another, receives, and with context closes its socket. */
-static vma_recv_callback_retval_t rude(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *context)
+static vma_recv_callback_retval_t recv_callback_reentering_and_closing(int fd, size_t n, struct iovec iov[],
+                                                                       struct vma_info_t *info, void *context)
 {
 	struct vma_packet_t packet = {.packet_id = info->packet_id};
 	char byte;
@@ -423,7 +424,7 @@ static void call_get_api_with_bad_args(void)
 	munmap(bad, 4096);
 }
 
-static int run_misuse(void)
+static int run_calls_with_bad_arguments(void)
 {
 	const int fd = bound_socket(), other = socket(AF_INET, SOCK_DGRAM, 0), unix_fd = socket(AF_UNIX, SOCK_DGRAM, 0);
 	struct sockaddr_in any = {.sin_family = AF_INET};
@@ -431,8 +432,10 @@ static int run_misuse(void)
 	uint16_t len = 0;
 
 	bind(other, (struct sockaddr *)&any, sizeof(any));
-	expect(api->register_recv_callback(unix_fd, rude, NULL), EINVAL, "a callback of a unix socket");
-	expect(api->register_recv_callback(-1, rude, NULL), EINVAL, "a callback of no descriptor");
+	expect(api->register_recv_callback(unix_fd, recv_callback_reentering_and_closing, NULL), EINVAL,
+	       "a callback of a unix socket");
+	expect(api->register_recv_callback(-1, recv_callback_reentering_and_closing, NULL), EINVAL,
+	       "a callback of no descriptor");
 	expect(api->free_packets(unix_fd, &none, 1), EINVAL, "a unix socket's packet");
 	expect(api->recvfrom_zcopy(unix_fd, &none, 1, NULL, NULL, NULL), EFAULT, "no flags, of a unix socket");
 	expect(api->get_socket_rings_num(unix_fd), EINVAL, "a unix socket's rings");
@@ -443,11 +446,11 @@ static int run_misuse(void)
 	expect(api->dump_fd_stats(unix_fd, 5), EBADF, "a unix socket's counters");
 	expect(api->dump_fd_stats(fd, 77), EINVAL, "a level that is none");
 	ready();
-	run_twice(fd, other);
+	check_double_free_of_zcopy_packet(fd, other);
 	expect(api->get_socket_rings_num(fd) == 1 ? 0 : -1, 0, "one ring");
-	expect(api->register_recv_callback(fd, rude, NULL), 0, "the rude callback");
+	expect(api->register_recv_callback(fd, recv_callback_reentering_and_closing, NULL), 0, "the rude callback");
 	wait_for_recv_callback_calls(fd, 101);
-	expect(api->register_recv_callback(fd, rude, &calls), 0, "the one that closes");
+	expect(api->register_recv_callback(fd, recv_callback_reentering_and_closing, &calls), 0, "the one that closes");
 	calls = 0;
 	wait_for_recv_callback_calls(fd, 1);
 	sleep(1);
@@ -458,7 +461,7 @@ static int run_misuse(void)
 
 /* ---- dummy ---- */
 
-static int run_dummy(bool tcp)
+static int run_dummy_sends(bool tcp)
 {
 	const int fd = socket(AF_INET, tcp ? SOCK_STREAM : SOCK_DGRAM, 0), pipe_fd = socket(AF_UNIX, SOCK_DGRAM, 0);
 	char bytes[100] = {0};
@@ -521,7 +524,7 @@ static int run_unsupported_calls(void)
 
 /* ---- the library's own table ---- */
 
-static int run_state(void)
+static int run_socket_state_queries(void)
 {
 	const struct vma_own_api *own = vma_get_own_api();
 	const int bound = socket(AF_INET, SOCK_DGRAM, 0), other = socket(AF_UNIX, SOCK_DGRAM, 0);
@@ -551,31 +554,31 @@ int main(int argc, char **argv)
 	if (strcmp(role, "send") == 0)
 		return run_send();
 	if (strcmp(role, "pump") == 0)
-		return run_pump();
+		return run_windowed_udp_sender();
 	api = vma_get_api();
 	if (api == NULL) {
 		printf("no api: %s\n", strerror(errno));
 		return 1;
 	}
 	if (strcmp(role, "zcopy") == 0)
-		return run_zcopy();
+		return run_zcopy_receiver();
 	if (strcmp(role, "volume") == 0)
-		return run_volume();
+		return run_zcopy_volume_receiver();
 	if (strcmp(role, "callback") == 0)
-		return run_callback();
+		return run_recv_callback_receiver();
 	if (strcmp(role, "hold") == 0)
-		return run_hold();
+		return run_receiver_holding_zcopy_packets();
 	if (strcmp(role, "closed") == 0)
-		return run_closed();
+		return run_freeing_held_packets_after_close();
 	if (strcmp(role, "misuse") == 0) {
 		call_get_api_with_bad_args();
-		return run_misuse();
+		return run_calls_with_bad_arguments();
 	}
 	if (strcmp(role, "dummy") == 0)
-		return run_dummy(argc > 4 && strcmp(argv[4], "tcp") == 0);
+		return run_dummy_sends(argc > 4 && strcmp(argv[4], "tcp") == 0);
 	if (strcmp(role, "missing") == 0)
 		return run_unsupported_calls();
 	if (strcmp(role, "state") == 0)
-		return run_state();
+		return run_socket_state_queries();
 	return 2;
 }

@@ -82,7 +82,7 @@ static int open_socket(int type)
 	return fd;
 }
 
-static int open_bound(int type)
+static int open_bound_or_listening_socket(int type)
 {
 	const int fd = open_socket(type);
 
@@ -110,7 +110,7 @@ static int xtreme_poll_or_fail(int fd, struct vma_completion_t *completions, uns
 
 /* ---- UDP ---- */
 
-static void do_send(void)
+static void run_udp_sender_checking_echoes(void)
 {
 	const int fd = open_socket(SOCK_DGRAM);
 	struct timeval patience = {.tv_sec = 10};
@@ -137,7 +137,7 @@ static void do_send(void)
 	printf("answers %u wrong %u\n", answers, wrong);
 }
 
-static int ring_of(int fd)
+static int get_ring_fd_of_socket(int fd)
 {
 	int ring = -1;
 
@@ -147,9 +147,10 @@ static int ring_of(int fd)
 }
 
 /* Its ring, the socket and an epoll set are polled in turn. */
-static void do_udp(void)
+static void run_udp_echo_server_by_xtreme(void)
 {
-	const int fd = open_bound(SOCK_DGRAM), set = epoll_create1(0), ring = ring_of(fd);
+	const int fd = open_bound_or_listening_socket(SOCK_DGRAM), set = epoll_create1(0),
+	          ring = get_ring_fd_of_socket(fd);
 	struct epoll_event event = {.events = EPOLLIN};
 	struct vma_completion_t completions[BATCH];
 	unsigned echoed = 0, turns = 0;
@@ -197,9 +198,9 @@ static long resident_kib(void)
 	return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-static void do_flood(void)
+static void run_xtreme_bulk_receiver(void)
 {
-	const int fd = open_bound(SOCK_DGRAM);
+	const int fd = open_bound_or_listening_socket(SOCK_DGRAM);
 	struct vma_completion_t completions[BATCH];
 	struct vma_packet_desc_t packets[BATCH];
 	unsigned seen = 0, turns = 0;
@@ -226,9 +227,9 @@ static void do_flood(void)
 	       resident_kib() - before < RESIDENT_GROWTH_LIMIT_KIB ? "no" : "yes");
 }
 
-static void do_hold(void)
+static void run_receiver_holding_packets(void)
 {
-	const int fd = open_bound(SOCK_DGRAM);
+	const int fd = open_bound_or_listening_socket(SOCK_DGRAM);
 	struct vma_completion_t completions[BATCH];
 	unsigned held = 0, turns = 0;
 	double until, last = now_seconds();
@@ -250,7 +251,7 @@ static void do_hold(void)
 		pause();
 }
 
-static void *free_elsewhere(void *arg)
+static void *thread_freeing_xtreme_packet(void *arg)
 {
 	struct vma_packet_desc_t *packet = arg;
 
@@ -270,9 +271,9 @@ static struct vma_completion_t await_packet(int fd)
 	return completion;
 }
 
-static void do_misuse(void)
+static void run_xtreme_calls_with_bad_args(void)
 {
-	const int fd = open_bound(SOCK_DGRAM), pipe_end = open("/dev/null", O_RDONLY);
+	const int fd = open_bound_or_listening_socket(SOCK_DGRAM), pipe_end = open("/dev/null", O_RDONLY);
 	struct vma_buff_t own = {.len = 1}, *held;
 	struct vma_packet_desc_t strange = {.buff_lst = &own};
 	struct vma_completion_t completion, after;
@@ -307,7 +308,7 @@ static void do_misuse(void)
 	expect_that(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &got, &len) == 0 && got == data, "user data back");
 	completion = await_packet(fd);
 	expect_that(completion.user_data == data, "user data in a completion");
-	pthread_create(&thread, NULL, free_elsewhere, &completion.packet);
+	pthread_create(&thread, NULL, thread_freeing_xtreme_packet, &completion.packet);
 	pthread_join(thread, NULL);
 	completion = await_packet(fd);
 	/* An array that is not there takes nothing. */
@@ -326,16 +327,16 @@ static void do_misuse(void)
 	printf("wrong %u %s\n", wrong, why);
 }
 
-static void echo(int fd, const void *bytes, size_t len, const struct sockaddr_in *to)
+static void check_and_echo_datagram(int fd, const void *bytes, size_t len, const struct sockaddr_in *to)
 {
 	wrong += !is_datagram_intact(bytes, len);
 	if (sendto(fd, bytes, len, 0, (const struct sockaddr *)to, sizeof(*to)) != (ssize_t)len)
 		fail("sendto");
 }
 
-static void do_shutdown(void)
+static void run_receiver_switching_xtreme_to_recv(void)
 {
-	const int fd = open_bound(SOCK_DGRAM), stream = open_socket(SOCK_STREAM);
+	const int fd = open_bound_or_listening_socket(SOCK_DGRAM), stream = open_socket(SOCK_STREAM);
 	struct timeval patience = {.tv_sec = TEST_WAIT_LIMIT_S};
 	struct vma_completion_t completion;
 	unsigned by_poll = 0, by_recv = 0;
@@ -344,7 +345,8 @@ static void do_shutdown(void)
 	say_ready();
 	for (; by_poll < count; by_poll++) {
 		completion = await_packet(fd);
-		echo(fd, completion.packet.buff_lst->payload, completion.packet.total_len, &completion.src);
+		check_and_echo_datagram(fd, completion.packet.buff_lst->payload, completion.packet.total_len,
+		                        &completion.src);
 		if (api->socketxtreme_free_vma_packets(&completion.packet, 1) != 0)
 			fail("free");
 	}
@@ -362,14 +364,14 @@ static void do_shutdown(void)
 			fail("recvfrom");
 		/* The socket may be on no ring now, and then there is nothing to poll. */
 		expect_that(api->socketxtreme_poll(fd, &completion, 1, 0) <= 0, "no completion any more");
-		echo(fd, room, (size_t)len, &from);
+		check_and_echo_datagram(fd, room, (size_t)len, &from);
 	}
 	printf("polled %u received %u wrong %u %s\n", by_poll, by_recv, wrong, why);
 }
 
-static void run_xtreme_off(void)
+static void run_xtreme_calls_when_disabled(void)
 {
-	const int fd = open_bound(SOCK_DGRAM);
+	const int fd = open_bound_or_listening_socket(SOCK_DGRAM);
 	struct vma_completion_t completion;
 	const uint64_t data = 1;
 	const uint64_t bits = VMA_EXTRA_API_SOCKETXTREME_POLL | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS |
@@ -411,9 +413,9 @@ static void send_all(int fd, const void *bytes, size_t len)
 }
 
 /* Each connection's bytes go back from where they lie; its end is known by a completion. */
-static void do_tcp(void)
+static void run_tcp_echo_server_by_xtreme(void)
 {
-	const int fd = open_bound(SOCK_STREAM), ring = ring_of(fd);
+	const int fd = open_bound_or_listening_socket(SOCK_STREAM), ring = get_ring_fd_of_socket(fd);
 	static size_t got[FDS_MAX];
 	static bool is_open[FDS_MAX];
 	unsigned accepted = 0, ended = 0, turns = 0, pieces = 0;
@@ -459,7 +461,7 @@ static void do_tcp(void)
 	       why);
 }
 
-static void do_client(void)
+static void run_tcp_client_by_xtreme(void)
 {
 	const int fd = open_socket(SOCK_STREAM | SOCK_NONBLOCK);
 	static uint8_t chunk[4096];
@@ -500,7 +502,7 @@ static void do_client(void)
 /* Frees nothing until the peer has stood still for a second. */
 static void run_xtreme_freeing_nothing(void)
 {
-	const int fd = open_bound(SOCK_STREAM);
+	const int fd = open_bound_or_listening_socket(SOCK_STREAM);
 	static struct vma_completion_t held[HELD_MAX];
 	unsigned n_held = 0, turns = 0;
 	bool was_still = false, ended = false;
@@ -533,9 +535,9 @@ static void run_xtreme_freeing_nothing(void)
 	printf("still %d got %zu ended %d wrong %u %s\n", was_still, got, ended, wrong, why);
 }
 
-static void do_reset(void)
+static void run_server_awaiting_tcp_reset(void)
 {
-	const int fd = open_bound(SOCK_STREAM);
+	const int fd = open_bound_or_listening_socket(SOCK_STREAM);
 	struct vma_completion_t c;
 	uint64_t events = 0;
 	int conn = -1, error = 0;
@@ -565,10 +567,17 @@ static const struct {
 	void (*run)(void);
 	bool plain;
 } roles[] = {
-        {"send", do_send, true},    {"udp", do_udp, false},           {"flood", do_flood, false},
-        {"hold", do_hold, false},   {"misuse", do_misuse, false},     {"off", run_xtreme_off, false},
-        {"tcp", do_tcp, false},     {"client", do_client, false},     {"greedy", run_xtreme_freeing_nothing, false},
-        {"reset", do_reset, false}, {"shutdown", do_shutdown, false},
+        {"send", run_udp_sender_checking_echoes, true},
+        {"udp", run_udp_echo_server_by_xtreme, false},
+        {"flood", run_xtreme_bulk_receiver, false},
+        {"hold", run_receiver_holding_packets, false},
+        {"misuse", run_xtreme_calls_with_bad_args, false},
+        {"off", run_xtreme_calls_when_disabled, false},
+        {"tcp", run_tcp_echo_server_by_xtreme, false},
+        {"client", run_tcp_client_by_xtreme, false},
+        {"greedy", run_xtreme_freeing_nothing, false},
+        {"reset", run_server_awaiting_tcp_reset, false},
+        {"shutdown", run_receiver_switching_xtreme_to_recv, false},
 };
 
 int main(int argc, char **argv)

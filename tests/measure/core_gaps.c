@@ -34,7 +34,7 @@ static void note_gap(uint64_t gap)
 		;
 }
 
-static void *core_gaps_watch(void *arg)
+static void *thread_measure_gaps_on_core(void *arg)
 {
 	const int core = (int)(intptr_t)arg;
 	const struct timespec period = {.tv_nsec = PERIOD_NS};
@@ -67,7 +67,7 @@ int main(void)
 		return 1;
 	for (int core = 0; core < CPU_SETSIZE; core++)
 		if (CPU_ISSET(core, &allowed) &&
-		    pthread_create(&thread, NULL, core_gaps_watch, (void *)(intptr_t)core) != 0)
+		    pthread_create(&thread, NULL, thread_measure_gaps_on_core, (void *)(intptr_t)core) != 0)
 			return 1;
 	puts("watching");
 	fflush(stdout);

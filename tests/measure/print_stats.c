@@ -4,16 +4,16 @@
 
 #include <vma/stats_read.h>
 
-static void print_block(enum vma_stats_type type, const char *name, const void *block)
+static void print_stats_block(enum vma_stats_type type, const char *name, const void *block)
 {
 	size_t count;
-	const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+	const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
 
 	for (size_t i = 0; i < count; i++) {
 		const _Atomic uint64_t *counter = (const void *)((const char *)block + fields[i].offset);
 
 		printf("%s.%s %llu %s\n", vma_stats_type_name(type), fields[i].name,
-		       (unsigned long long)vma_stats_read(counter), name);
+		       (unsigned long long)vma_stats_read_counter(counter), name);
 	}
 }
 
@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	while (vma_stats_view_next(view, &cursor, &type, &name, &block))
-		print_block(type, name, block);
+		print_stats_block(type, name, block);
 	vma_stats_view_close(view);
 	return 0;
 }

@@ -44,7 +44,7 @@ static long thread_voluntary_switches(void)
 	return usage.ru_nvcsw;
 }
 
-static struct sockaddr_in address_of(const char *ip, const char *port)
+static struct sockaddr_in sockaddr_of_ip_and_port(const char *ip, const char *port)
 {
 	return (struct sockaddr_in){
 	        .sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port)), .sin_addr.s_addr = inet_addr(ip)};
@@ -67,7 +67,7 @@ static int listen_and_accept(int listener)
 
 static bool receiver_open(struct receiver *receiver, const char *how, const char *ip, const char *port)
 {
-	const struct sockaddr_in address = address_of(ip, port);
+	const struct sockaddr_in address = sockaddr_of_ip_and_port(ip, port);
 	struct epoll_event event = {.events = EPOLLIN};
 
 	const bool tcp = strcmp(how, "tcp") == 0;
@@ -209,7 +209,7 @@ int main(int argc, char **argv)
 	if (argc != 6)
 		return 2;
 	if (strcmp(argv[1], "send") == 0 || strcmp(argv[1], "burst") == 0 || strcmp(argv[1], "stream") == 0) {
-		to = address_of(argv[2], argv[3]);
+		to = sockaddr_of_ip_and_port(argv[2], argv[3]);
 		fd = socket(AF_INET, strcmp(argv[1], "stream") == 0 ? SOCK_STREAM : SOCK_DGRAM, 0);
 		if (connect(fd, (const struct sockaddr *)&to, sizeof(to)) < 0)
 			return 1;

@@ -23,7 +23,7 @@ static void say_writes_with_flags(int s, int flags)
 	SAY_RESULT(pwritev2(s, &piece, 1, -1, flags));
 }
 
-static void bad_args_read_with(int s, int flags)
+static void say_preadv2_with_flags(int s, int flags)
 {
 	struct iovec piece = {bytes, 10};
 
@@ -48,7 +48,7 @@ CASE(bad_args_flags_of_a_connection, "preadv2 and pwritev2: flags that say nothi
 		say_writes_with_flags(s, rwf[i]);
 	for (size_t i = 0; i < RWFS; i++) {
 		far_peer_writes(1, 10, 1, 1);
-		bad_args_read_with(s, rwf[i]);
+		say_preadv2_with_flags(s, rwf[i]);
 	}
 	SAY_RESULT(preadv2(s, &piece, 1, -1, RWF_HIPRI | RWF_NOWAIT));
 	SAY_RESULT(preadv2(s, &piece, 1, 0, RWF_HIPRI));
@@ -66,20 +66,20 @@ CASE(bad_args_flags_of_a_connection, "preadv2 and pwritev2: flags that say nothi
 
 CASE(bad_args_flags_of_datagrams, "preadv2 and pwritev2: flags that say nothing to a UDP socket are taken")
 {
-	int p = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, p);
+	int p = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, p);
 
 	expect_offloaded(s);
 	for (size_t i = 0; i < RWFS; i++)
 		say_writes_with_flags(s, rwf[i]);
 	for (size_t i = 0; i < RWFS; i++) {
 		peer_send(far(), 0, here, port_of(s), 10, 1);
-		bad_args_read_with(s, rwf[i]);
+		say_preadv2_with_flags(s, rwf[i]);
 	}
 }
 
 static volatile sig_atomic_t pipes;
 
-static void bad_args_on_pipe(int sig)
+static void on_sigpipe_count(int sig)
 {
 	(void)sig;
 	pipes++;
@@ -89,7 +89,7 @@ CASE(bad_args_flag_no_signal, "pwritev2 with RWF_NOSIGNAL: EPIPE without a signa
 {
 	int s = tcp_connected_to_far_peer();
 
-	signal(SIGPIPE, bad_args_on_pipe);
+	signal(SIGPIPE, on_sigpipe_count);
 	SAY_OK_OR_ERROR(shutdown(s, SHUT_WR));
 	say_writes_with_flags(s, 0x100);
 	say("%d signals", (int)pipes);
@@ -145,7 +145,7 @@ CASE(bad_args_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pi
 {
 	int s = udp_socket_bound_to(here, 0), ends[2], null = open("/dev/null", O_WRONLY);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	make_pipe_or_give_up(ends);
 	fcntl(s, F_SETFL, O_NONBLOCK);
@@ -198,7 +198,8 @@ CASE(bad_args_piece_sent, "a piece that cannot be read: nothing of what is befor
 {
 	struct iovec pieces[] = {{bytes, 1000}, {bad_pointer(), 10}, {bytes, 10}};
 	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
-	int s = tcp_connected_to_far_peer(), p = peer_open(far(), 2, there, 0), u = udp_socket_connected_to(there, p);
+	int s = tcp_connected_to_far_peer(), p = peer_ask_to_open_socket(far(), 2, there, 0),
+	    u = udp_socket_connected_to(there, p);
 
 	SAY_RESULT(writev(s, pieces, 3));
 	SAY_RESULT(sendmsg(s, &msg, 0));
@@ -238,7 +239,8 @@ CASE(bad_args_piece_received, "a piece that cannot be written: what has come is 
 {
 	struct iovec pieces[] = {{bytes, 100}, {bad_pointer(), 10}, {bytes, 10}};
 	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
-	int s = tcp_connected_to_far_peer(), p = peer_open(far(), 2, there, 0), u = udp_socket_connected_to(there, p);
+	int s = tcp_connected_to_far_peer(), p = peer_ask_to_open_socket(far(), 2, there, 0),
+	    u = udp_socket_connected_to(there, p);
 
 	expect_offloaded(u);
 	far_peer_writes(1, 1000, 1, 1);
@@ -246,10 +248,10 @@ CASE(bad_args_piece_received, "a piece that cannot be written: what has come is 
 	SAY_RESULT(readv(s, pieces, 3));
 	SAY_RESULT(recvmsg(s, &msg, MSG_PEEK));
 	SAY_RESULT(recvmsg(s, &msg, 0));
-	say_read(s, 50, MSG_DONTWAIT);
+	recv_and_print_result(s, 50, MSG_DONTWAIT);
 	SAY_RESULT(readv(s, pieces, 3));
 	SAY_RESULT(readv(s, pieces, 1));
-	say_read(s, 2000, MSG_DONTWAIT);
+	recv_and_print_result(s, 2000, MSG_DONTWAIT);
 	for (int i = 0; i < 2; i++)
 		peer_send(far(), 2, here, port_of(u), 1000, 1);
 	is_readable(u, 1000);
@@ -330,7 +332,7 @@ CASE(bad_args_lengths_of_a_connection, "lengths beyond the address space: EFAULT
 CASE(bad_args_lengths_of_datagrams,
      "lengths beyond the address space on a UDP socket: EFAULT, EMSGSIZE, or what has come")
 {
-	int p = peer_open(far(), 2, there, 0), s = udp_socket_connected_to(there, p);
+	int p = peer_ask_to_open_socket(far(), 2, there, 0), s = udp_socket_connected_to(there, p);
 
 	expect_offloaded(s);
 	fcntl(s, F_SETFL, O_NONBLOCK);

@@ -12,14 +12,14 @@ static int bind_to_ip(int fd, const char *ip, int port)
 	return bind(fd, (struct sockaddr *)&address, sizeof(address));
 }
 
-static int bind_connect_to(int fd, const char *ip, int port)
+static int connect_to_ipv4_address(int fd, const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 
 	return connect(fd, (struct sockaddr *)&address, sizeof(address));
 }
 
-static int bind_disconnect_udp(int fd)
+static int disconnect_udp_socket(int fd)
 {
 	struct sockaddr address = {.sa_family = AF_UNSPEC};
 
@@ -30,18 +30,18 @@ CASE(bind_says_its_address, "a bound socket has its address, and no peer")
 {
 	int s = udp_socket();
 
-	expect_os(s, VMA_SOCK_NEW);
-	say_name("fresh", s);
-	say_peer("fresh", s);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_NEW);
+	say_local_address("fresh", s);
+	say_peer_address("fresh", s);
 	SAY_RESULT(bind_to_ip(s, here, 0));
-	say_name("bound", s);
-	say_peer("bound", s);
+	say_local_address("bound", s);
+	say_peer_address("bound", s);
 	expect_offloaded(s);
 	SAY_RESULT(bind_to_ip(s, here, 0));
 	SAY_RESULT(close(s));
 	s = udp_socket();
 	SAY_RESULT(bind_to_ip(s, "0.0.0.0", 7001));
-	say_name("to all", s);
+	say_local_address("to all", s);
 	expect_offloaded(s);
 	close(s);
 }
@@ -62,9 +62,9 @@ CASE(bind_refuses, "bind: what is refused, and with what errno")
 	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	address.sin_family = AF_UNSPEC;
 	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
-	say_name("still unbound", s);
+	say_local_address("still unbound", s);
 	SAY_RESULT(bind_to_ip(s, here_second, 7001));
-	say_name("the same port on another address", s);
+	say_local_address("the same port on another address", s);
 	expect_offloaded(s);
 	expect_offloaded(other);
 	SAY_RESULT(bind(-1, (struct sockaddr *)&address, sizeof(address)));
@@ -78,13 +78,13 @@ CASE(bind_unspecified_family, "bind with AF_UNSPEC works for 0.0.0.0 only")
 
 	address.sin_family = AF_UNSPEC;
 	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
-	say_name("bound", s);
+	say_local_address("bound", s);
 	expect_offloaded(s);
 }
 
 CASE(bind_again_after_close, "a port is free at once when its socket is closed; the next one gets its datagrams")
 {
-	peer_open(far(), 0, there, 7100);
+	peer_ask_to_open_socket(far(), 0, there, 7100);
 	register_port_name(7100, "peer");
 	for (int i = 0; i < 3; i++) {
 		int s = udp_socket_bound_to(here, 7004);
@@ -100,7 +100,7 @@ CASE(bind_before_data, "datagrams that come right after bind arrive, in order, w
 {
 	int s;
 
-	peer_open(far(), 0, there, 7100);
+	peer_ask_to_open_socket(far(), 0, there, 7100);
 	register_port_name(7100, "peer");
 	s = udp_socket_bound_to(here, 7005);
 	peer(far(), "send 0 %s 7005 100 0 20 500", here);
@@ -117,51 +117,51 @@ CASE(connect_chooses_source, "connect binds to the address and a port, until it 
 {
 	int s = udp_socket();
 
-	peer_open(far(), 0, there, 7100);
+	peer_ask_to_open_socket(far(), 0, there, 7100);
 	register_port_name(7100, "peer");
-	SAY_RESULT(bind_connect_to(s, there, 7100));
-	say_name("connected", s);
-	say_peer("connected", s);
+	SAY_RESULT(connect_to_ipv4_address(s, there, 7100));
+	say_local_address("connected", s);
+	say_peer_address("connected", s);
 	expect_offloaded(s);
-	SAY_RESULT(bind_disconnect_udp(s));
-	say_name("dissolved", s);
-	say_peer("dissolved", s);
-	SAY_RESULT(bind_connect_to(s, there_second, 7100));
-	say_name("connected by the other interface", s);
-	say_peer("connected by the other interface", s);
+	SAY_RESULT(disconnect_udp_socket(s));
+	say_local_address("dissolved", s);
+	say_peer_address("dissolved", s);
+	SAY_RESULT(connect_to_ipv4_address(s, there_second, 7100));
+	say_local_address("connected by the other interface", s);
+	say_peer_address("connected by the other interface", s);
 	expect_offloaded(s);
-	SAY_RESULT(bind_connect_to(s, there, 7100));
-	say_name("connected again without dissolving", s);
-	say_peer("connected again without dissolving", s);
-	SAY_RESULT(bind_connect_to(s, there, 0));
-	say_peer("to port 0", s);
+	SAY_RESULT(connect_to_ipv4_address(s, there, 7100));
+	say_local_address("connected again without dissolving", s);
+	say_peer_address("connected again without dissolving", s);
+	SAY_RESULT(connect_to_ipv4_address(s, there, 0));
+	say_peer_address("to port 0", s);
 	close(s);
 	s = udp_socket();
-	SAY_RESULT(bind_connect_to(s, "127.0.0.1", 7100));
-	say_name("to loopback", s);
-	expect_os(s, VMA_SOCK_LOCAL);
+	SAY_RESULT(connect_to_ipv4_address(s, "127.0.0.1", 7100));
+	say_local_address("to loopback", s);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_LOCAL);
 }
 
 CASE(connect_keeps_the_bound_port, "a bound socket that connects, dissolves and connects keeps port and address")
 {
-	int s = udp_socket_bound_to(here, 7006), port = peer_open(far(), 0, there, 0);
+	int s = udp_socket_bound_to(here, 7006), port = peer_ask_to_open_socket(far(), 0, there, 0);
 
 	register_port_name(port, "peer");
-	SAY_RESULT(bind_connect_to(s, there, port));
-	say_name("connected", s);
+	SAY_RESULT(connect_to_ipv4_address(s, there, port));
+	say_local_address("connected", s);
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7006, 10, 1);
 	take(s, 2000, 0);
-	SAY_RESULT(bind_disconnect_udp(s));
-	say_name("dissolved", s);
+	SAY_RESULT(disconnect_udp_socket(s));
+	say_local_address("dissolved", s);
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7006, 10, 2);
 	take(s, 2000, 0);
-	SAY_RESULT(bind_connect_to(s, there_too, port));
+	SAY_RESULT(connect_to_ipv4_address(s, there_too, port));
 	peer_send(far(), 0, here, 7006, 10, 3);
 	wait_until_sent_packets_arrived(30);
 	take(s, 0, 0);
-	SAY_RESULT(bind_connect_to(s, there, port));
+	SAY_RESULT(connect_to_ipv4_address(s, there, port));
 	peer_send(far(), 0, here, 7006, 10, 4);
 	take(s, 2000, 0);
 }
@@ -177,29 +177,29 @@ CASE(connect_refuses, "connect: what is refused, and with what errno")
 	SAY_RESULT(connect(s, bad_pointer(), sizeof(address)));
 	address.sin_family = AF_INET6;
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	SAY_RESULT(bind_connect_to(s, "10.9.0.255", 7100));
-	SAY_RESULT(bind_connect_to(s, "192.0.2.1", 7100));
-	say_peer("not connected", s);
+	SAY_RESULT(connect_to_ipv4_address(s, "10.9.0.255", 7100));
+	SAY_RESULT(connect_to_ipv4_address(s, "192.0.2.1", 7100));
+	say_peer_address("not connected", s);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));
-	SAY_RESULT(bind_connect_to(s, "10.9.0.255", 7100));
-	say_peer("to broadcast", s);
-	SAY_RESULT(bind_connect_to(s, "0.0.0.0", 7100));
-	say_peer("to 0.0.0.0", s);
+	SAY_RESULT(connect_to_ipv4_address(s, "10.9.0.255", 7100));
+	say_peer_address("to broadcast", s);
+	SAY_RESULT(connect_to_ipv4_address(s, "0.0.0.0", 7100));
+	say_peer_address("to 0.0.0.0", s);
 	close(s);
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 }
 
 CASE(connect_filters, "a connected socket gets its peer's datagrams only, and keeps what came before")
 {
-	int s = udp_socket_bound_to(here, 7007), port = peer_open(far(), 0, there, 0);
+	int s = udp_socket_bound_to(here, 7007), port = peer_ask_to_open_socket(far(), 0, there, 0);
 
 	register_port_name(port, "peer");
-	register_port_name(peer_open(far(), 1, there, 0), "other");
-	register_port_name(peer_open(far(), 2, there_too, port), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 1, there, 0), "other");
+	register_port_name(peer_ask_to_open_socket(far(), 2, there_too, port), "peer");
 	expect_offloaded(s);
 	peer_send(far(), 1, here, 7007, 10, 1);
 	is_readable(s, 2000);
-	SAY_RESULT(bind_connect_to(s, there, port));
+	SAY_RESULT(connect_to_ipv4_address(s, there, port));
 	peer_send(far(), 1, here, 7007, 10, 2);
 	peer_send(far(), 2, here, 7007, 10, 3);
 	peer_send(far(), 0, here, 7007, 10, 4);
@@ -257,7 +257,7 @@ CASE(other_sockets, "sockets that are not UDP over IPv4 are the OS's")
 	s = socket(AF_INET, SOCK_STREAM, 0);
 	SAY_RESULT(bind_to_ip(s, here, 7009));
 	SAY_RESULT(listen(s, 5));
-	say_name("tcp", s);
+	say_local_address("tcp", s);
 	SAY_RESULT(close(s));
 	SAY_RESULT(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
 	SAY_RESULT(send(pair[0], "hello", 5, 0));
@@ -292,7 +292,7 @@ CASE(closed_socket, "every call on a closed socket is EBADF, on something else E
 	SAY_RESULT(recv(s, &byte, 1, 0));
 	SAY_RESULT(read(s, &byte, 1));
 	SAY_RESULT(write(s, &byte, 1));
-	SAY_RESULT(bind_connect_to(s, there, 7100));
+	SAY_RESULT(connect_to_ipv4_address(s, there, 7100));
 	SAY_RESULT(shutdown(s, SHUT_RD));
 	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_ERROR, &none, &len));
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));
@@ -307,14 +307,14 @@ CASE(closed_socket, "every call on a closed socket is EBADF, on something else E
 CASE(bind_address_outlives_the_port, "a port that connect(AF_UNSPEC) gives up is chosen anew, and the address stays")
 {
 	const struct sockaddr unspec = {.sa_family = AF_UNSPEC};
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_bound_to(here, 0);
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_bound_to(here, 0);
 	struct sockaddr_in to = address_of(there, port);
 
 	SAY_RESULT(connect(s, (struct sockaddr *)&to, sizeof(to)));
 	SAY_RESULT(connect(s, &unspec, sizeof(unspec)));
-	say_name("without a port", s);
+	say_local_address("without a port", s);
 	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	register_port_name_of_fd(s, "anew");
-	say_name("after a send", s);
+	say_local_address("after a send", s);
 	say_peer_received(far(), 0, 1000);
 }

@@ -12,17 +12,17 @@
 
 #include "parity.h"
 
-static int cmsg_ready_socket(const char *ip)
+static int cmsg_open_offloaded_udp_socket_and_peer(const char *ip)
 {
 	int s = udp_socket_bound_to(ip, 0);
 
 	register_port_name_of_fd(s, "us");
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
 
-static const char *device_text(unsigned ifindex)
+static const char *interface_label_of_ifindex(unsigned ifindex)
 {
 	return ifindex == if_nametoindex(if_first)    ? "first"
 	       : ifindex == if_nametoindex(if_second) ? "second"
@@ -32,7 +32,7 @@ static const char *device_text(unsigned ifindex)
 }
 
 /* A stamp of the last seconds; the kernel's and ours differ in the digits only. */
-static const char *stamp_text(time_t sec, long nsec, long limit)
+static const char *timestamp_age_label(time_t sec, long nsec, long limit)
 {
 	time_t age = time(NULL) - sec;
 
@@ -55,7 +55,7 @@ static void say_cmsg(struct cmsghdr *c)
 		struct sockaddr_in local = {.sin_family = AF_INET, .sin_addr = info->ipi_spec_dst}, dst = local;
 
 		dst.sin_addr = info->ipi_addr;
-		say("  PKTINFO device %s, local %s, to %s", device_text((unsigned)info->ipi_ifindex),
+		say("  PKTINFO device %s, local %s, to %s", interface_label_of_ifindex((unsigned)info->ipi_ifindex),
 		    address_text(&local, sizeof(local)), address_text(&dst, sizeof(dst)));
 	} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TTL) {
 		say("  TTL %d in %zu bytes", *(int *)data, len);
@@ -64,14 +64,14 @@ static void say_cmsg(struct cmsghdr *c)
 	} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_ORIGDSTADDR) {
 		say("  ORIGDSTADDR %s", address_text(data, (socklen_t)len));
 	} else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMP) {
-		say("  TIMESTAMP %s in %zu bytes", stamp_text(tv->tv_sec, tv->tv_usec, 1000000), len);
+		say("  TIMESTAMP %s in %zu bytes", timestamp_age_label(tv->tv_sec, tv->tv_usec, 1000000), len);
 	} else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMPNS) {
-		say("  TIMESTAMPNS %s in %zu bytes", stamp_text(ts->tv_sec, ts->tv_nsec, 1000000000), len);
+		say("  TIMESTAMPNS %s in %zu bytes", timestamp_age_label(ts->tv_sec, ts->tv_nsec, 1000000000), len);
 	} else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMPING) {
 		say("  TIMESTAMPING software %s, %s, hardware %s in %zu bytes",
-		    stamp_text(ts[0].tv_sec, ts[0].tv_nsec, 1000000000),
-		    stamp_text(ts[1].tv_sec, ts[1].tv_nsec, 1000000000),
-		    stamp_text(ts[2].tv_sec, ts[2].tv_nsec, 1000000000), len);
+		    timestamp_age_label(ts[0].tv_sec, ts[0].tv_nsec, 1000000000),
+		    timestamp_age_label(ts[1].tv_sec, ts[1].tv_nsec, 1000000000),
+		    timestamp_age_label(ts[2].tv_sec, ts[2].tv_nsec, 1000000000), len);
 	} else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) {
 		struct sock_extended_err *err = data;
 
@@ -112,11 +112,11 @@ static void say_received_with_control(int s, int flags, size_t room)
 CASE(cmsg_of_received, "IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR: one by one and together")
 {
 	static const int names[] = {IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR};
-	int s = cmsg_ready_socket("0.0.0.0"), port = port_of(s);
+	int s = cmsg_open_offloaded_udp_socket_and_peer("0.0.0.0"), port = port_of(s);
 
 	peer(far(), "opt 0 0 %d 99", IP_TTL);
 	peer(far(), "opt 0 0 %d 40", IP_TOS);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int round = 0; round < 2; round++)
 		for (int i = 0; i < 4; i++) {
 			set_int(s, IPPROTO_IP, names[i], 1);
@@ -128,8 +128,8 @@ CASE(cmsg_of_received, "IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR: one 
 	peer_send(far(), 0, here, port, 50, 9);
 	say_received_with_control(s, MSG_PEEK, 512);
 	say_received_with_control(s, 0, 512);
-	kernel_bypass_check_end(9, 0);
-	register_port_name(peer_open(far(), 1, there_second, 0), "second");
+	check_kernel_udp_was_bypassed(9, 0);
+	register_port_name(peer_ask_to_open_socket(far(), 1, there_second, 0), "second");
 	peer_send(far(), 1, here_second, port, 50, 10);
 	say_received_with_control(s, 0, 512);
 	peer_send(far(), 0, here, port, 5000, 11);
@@ -138,7 +138,7 @@ CASE(cmsg_of_received, "IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR: one 
 
 CASE(cmsg_truncated, "control messages that do not fit: MSG_CTRUNC, and what is left of them")
 {
-	int s = cmsg_ready_socket(here), port = port_of(s);
+	int s = cmsg_open_offloaded_udp_socket_and_peer(here), port = port_of(s);
 
 	set_int(s, IPPROTO_IP, IP_PKTINFO, 1);
 	set_int(s, IPPROTO_IP, IP_RECVTTL, 1);
@@ -151,11 +151,11 @@ CASE(cmsg_truncated, "control messages that do not fit: MSG_CTRUNC, and what is 
 
 CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, together, and off again")
 {
-	int s = cmsg_ready_socket(here), port = port_of(s),
+	int s = cmsg_open_offloaded_udp_socket_and_peer(here), port = port_of(s),
 	    software = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE,
 	    hardware = SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
 
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1);
 	peer_send(far(), 0, here, port, 50, 1);
 	say_received_with_control(s, 0, 512);
@@ -186,12 +186,12 @@ CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, tog
 	peer_send(far(), 0, here, port, 50, 8);
 	say_received_with_control(s, 0, 512);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0x7fffffff));
-	kernel_bypass_check_end(8, 0);
+	check_kernel_udp_was_bypassed(8, 0);
 }
 
 CASE(cmsg_stamps_are_ordered, "timestamps do not run backwards, and lie between sending and reading")
 {
-	int s = cmsg_ready_socket(here), port = port_of(s), backwards = 0, outside = 0;
+	int s = cmsg_open_offloaded_udp_socket_and_peer(here), port = port_of(s), backwards = 0, outside = 0;
 	char buf[64], control[128];
 	struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
 	struct timespec begin, now, last = {0}, *stamp;
@@ -220,7 +220,7 @@ CASE(cmsg_stamps_are_ordered, "timestamps do not run backwards, and lie between 
 
 CASE(cmsg_last_stamp, "SIOCGSTAMP and SIOCGSTAMPNS tell when the last datagram came")
 {
-	int s = cmsg_ready_socket(here), port = port_of(s);
+	int s = cmsg_open_offloaded_udp_socket_and_peer(here), port = port_of(s);
 	struct timeval tv = {0};
 	struct timespec ts = {0};
 
@@ -231,14 +231,14 @@ CASE(cmsg_last_stamp, "SIOCGSTAMP and SIOCGSTAMPNS tell when the last datagram c
 	peer_send(far(), 0, here, port, 50, 1);
 	take(s, 2000, 0);
 	SAY_RESULT(ioctl(s, SIOCGSTAMP, &tv));
-	say("%s", stamp_text(tv.tv_sec, tv.tv_usec, 1000000));
+	say("%s", timestamp_age_label(tv.tv_sec, tv.tv_usec, 1000000));
 	SAY_RESULT(ioctl(s, SIOCGSTAMPNS, &ts));
-	say("%s", stamp_text(ts.tv_sec, ts.tv_nsec, 1000000000));
+	say("%s", timestamp_age_label(ts.tv_sec, ts.tv_nsec, 1000000000));
 	SAY_RESULT(ioctl(s, SIOCGSTAMP, bad_pointer()));
 }
 
 /* Sends one byte with one control message. */
-static void cmsg_send_with(int s, int level, int type, const void *data, size_t len)
+static void send_byte_with_cmsg(int s, int level, int type, const void *data, size_t len)
 {
 	char control[128] = {0};
 	struct iovec iov = {.iov_base = "x", .iov_len = 1};
@@ -258,7 +258,7 @@ static void cmsg_send_with(int s, int level, int type, const void *data, size_t 
 
 CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown and broken ones")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port), value = 33;
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, port), value = 33;
 	struct in_pktinfo info = {.ipi_ifindex = 0};
 	struct cmsghdr broken = {.cmsg_len = 4};
 	struct iovec iov = {.iov_base = "x", .iov_len = 1};
@@ -268,20 +268,20 @@ CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown 
 
 	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
-	cmsg_send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
-	cmsg_send_with(s, IPPROTO_IP, IP_TOS, &value, sizeof(value));
-	cmsg_send_with(s, IPPROTO_IP, IP_TOS, &small, sizeof(small));
+	send_byte_with_cmsg(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
+	send_byte_with_cmsg(s, IPPROTO_IP, IP_TOS, &value, sizeof(value));
+	send_byte_with_cmsg(s, IPPROTO_IP, IP_TOS, &small, sizeof(small));
 	value = 300;
-	cmsg_send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
-	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	send_byte_with_cmsg(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
+	send_byte_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
 	info.ipi_spec_dst = address_of(here_second, 0).sin_addr;
-	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	send_byte_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
 	info.ipi_spec_dst = address_of("10.99.0.1", 0).sin_addr;
-	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	send_byte_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
 	info = (struct in_pktinfo){.ipi_ifindex = (int)if_nametoindex(if_first)};
-	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
-	cmsg_send_with(s, IPPROTO_IP, 250, &value, sizeof(value));
-	cmsg_send_with(s, 999, 1, &value, sizeof(value));
+	send_byte_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	send_byte_with_cmsg(s, IPPROTO_IP, 250, &value, sizeof(value));
+	send_byte_with_cmsg(s, 999, 1, &value, sizeof(value));
 	SAY_RESULT(sendmsg(s, &msg, 0));
 	SAY_RESULT(send(s, "y", 1, 0));
 	say_peer_received(far(), 0, 2000);
@@ -316,7 +316,7 @@ static void control_send_put_pktinfo(struct control_send *send, const char *sour
 	control_send_put_cmsg(send, IP_PKTINFO, &info, sizeof(info));
 }
 
-static ssize_t send_control(int s, struct control_send *send, int flags)
+static ssize_t send_with_cmsgs(int s, struct control_send *send, int flags)
 {
 	struct iovec iov = {.iov_base = "xyz", .iov_len = 3};
 	struct msghdr msg = {.msg_name = send->to.sin_port != 0 ? &send->to : NULL,
@@ -330,21 +330,21 @@ static ssize_t send_control(int s, struct control_send *send, int flags)
 }
 
 /* The first one asks for the route; more than one would make in the same millisecond go by the kernel. */
-static void send_control_to_learn_route(int s, struct control_send *send, int slot)
+static void send_with_cmsgs_to_learn_route(int s, struct control_send *send, int slot)
 {
 	pause_ms(5);
-	SAY_RESULT(send_control(s, send, 0));
+	SAY_RESULT(send_with_cmsgs(s, send, 0));
 	say_peer_received(far(), slot, 2000);
 	pause_ms(5);
 }
 
 CASE(cmsg_of_sent_bypass, "IP_PKTINFO, IP_TTL and IP_TOS of single datagrams, around the kernel")
 {
-	struct control_send plain = {.to = address_of(there, peer_open(far(), 0, there, 0))}, source = plain,
-	                    other = plain, all = plain, device = plain, second = {0};
+	struct control_send plain = {.to = address_of(there, peer_ask_to_open_socket(far(), 0, there, 0))},
+	                    source = plain, other = plain, all = plain, device = plain, second = {0};
 	int s = udp_socket_bound_to("0.0.0.0", 0);
 
-	second.to = address_of(there_second, peer_open(far(), 1, there_second, 0));
+	second.to = address_of(there_second, peer_ask_to_open_socket(far(), 1, there_second, 0));
 	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	control_send_put_int(&plain, IP_TTL, 9);
@@ -358,46 +358,46 @@ CASE(cmsg_of_sent_bypass, "IP_PKTINFO, IP_TTL and IP_TOS of single datagrams, ar
 	control_send_put_pktinfo(&second, here_second, if_second);
 	for (struct control_send **one = (struct control_send *[]){&plain, &source, &other, &all, &device, NULL};
 	     *one != NULL; one++)
-		send_control_to_learn_route(s, *one, 0);
-	send_control_to_learn_route(s, &second, 1);
-	kernel_bypass_check_begin();
+		send_with_cmsgs_to_learn_route(s, *one, 0);
+	send_with_cmsgs_to_learn_route(s, &second, 1);
+	save_kernel_udp_counters();
 	for (int i = 0; i < 3; i++) {
 		for (struct control_send **one =
 		             (struct control_send *[]){&plain, &source, &other, &all, &device, NULL};
 		     *one != NULL; one++) {
-			SAY_RESULT(send_control(s, *one, MSG_DONTWAIT));
+			SAY_RESULT(send_with_cmsgs(s, *one, MSG_DONTWAIT));
 			say_peer_received(far(), 0, 2000);
 		}
-		SAY_RESULT(send_control(s, &second, 0));
+		SAY_RESULT(send_with_cmsgs(s, &second, 0));
 		say_peer_received(far(), 1, 2000);
 	}
-	kernel_bypass_check_end(0, 18);
+	check_kernel_udp_was_bypassed(0, 18);
 }
 
 CASE(cmsg_of_sent_connected, "a connected socket's control messages: the route is looked up anew, with what they say")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 	struct control_send none = {.used = 8}, nowhere = {0}, elsewhere = {0}, away = {0}, loopback = {0}, group = {0};
 
 	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
-	send_control_to_learn_route(s, &none, 0);
+	send_with_cmsgs_to_learn_route(s, &none, 0);
 	control_send_put_pktinfo(&elsewhere, here_second, NULL);
-	send_control_to_learn_route(s, &elsewhere, 0);
-	elsewhere.to = address_of(there_too, peer_open(far(), 2, there_too, 0));
-	send_control_to_learn_route(s, &elsewhere, 2);
+	send_with_cmsgs_to_learn_route(s, &elsewhere, 0);
+	elsewhere.to = address_of(there_too, peer_ask_to_open_socket(far(), 2, there_too, 0));
+	send_with_cmsgs_to_learn_route(s, &elsewhere, 2);
 	control_send_put_pktinfo(&nowhere, "10.99.0.1", NULL);
-	SAY_RESULT(send_control(s, &nowhere, 0));
+	SAY_RESULT(send_with_cmsgs(s, &nowhere, 0));
 	control_send_put_pktinfo(&away, "0.0.0.0", if_second);
 	away.to = address_of("192.0.2.9", 7100);
-	SAY_RESULT(send_control(s, &away, 0));
+	SAY_RESULT(send_with_cmsgs(s, &away, 0));
 	control_send_put_pktinfo(&loopback, "127.0.0.1", NULL);
-	SAY_RESULT(send_control(s, &loopback, 0));
+	SAY_RESULT(send_with_cmsgs(s, &loopback, 0));
 	control_send_put_pktinfo(&group, "224.9.9.9", NULL);
-	SAY_RESULT(send_control(s, &group, 0));
+	SAY_RESULT(send_with_cmsgs(s, &group, 0));
 	group.used = 0;
 	control_send_put_pktinfo(&group, "255.255.255.255", NULL);
-	SAY_RESULT(send_control(s, &group, 0));
+	SAY_RESULT(send_with_cmsgs(s, &group, 0));
 	SAY_RESULT(send(s, "y", 1, 0));
 	say_peer_received(far(), 0, 2000);
 }
@@ -408,7 +408,7 @@ CASE(cmsg_of_sent_group, "a group is sent to with the TTL, TOS, source and inter
 	struct control_send first = {.to = address_of("224.9.9.9", 7031)}, second = first;
 
 	register_port_name_of_fd(s, "us");
-	peer_open(far(), 0, "0.0.0.0", 7031);
+	peer_ask_to_open_socket(far(), 0, "0.0.0.0", 7031);
 	peer(far(), "join 0 224.9.9.9 %s", there);
 	peer(far(), "join 0 224.9.9.9 %s", there_second);
 	control_send_put_int(&first, IP_TTL, 4);
@@ -416,22 +416,22 @@ CASE(cmsg_of_sent_group, "a group is sent to with the TTL, TOS, source and inter
 	control_send_put_int(&second, IP_TOS, 8);
 	set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 0);
 	expect_offloaded(s);
-	send_control_to_learn_route(s, &first, 0);
+	send_with_cmsgs_to_learn_route(s, &first, 0);
 	set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 2);
-	send_control_to_learn_route(s, &second, 0);
-	kernel_bypass_check_begin();
+	send_with_cmsgs_to_learn_route(s, &second, 0);
+	save_kernel_udp_counters();
 	for (int i = 0; i < 3; i++) {
-		SAY_RESULT(send_control(s, &first, 0));
+		SAY_RESULT(send_with_cmsgs(s, &first, 0));
 		say_peer_received(far(), 0, 2000);
-		SAY_RESULT(send_control(s, &second, 0));
+		SAY_RESULT(send_with_cmsgs(s, &second, 0));
 		say_peer_received(far(), 0, 2000);
 	}
-	kernel_bypass_check_end(0, 6);
+	check_kernel_udp_was_bypassed(0, 6);
 }
 
 CASE(cmsg_of_sent_stamps, "SOF_TIMESTAMPING_TX_SOFTWARE: the stamp of what was sent, on the error queue")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 
 	register_port_name_of_fd(s, "us");
 	register_port_name(port, "peer");

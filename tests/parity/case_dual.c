@@ -72,7 +72,7 @@ static long send_to_mapped(int fd, const char *ip, int port, size_t len)
 	return sendto(fd, bytes, len, 0, (struct sockaddr *)&to, sizeof(to));
 }
 
-static int get_int(int fd, int level, int name)
+static int dual_getsockopt_int_or_minus_1(int fd, int level, int name)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -91,7 +91,7 @@ static int ipv6_socket_bound_to(int type, const char *ip, int port)
 	return fd;
 }
 
-static int dual_listener_at(const char *ip, int port)
+static int dual_open_ipv6_listener(const char *ip, int port)
 {
 	int fd = ipv6_socket_bound_to(SOCK_STREAM, ip, port);
 
@@ -123,7 +123,7 @@ static int dual_far_peer_dials(int slot, const char *ip, int port)
 	return its;
 }
 
-static int say_accepted(int listener, int flags)
+static int accept_and_say_peer(int listener, int flags)
 {
 	struct sockaddr_storage from;
 	socklen_t len = sizeof(from);
@@ -143,39 +143,39 @@ static int say_accepted(int listener, int flags)
 CASE(dual_tcp_listener,
      "a listener on :: accepts IPv4 around the kernel and IPv6 by it, in one accept and one epoll set")
 {
-	int l = dual_listener_at("::", 7101), set = epoll_create1(0), client, fd;
+	int l = dual_open_ipv6_listener("::", 7101), set = epoll_create1(0), client, fd;
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = l};
 
 	set_ipv6_on_loopback(true);
 	expect_offloaded(l);
-	say_name("listener", l);
+	say_local_address("listener", l);
 	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, l, &event));
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	dual_far_peer_dials(1, here, 7101);
 	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
-	fd = say_accepted(l, 0);
+	fd = accept_and_say_peer(l, 0);
 	expect_offloaded(fd);
-	say_name("name", fd);
-	say_peer("peer", fd);
+	say_local_address("name", fd);
+	say_peer_address("peer", fd);
 	far_peer_writes(1, 1000, 1, 1);
-	say_read(fd, 1000, MSG_WAITALL);
-	say_write(fd, 2000, 2, 0);
+	recv_and_print_result(fd, 1000, MSG_WAITALL);
+	send_pattern_and_print_result(fd, 2000, 2, 0);
 	say_far_peer_reads(1, 2000, 2, 1);
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 	close(fd);
 	client = six(SOCK_STREAM);
 	SAY_RESULT(connect_to_mapped(client, "::1", 7101));
-	expect_os(client, VMA_SOCK_IPV6);
+	expect_kernel_socket_for_reason(client, VMA_SOCK_IPV6);
 	register_port_name_of_fd(client, "six");
 	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
-	fd = say_accepted(l, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	fd = accept_and_say_peer(l, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	say("close-on-exec %d, non-blocking %d", fcntl(fd, F_GETFD), (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
-	say_name("name", fd);
-	say_peer("peer", fd);
-	say_write(client, 300, 3, 0);
+	say_local_address("name", fd);
+	say_peer_address("peer", fd);
+	send_pattern_and_print_result(client, 300, 3, 0);
 	is_readable(fd, 2000);
-	say_read(fd, 300, 0);
+	recv_and_print_result(fd, 300, 0);
 	close(fd);
 	close(client);
 	/* Both wait, and none is forgotten. */
@@ -190,25 +190,25 @@ CASE(dual_tcp_listener,
 	client = six(SOCK_STREAM);
 	SAY_RESULT(connect_to_mapped(client, "127.0.0.1", 7101));
 	register_port_name_of_fd(client, "local");
-	fd = say_accepted(l, 0);
-	say_peer("of this host", fd);
+	fd = accept_and_say_peer(l, 0);
+	say_peer_address("of this host", fd);
 	set_ipv6_on_loopback(false);
 }
 
 CASE(dual_tcp_mapped_listener, "a listener on a mapped address is one of IPv4 alone")
 {
-	int l = dual_listener_at(here, 7102), client = six(SOCK_STREAM), fd;
+	int l = dual_open_ipv6_listener(here, 7102), client = six(SOCK_STREAM), fd;
 
 	set_ipv6_on_loopback(true);
 	expect_offloaded(l);
-	say_name("listener", l);
+	say_local_address("listener", l);
 	SAY_RESULT(connect_to_mapped(client, "::1", 7102));
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	dual_far_peer_dials(1, here, 7102);
-	fd = say_accepted(l, 0);
+	fd = accept_and_say_peer(l, 0);
 	expect_offloaded(fd);
-	say_name("name", fd);
-	kernel_segments_check_end();
+	say_local_address("name", fd);
+	check_kernel_segments_were_bypassed();
 	set_ipv6_on_loopback(false);
 }
 
@@ -217,13 +217,13 @@ CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 	int l = six(SOCK_STREAM), other, client;
 
 	set_ipv6_on_loopback(true);
-	say("default %d", get_int(l, IPPROTO_IPV6, IPV6_V6ONLY));
+	say("default %d", dual_getsockopt_int_or_minus_1(l, IPPROTO_IPV6, IPV6_V6ONLY));
 	SAY_RESULT(set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1));
 	SAY_RESULT(bind_to_mapped(l, "::", 7103));
 	SAY_RESULT(set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 0));
 	SAY_RESULT(listen(l, 5));
-	expect_os(l, VMA_SOCK_IPV6);
-	say("V6ONLY %d", get_int(l, IPPROTO_IPV6, IPV6_V6ONLY));
+	expect_kernel_socket_for_reason(l, VMA_SOCK_IPV6);
+	say("V6ONLY %d", dual_getsockopt_int_or_minus_1(l, IPPROTO_IPV6, IPV6_V6ONLY));
 	client = six(SOCK_STREAM);
 	SAY_RESULT(connect_to_mapped(client, "127.0.0.1", 7103));
 	client = six(SOCK_STREAM); /* the other one is the kernel's IPv4 from now on */
@@ -234,7 +234,7 @@ CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 	SAY_RESULT(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 1));
 	SAY_RESULT(connect_to_mapped(client, there, 9));
 	SAY_RESULT(connect_to_mapped(client, here, 9));
-	say_name("nothing has begun", client);
+	say_local_address("nothing has begun", client);
 	SAY_RESULT(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 0));
 	SAY_RESULT(connect_to_mapped(client, there, 9));
 	close(other);
@@ -246,7 +246,7 @@ CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 	SAY_RESULT(listen(other, 5));
 	expect_offloaded(other);
 	dual_far_peer_dials(1, here, 7104);
-	expect_offloaded(say_accepted(other, 0));
+	expect_offloaded(accept_and_say_peer(other, 0));
 	set_ipv6_on_loopback(false);
 }
 
@@ -257,16 +257,17 @@ CASE(dual_tcp_connect, "connect to a mapped address: around the kernel, with nam
 	socklen_t len = sizeof(name);
 
 	register_port_name(port, "its");
-	say_name("new", fd);
-	kernel_segments_check_begin();
+	say_local_address("new", fd);
+	kernel_segments_wait_idle_and_start_count();
 	SAY_RESULT(connect_to_mapped(fd, there, port));
 	expect_offloaded(fd);
 	peer(far(), "accept 0 1 2000");
 	register_port_name_of_fd(fd, "mine");
-	say_name("name", fd);
-	say_peer("peer", fd);
-	say("SO_DOMAIN %d, SO_PROTOCOL %d, V6ONLY %d", get_int(fd, SOL_SOCKET, SO_DOMAIN),
-	    get_int(fd, SOL_SOCKET, SO_PROTOCOL), get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY));
+	say_local_address("name", fd);
+	say_peer_address("peer", fd);
+	say("SO_DOMAIN %d, SO_PROTOCOL %d, V6ONLY %d", dual_getsockopt_int_or_minus_1(fd, SOL_SOCKET, SO_DOMAIN),
+	    dual_getsockopt_int_or_minus_1(fd, SOL_SOCKET, SO_PROTOCOL),
+	    dual_getsockopt_int_or_minus_1(fd, IPPROTO_IPV6, IPV6_V6ONLY));
 	SAY_RESULT(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &len));
 	len = sizeof(struct sockaddr_in6);
 	SAY_RESULT(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &len));
@@ -278,16 +279,16 @@ CASE(dual_tcp_connect, "connect to a mapped address: around the kernel, with nam
 		say("room %u: %u, the byte behind %s", (unsigned)room, (unsigned)len,
 		    ((uint8_t *)&name)[room < 28 ? room : 28] == 0xee ? "untouched" : "written");
 	}
-	say_write(fd, 5000, 1, 0);
+	send_pattern_and_print_result(fd, 5000, 1, 0);
 	say_far_peer_reads(1, 5000, 1, 1);
 	far_peer_writes(1, 700, 2, 1);
-	say_read(fd, 700, MSG_WAITALL);
-	kernel_segments_check_end();
+	recv_and_print_result(fd, 700, MSG_WAITALL);
+	check_kernel_segments_were_bypassed();
 	SAY_RESULT(bind_to_mapped(fd, "::", 0));
 	SAY_RESULT(connect_to_mapped(fd, there, port));
 	SAY_RESULT(disconnect(fd));
-	say_name("dissolved", fd);
-	say_peer("dissolved", fd);
+	say_local_address("dissolved", fd);
+	say_peer_address("dissolved", fd);
 }
 
 CASE(dual_tcp_connect_bound, "connect after bind: to ::, to a mapped address, to one of IPv6")
@@ -303,10 +304,10 @@ CASE(dual_tcp_connect_bound, "connect after bind: to ::, to a mapped address, to
 		say("bound to %s", at[i]);
 		SAY_RESULT(bind_to_mapped(fd, at[i], 0));
 		register_port_name_of_fd(fd, "mine");
-		say_name("name", fd);
+		say_local_address("name", fd);
 		SAY_RESULT(connect_to_mapped(fd, there, port));
-		say_name("name", fd);
-		say_peer("peer", fd);
+		say_local_address("name", fd);
+		say_peer_address("peer", fd);
 		if (i < 3)
 			expect_offloaded(fd);
 		close(fd);
@@ -314,7 +315,7 @@ CASE(dual_tcp_connect_bound, "connect after bind: to ::, to a mapped address, to
 		SAY_RESULT(bind_to_mapped(fd, at[i], 0));
 		SAY_RESULT(connect_to_mapped(fd, "::1", 9));
 		say_so_error(fd);
-		say("V6ONLY %d", get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY));
+		say("V6ONLY %d", dual_getsockopt_int_or_minus_1(fd, IPPROTO_IPV6, IPV6_V6ONLY));
 		close(fd);
 	}
 	set_ipv6_on_loopback(false);
@@ -387,7 +388,7 @@ CASE(dual_ports, "whose port it is: ::, 0.0.0.0, mapped addresses and V6ONLY, of
 }
 
 /* Each by its number: names differ between headers. */
-static void dual_say_options(int fd, bool of_udp)
+static void dual_say_ipv6_option_values(int fd, bool of_udp)
 {
 	static const int names[] = {
 	        IPV6_UNICAST_HOPS, IPV6_TCLASS,       IPV6_V6ONLY,          IPV6_RECVPKTINFO,    IPV6_RECVHOPLIMIT,
@@ -398,11 +399,11 @@ static void dual_say_options(int fd, bool of_udp)
 	const unsigned of_groups = of_udp ? 0 : 4, of_ip_groups = of_udp ? 0 : 2;
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]) - of_groups; i++)
-		say("  IPV6 %d: %d", names[i], get_int(fd, IPPROTO_IPV6, names[i]));
+		say("  IPV6 %d: %d", names[i], dual_getsockopt_int_or_minus_1(fd, IPPROTO_IPV6, names[i]));
 	for (unsigned i = 0; i < sizeof(ip_names) / sizeof(ip_names[0]) - of_ip_groups; i++)
-		say("  IP %d: %d", ip_names[i], get_int(fd, IPPROTO_IP, ip_names[i]));
-	say("  SO_DOMAIN %d, IP_MTU %d, %s", get_int(fd, SOL_SOCKET, SO_DOMAIN), get_int(fd, IPPROTO_IP, IP_MTU),
-	    of_udp ? "UDP" : "TCP");
+		say("  IP %d: %d", ip_names[i], dual_getsockopt_int_or_minus_1(fd, IPPROTO_IP, ip_names[i]));
+	say("  SO_DOMAIN %d, IP_MTU %d, %s", dual_getsockopt_int_or_minus_1(fd, SOL_SOCKET, SO_DOMAIN),
+	    dual_getsockopt_int_or_minus_1(fd, IPPROTO_IP, IP_MTU), of_udp ? "UDP" : "TCP");
 }
 
 static void say_path_mtu(int fd)
@@ -416,7 +417,7 @@ static void say_path_mtu(int fd)
 	say("  IPV6_PATHMTU %u, family %d, %u bytes", info.ip6m_mtu, info.ip6m_addr.sin6_family, (unsigned)len);
 }
 
-static void set_options(int fd)
+static void set_ipv6_options_and_say_results(int fd)
 {
 	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
 	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 256));
@@ -439,12 +440,12 @@ CASE(dual_tcp_options, "options of IPv6 and IPv4 on a connection to a mapped add
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
 
 	say("new");
-	dual_say_options(fd, false);
+	dual_say_ipv6_option_values(fd, false);
 	say_path_mtu(fd);
 	SAY_RESULT(connect_to_mapped(fd, there, port));
 	expect_offloaded(fd);
 	say("connected");
-	dual_say_options(fd, false);
+	dual_say_ipv6_option_values(fd, false);
 	say_path_mtu(fd);
 	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
 	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
@@ -453,25 +454,25 @@ CASE(dual_tcp_options, "options of IPv6 and IPv4 on a connection to a mapped add
 	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, 9999, 1));
 	/* IPV6_TCLASS makes the kernel forget its route, and with it the MTU, until something is sent. */
 	peer(far(), "accept 0 1 2000");
-	say_write(fd, 100, 1, 0);
+	send_pattern_and_print_result(fd, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 	say("set");
-	dual_say_options(fd, false);
+	dual_say_ipv6_option_values(fd, false);
 	expect_offloaded(fd);
 }
 
 CASE(dual_tcp_inherits, "what a listener on :: has set is its connections'")
 {
-	int l = dual_listener_at("::", 7106), fd;
+	int l = dual_open_ipv6_listener("::", 7106), fd;
 
-	set_options(l);
+	set_ipv6_options_and_say_results(l);
 	SAY_RESULT(set_int(l, IPPROTO_TCP, TCP_NODELAY, 1));
 	expect_offloaded(l);
 	dual_far_peer_dials(1, here, 7106);
-	fd = say_accepted(l, 0);
+	fd = accept_and_say_peer(l, 0);
 	expect_offloaded(fd);
-	dual_say_options(fd, false);
-	say("TCP_NODELAY %d", get_int(fd, IPPROTO_TCP, TCP_NODELAY));
+	dual_say_ipv6_option_values(fd, false);
+	say("TCP_NODELAY %d", dual_getsockopt_int_or_minus_1(fd, IPPROTO_TCP, TCP_NODELAY));
 }
 
 CASE(dual_tcp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connection")
@@ -484,19 +485,19 @@ CASE(dual_tcp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connection")
 	peer(far(), "accept 0 1 2000");
 	expect_offloaded(fd);
 	register_port_name_of_fd(fd, "mine");
-	say_write(fd, 500, 1, 0);
+	send_pattern_and_print_result(fd, 500, 1, 0);
 	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
-	say("SO_DOMAIN %d", get_int(fd, SOL_SOCKET, SO_DOMAIN));
-	say_name("name", fd);
-	say_peer("peer", fd);
+	say("SO_DOMAIN %d", dual_getsockopt_int_or_minus_1(fd, SOL_SOCKET, SO_DOMAIN));
+	say_local_address("name", fd);
+	say_peer_address("peer", fd);
 	say_far_peer_reads(1, 500, 1, 1);
 	far_peer_writes(1, 600, 2, 1);
-	say_read(fd, 600, MSG_WAITALL);
+	recv_and_print_result(fd, 600, MSG_WAITALL);
 }
 
 /* ---- UDP ---- */
 
-static void dual_say_control(struct msghdr *msg)
+static void dual_say_cmsgs(struct msghdr *msg)
 {
 	char text[200];
 
@@ -530,7 +531,7 @@ static void say_received_with_control6(int fd, int flags)
 		return;
 	}
 	say("took %zd bytes from %s, flags %x", len, address_text(&from, msg.msg_namelen), msg.msg_flags);
-	dual_say_control(&msg);
+	dual_say_cmsgs(&msg);
 }
 
 CASE(dual_udp_both, "a socket on :: receives IPv4 around the kernel and IPv6 by it, in one recvfrom and one poll")
@@ -540,20 +541,20 @@ CASE(dual_udp_both, "a socket on :: receives IPv4 around the kernel and IPv6 by 
 
 	set_ipv6_on_loopback(true);
 	expect_offloaded(s);
-	say_name("name", s);
-	register_port_name(peer_open(far(), 0, there, 7112), "peer");
+	say_local_address("name", s);
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 7112), "peer");
 	SAY_RESULT(bind_to_mapped(client, "::1", 7113));
-	expect_os(client, VMA_SOCK_IPV6);
+	expect_kernel_socket_for_reason(client, VMA_SOCK_IPV6);
 	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	warm_up_until_offloaded_send(s, there, 7112);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, here, 7111, 100, 1);
 	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	take(s, 0, 0);
 	SAY_RESULT(send_to_mapped(s, there, 7112, 50));
 	say_peer_received(far(), 0, 2000);
-	kernel_bypass_check_end(1, 1);
+	check_kernel_udp_was_bypassed(1, 1);
 	SAY_RESULT(send_to_mapped(client, "::1", 7111, 60));
 	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	take(s, 2000, 0);
@@ -579,11 +580,11 @@ CASE(dual_udp_names, "sendto: AF_INET and mapped names, short ones, those of nob
 	int s = six(SOCK_DGRAM), plain = socket(AF_INET, SOCK_DGRAM, 0);
 
 	inet_pton(AF_INET, there, &four.sin_addr);
-	peer_open(far(), 0, there, 7114);
-	say_name("new", s);
+	peer_ask_to_open_socket(far(), 0, there, 7114);
+	say_local_address("new", s);
 	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
 	register_port_name_of_fd(s, "us");
-	say_name("sent", s);
+	say_local_address("sent", s);
 	expect_offloaded(s);
 	say_peer_received(far(), 0, 2000);
 	SAY_RESULT(sendto(s, "xy", 2, 0, (struct sockaddr *)&four, sizeof(four)));
@@ -612,27 +613,27 @@ CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and a
 	int s = six(SOCK_DGRAM), client;
 
 	set_ipv6_on_loopback(true);
-	register_port_name(peer_open(far(), 0, there, 7115), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 7115), "peer");
 	SAY_RESULT(connect_to_mapped(s, there, 7115));
 	expect_offloaded(s);
 	register_port_name_of_fd(s, "us");
-	say_name("name", s);
-	say_peer("peer", s);
+	say_local_address("name", s);
+	say_peer_address("peer", s);
 	SAY_RESULT(send(s, "abc", 3, 0));
 	say_peer_received(far(), 0, 2000);
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	take(s, 2000, 0);
 	SAY_RESULT(send_to_mapped(s, "::1", 9, 5));
 	SAY_RESULT(connect_to_mapped(s, "::1", 9));
-	say_name("to IPv6", s);
-	say_peer("to IPv6", s);
+	say_local_address("to IPv6", s);
+	say_peer_address("to IPv6", s);
 	SAY_RESULT(disconnect(s));
-	say_name("dissolved", s);
+	say_local_address("dissolved", s);
 	SAY_RESULT(connect_to_mapped(s, "::1", 7116));
-	expect_os(s, VMA_SOCK_IPV6);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_IPV6);
 	register_port_name_of_fd(s, "again");
-	say_name("IPv6", s);
-	say_peer("IPv6", s);
+	say_local_address("IPv6", s);
+	say_peer_address("IPv6", s);
 	client = ipv6_socket_bound_to(SOCK_DGRAM, "::1", 7116);
 	SAY_RESULT(send(s, "abcd", 4, 0));
 	take(client, 2000, 0);
@@ -642,7 +643,7 @@ CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and a
 	SAY_RESULT(connect_to_mapped(s, there, 7115));
 	expect_offloaded(s);
 	register_port_name_of_fd(s, "third");
-	say_name("mapped again", s);
+	say_local_address("mapped again", s);
 	SAY_RESULT(send(s, "abcde", 5, 0));
 	say_peer_received(far(), 0, 2000);
 	inet_pton(AF_INET, there, &four.sin_addr);
@@ -650,8 +651,8 @@ CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and a
 	SAY_RESULT(connect(s, (struct sockaddr *)&four, sizeof(four)));
 	expect_offloaded(s);
 	register_port_name_of_fd(s, "four");
-	say_name("by AF_INET", s);
-	say_peer("by AF_INET", s);
+	say_local_address("by AF_INET", s);
+	say_peer_address("by AF_INET", s);
 	set_ipv6_on_loopback(false);
 }
 
@@ -660,9 +661,9 @@ CASE(dual_udp_bound, "bound to an address of one kind, sending to the other; V6O
 	int s = six(SOCK_DGRAM);
 
 	set_ipv6_on_loopback(true);
-	peer_open(far(), 0, there, 7117);
+	peer_ask_to_open_socket(far(), 0, there, 7117);
 	SAY_RESULT(bind_to_mapped(s, "::1", 7118));
-	expect_os(s, VMA_SOCK_IPV6);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_IPV6);
 	SAY_RESULT(send_to_mapped(s, there, 7117, 5));
 	SAY_RESULT(connect_to_mapped(s, there, 7117));
 	close(s);
@@ -679,12 +680,12 @@ CASE(dual_udp_bound, "bound to an address of one kind, sending to the other; V6O
 	SAY_RESULT(send_to_mapped(s, there, 7117, 5));
 	SAY_RESULT(connect_to_mapped(s, there, 7117));
 	SAY_RESULT(bind_to_mapped(s, here, 7118));
-	say_name("after all", s);
+	say_local_address("after all", s);
 	close(s);
 	s = six(SOCK_DGRAM);
 	SAY_RESULT(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
 	SAY_RESULT(bind_to_mapped(s, "::", 7119));
-	expect_os(s, VMA_SOCK_IPV6);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_IPV6);
 	peer_send(far(), 0, here, 7119, 20, 1);
 	wait_until_sent_packets_arrived(20);
 	take(s, 0, 0);
@@ -702,15 +703,15 @@ CASE(dual_udp_messages, "control messages of what comes by IPv4 to an AF_INET6 s
 	               {IPPROTO_IP, IP_RECVTTL},         {IPPROTO_IP, IP_RECVTOS},
 	               {IPPROTO_IP, IP_RECVORIGDSTADDR}};
 
-	peer_open(far(), 0, there, 7122);
+	peer_ask_to_open_socket(far(), 0, there, 7122);
 	expect_offloaded(s);
 	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
 		say("level %d name %d", options[i].level, options[i].name);
 		SAY_OK_OR_ERROR(set_int(s, options[i].level, options[i].name, 1));
-		kernel_bypass_check_begin();
+		save_kernel_udp_counters();
 		peer_send(far(), 0, here, 7121, 20, 1);
 		say_received_with_control6(s, 0);
-		kernel_bypass_check_end(1, 0);
+		check_kernel_udp_was_bypassed(1, 0);
 	}
 	for (unsigned i = 1; i < sizeof(options) / sizeof(options[0]); i++)
 		SAY_OK_OR_ERROR(set_int(s, options[i].level, options[i].name, 0));
@@ -719,7 +720,7 @@ CASE(dual_udp_messages, "control messages of what comes by IPv4 to an AF_INET6 s
 	say_received_with_control6(s, 0);
 }
 
-static void dual_send_with(int s, int level, int type, const void *data, size_t len)
+static void dual_sendmsg_with_cmsg(int s, int level, int type, const void *data, size_t len)
 {
 	struct sockaddr_in6 to = mapped_sockaddr_in6(there, 7124);
 	struct iovec iov = {.iov_base = (char[]){"with"}, .iov_len = 4};
@@ -747,53 +748,53 @@ CASE(dual_udp_sends_with, "control messages of what an AF_INET6 socket sends by 
 	struct in6_pktinfo info6 = {.ipi6_addr = mapped_sockaddr_in6(here, 0).sin6_addr};
 	struct in_pktinfo info = {.ipi_ifindex = (int)if_nametoindex(if_first)};
 
-	peer_open(far(), 0, there, 7124);
+	peer_ask_to_open_socket(far(), 0, there, 7124);
 	expect_offloaded(s);
 	warm_up_until_offloaded_send(s, there, 7124);
 	for (int i = 0; i < 2; i++) {
 		info6.ipi6_ifindex = i == 0 ? 0 : if_nametoindex(if_first);
-		dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+		dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 		pause_ms(30); /* the way is looked up */
-		kernel_bypass_check_begin();
-		dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
-		kernel_bypass_check_end(0, 1);
+		save_kernel_udp_counters();
+		dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+		check_kernel_udp_was_bypassed(0, 1);
 	}
 	info6.ipi6_ifindex = 9999;
-	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	info6 = (struct in6_pktinfo){.ipi6_addr = mapped_sockaddr_in6(here_second, 0).sin6_addr};
-	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	info6.ipi6_addr = mapped_sockaddr_in6("10.77.0.1", 0).sin6_addr;
-	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	info6.ipi6_addr = mapped_sockaddr_in6("2001:db8::1", 0).sin6_addr;
-	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	info6.ipi6_addr = mapped_sockaddr_in6("::", 0).sin6_addr;
-	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
-	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, 8);
-	dual_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
-	dual_send_with(s, IPPROTO_IPV6, IPV6_HOPLIMIT, &number, sizeof(number));
-	dual_send_with(s, IPPROTO_IPV6, IPV6_TCLASS, &number, sizeof(number));
-	dual_send_with(s, IPPROTO_IP, IP_TTL, &number, sizeof(number));
-	dual_send_with(s, IPPROTO_IP, IP_TOS, &number, sizeof(number));
-	dual_send_with(s, IPPROTO_IPV6, 9999, &number, sizeof(number));
-	dual_send_with(s, IPPROTO_IP, 9999, &number, sizeof(number));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, 8);
+	dual_sendmsg_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_HOPLIMIT, &number, sizeof(number));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, IPV6_TCLASS, &number, sizeof(number));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IP, IP_TTL, &number, sizeof(number));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IP, IP_TOS, &number, sizeof(number));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IPV6, 9999, &number, sizeof(number));
+	dual_sendmsg_with_cmsg(s, IPPROTO_IP, 9999, &number, sizeof(number));
 }
 
 CASE(dual_udp_options, "options of IPv6 and IPv4 on UDP sockets, and what leaves")
 {
 	int s = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7125);
 
-	peer_open(far(), 0, there, 7126);
+	peer_ask_to_open_socket(far(), 0, there, 7126);
 	say("new");
-	dual_say_options(s, true);
-	set_options(s);
+	dual_say_ipv6_option_values(s, true);
+	set_ipv6_options_and_say_results(s);
 	say("set");
-	dual_say_options(s, true);
+	dual_say_ipv6_option_values(s, true);
 	SAY_RESULT(send_to_mapped(s, there, 7126, 10));
 	say_peer_received(far(), 0, 2000);
 	expect_offloaded(s);
 	SAY_RESULT(connect_to_mapped(s, there, 7126));
 	say("connected");
-	dual_say_options(s, true);
+	dual_say_ipv6_option_values(s, true);
 	SAY_RESULT(send(s, "abc", 3, 0));
 	say_peer_received(far(), 0, 2000);
 }
@@ -802,7 +803,7 @@ CASE(dual_udp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connected on
 {
 	int s = six(SOCK_DGRAM);
 
-	register_port_name(peer_open(far(), 0, there, 7127), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 7127), "peer");
 	SAY_OK_OR_ERROR(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
 	SAY_RESULT(connect_to_mapped(s, there, 7127));
 	expect_offloaded(s);
@@ -810,9 +811,9 @@ CASE(dual_udp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connected on
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	is_readable(s, 2000);
 	SAY_OK_OR_ERROR(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
-	say("SO_DOMAIN %d", get_int(s, SOL_SOCKET, SO_DOMAIN));
-	say_name("name", s);
-	say_peer("peer", s);
+	say("SO_DOMAIN %d", dual_getsockopt_int_or_minus_1(s, SOL_SOCKET, SO_DOMAIN));
+	say_local_address("name", s);
+	say_peer_address("peer", s);
 	take(s, 2000, 0);
 	peer_send(far(), 0, here, port_of(s), 20, 2);
 	take(s, 2000, 0);
@@ -835,7 +836,7 @@ CASE(dual_udp_refused, "a refusal: the error, and the error queue by IP_RECVERR 
 			SAY_RESULT(set_int(s, levels[i], levels[i] == IPPROTO_IP ? IP_RECVERR : IPV6_RECVERR, 1));
 		SAY_RESULT(connect_to_mapped(s, there, 7128));
 		SAY_RESULT(send(s, "abc", 3, 0));
-		say_state("refused", s, POLLIN, 2000);
+		wait_and_print_poll_events("refused", s, POLLIN, 2000);
 		say_received_with_control6(s, MSG_ERRQUEUE);
 		say_received_with_control6(s, 0);
 		say_so_error(s);
@@ -847,13 +848,13 @@ CASE(dual_udp_refused, "a refusal: the error, and the error queue by IP_RECVERR 
 static void send_from_64_ports(int port)
 {
 	for (int i = 0; i < 64; i++) {
-		peer_open(far(), i, there, 0);
+		peer_ask_to_open_socket(far(), i, there, 0);
 		peer_send(far(), i, here, port, 40, i);
 	}
 	wait_until_sent_packets_arrived(50);
 }
 
-static int dual_count_queued_datagrams(int s)
+static int dual_receive_and_count_datagrams(int s)
 {
 	char bytes[64];
 	int n = 0;
@@ -863,7 +864,7 @@ static int dual_count_queued_datagrams(int s)
 	return n;
 }
 
-static const char *share_of_64_text(int n)
+static const char *none_some_or_all_of_64(int n)
 {
 	return n == 0 ? "none" : n == 64 ? "all" : "some";
 }
@@ -873,10 +874,11 @@ static void say_shares_of_both_processes(int s, struct peer *other, int port)
 	int mine, others = 0;
 
 	send_from_64_ports(port);
-	mine = dual_count_queued_datagrams(s);
+	mine = dual_receive_and_count_datagrams(s);
 	while (strncmp(peer(other, "recv 0 20"), "got", 3) == 0)
 		others++;
-	say("here %s, there %s, %d lost", share_of_64_text(mine), share_of_64_text(others), 64 - mine - others);
+	say("here %s, there %s, %d lost", none_some_or_all_of_64(mine), none_some_or_all_of_64(others),
+	    64 - mine - others);
 }
 
 CASE(dual_shared_in_process, "of two sockets on one port that are equal otherwise, the one of AF_INET has IPv4")
@@ -898,12 +900,13 @@ CASE(dual_shared_in_process, "of two sockets on one port that are equal otherwis
 		SAY_RESULT(bind_to_mapped(second, "::", 7143));
 		expect_offloaded(s6);
 		send_from_64_ports(7143);
-		say("AF_INET %s, AF_INET6 %s", share_of_64_text(dual_count_queued_datagrams(s4)),
-		    share_of_64_text(dual_count_queued_datagrams(s6) + dual_count_queued_datagrams(second)));
+		say("AF_INET %s, AF_INET6 %s", none_some_or_all_of_64(dual_receive_and_count_datagrams(s4)),
+		    none_some_or_all_of_64(dual_receive_and_count_datagrams(s6) +
+		                           dual_receive_and_count_datagrams(second)));
 		close(s4);
 		send_from_64_ports(7143);
-		say("the first %s, the second %s", share_of_64_text(dual_count_queued_datagrams(s6)),
-		    share_of_64_text(dual_count_queued_datagrams(second)));
+		say("the first %s, the second %s", none_some_or_all_of_64(dual_receive_and_count_datagrams(s6)),
+		    none_some_or_all_of_64(dual_receive_and_count_datagrams(second)));
 		close(s6);
 		close(second);
 	}
@@ -978,19 +981,20 @@ CASE(dual_shared_with_plain,
 		expect_offloaded(s);
 		peer(near(), "close 0");
 		peer(near(), "both 0 %d %d 0", port, SO_REUSEPORT);
-		expect_os(s, VMA_SOCK_PORT_SHARED); /* vmad sees the other socket within some looks */
+		expect_kernel_socket_for_reason(
+		        s, VMA_SOCK_PORT_SHARED); /* vmad sees the other socket within some looks */
 		say_shares_of_both_processes(s, near(), port);
 		peer(near(), "close 0");
 		expect_offloaded(s);
 		send_from_64_ports(port);
-		say("alone again %s", share_of_64_text(dual_count_queued_datagrams(s)));
+		say("alone again %s", none_some_or_all_of_64(dual_receive_and_count_datagrams(s)));
 		close(s);
 	}
 }
 
 /* ---- groups ---- */
 
-static int join_group(int fd, int level, const char *group, int family)
+static int join_mcast_group_on_first_interface(int fd, int level, const char *group, int family)
 {
 	struct group_req request = {.gr_interface = if_nametoindex(if_first)};
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&request.gr_group;
@@ -1012,22 +1016,23 @@ CASE(dual_groups, "IPv4 groups of an AF_INET6 socket: how they are joined, what 
 	struct ipv6_mreq request6 = {.ipv6mr_multiaddr = mapped_sockaddr_in6(GROUP, 0).sin6_addr,
 	                             .ipv6mr_interface = if_nametoindex(if_first)};
 
-	peer_open(far(), 0, there, 7133);
+	peer_ask_to_open_socket(far(), 0, there, 7133);
 	peer(far(), "mcif 0 %s", there);
 	SAY_RESULT(setsockopt(s, IPPROTO_IPV6, IPV6_JOIN_GROUP, &request6, sizeof(request6)));
-	SAY_RESULT(join_group(s, IPPROTO_IPV6, GROUP, AF_INET6));
-	SAY_RESULT(join_group(s, IPPROTO_IPV6, GROUP, AF_INET));
-	SAY_RESULT(join_group(s, IPPROTO_IP, GROUP, AF_INET6));
-	SAY_RESULT(join_group(s, IPPROTO_IP, GROUP, AF_INET));
+	SAY_RESULT(join_mcast_group_on_first_interface(s, IPPROTO_IPV6, GROUP, AF_INET6));
+	SAY_RESULT(join_mcast_group_on_first_interface(s, IPPROTO_IPV6, GROUP, AF_INET));
+	SAY_RESULT(join_mcast_group_on_first_interface(s, IPPROTO_IP, GROUP, AF_INET6));
+	SAY_RESULT(join_mcast_group_on_first_interface(s, IPPROTO_IP, GROUP, AF_INET));
 	expect_offloaded(s);
 	wait_until_sent_packets_arrived(60);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, GROUP, 7131, 30, 1);
 	take(s, 2000, 0);
-	kernel_bypass_check_end(1, 0);
+	check_kernel_udp_was_bypassed(1, 0);
 	peer_send(far(), 0, GROUP, 7132, 30, 2);
 	wait_until_sent_packets_arrived(20);
-	say("what others have joined: IP_MULTICAST_ALL is %d", get_int(all, IPPROTO_IP, IP_MULTICAST_ALL));
+	say("what others have joined: IP_MULTICAST_ALL is %d",
+	    dual_getsockopt_int_or_minus_1(all, IPPROTO_IP, IP_MULTICAST_ALL));
 	take(all, 0, 0);
 	SAY_RESULT(set_int(all, IPPROTO_IP, IP_MULTICAST_ALL, 1));
 	peer_send(far(), 0, GROUP, 7132, 30, 3);
@@ -1041,8 +1046,8 @@ CASE(dual_groups, "IPv4 groups of an AF_INET6 socket: how they are joined, what 
 	wait_until_sent_packets_arrived(20);
 	take(s, 0, 0);
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
-	say("loop: IP %d, IPV6 %d", get_int(s, IPPROTO_IP, IP_MULTICAST_LOOP),
-	    get_int(s, IPPROTO_IPV6, IPV6_MULTICAST_LOOP));
+	say("loop: IP %d, IPV6 %d", dual_getsockopt_int_or_minus_1(s, IPPROTO_IP, IP_MULTICAST_LOOP),
+	    dual_getsockopt_int_or_minus_1(s, IPPROTO_IPV6, IPV6_MULTICAST_LOOP));
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof(request)));
 	SAY_RESULT(send_to_mapped(s, GROUP, 7132, 11));
 	wait_until_sent_packets_arrived(20);
@@ -1053,6 +1058,6 @@ CASE(dual_groups, "IPv4 groups of an AF_INET6 socket: how they are joined, what 
 	take(all, 0, 0);
 	plain = six(SOCK_DGRAM);
 	SAY_RESULT(connect_to_mapped(plain, GROUP, 7132));
-	say_peer("to a group", plain);
+	say_peer_address("to a group", plain);
 	SAY_RESULT(bind_to_mapped(six(SOCK_DGRAM), GROUP, 7134));
 }

@@ -14,11 +14,11 @@
 
 static volatile int minus_one = -1; /* which the compiler would warn of */
 
-static int epoll_ready_socket(void)
+static int epoll_open_offloaded_udp_socket(void)
 {
 	int s = udp_socket_bound_to(here, 0);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
@@ -73,7 +73,7 @@ static void epoll_make_one_datagram_arrive(int s, int seed)
 
 CASE(epoll_level, "level-triggered: as long as something is there")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0);
 
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	say_epoll_events("empty", set, 20);
@@ -100,7 +100,7 @@ CASE(epoll_level, "level-triggered: as long as something is there")
 
 CASE(epoll_edge, "edge-triggered: once for each arrival, and again after MOD")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0);
 
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 1));
 	say_epoll_events("empty", set, 20);
@@ -128,7 +128,7 @@ CASE(epoll_edge, "edge-triggered: once for each arrival, and again after MOD")
 
 CASE(epoll_edge_with_data, "edge-triggered: added while something is there")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0);
 
 	epoll_make_one_datagram_arrive(s, 1);
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 1));
@@ -143,7 +143,7 @@ CASE(epoll_edge_with_data, "edge-triggered: added while something is there")
 
 CASE(epoll_one_shot, "one-shot: once, then silent until MOD")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0);
 
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLONESHOT, 1));
 	epoll_make_one_datagram_arrive(s, 1);
@@ -166,7 +166,7 @@ CASE(epoll_one_shot, "one-shot: once, then silent until MOD")
 
 CASE(epoll_errors, "epoll calls: what is refused, and with what errno")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0), other = epoll_create(1), pipes[2];
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0), other = epoll_create(1), pipes[2];
 	struct epoll_event event = {.events = EPOLLIN};
 
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN, 0));
@@ -208,7 +208,7 @@ CASE(epoll_errors, "epoll calls: what is refused, and with what errno")
 
 CASE(epoll_mixed, "a set of sockets, pipes, timers and eventfds: each wakes it up, with its data")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(EPOLL_CLOEXEC), pipes[2], event = eventfd(0, 0);
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(EPOLL_CLOEXEC), pipes[2], event = eventfd(0, 0);
 	int timer = timerfd_create(CLOCK_MONOTONIC, 0);
 	struct itimerspec in_50_ms = {.it_value = {.tv_nsec = 50000000}};
 	uint64_t value = 1;
@@ -225,7 +225,7 @@ CASE(epoll_mixed, "a set of sockets, pipes, timers and eventfds: each wakes it u
 	SAY_RESULT(read(pipes[0], &value, 1));
 	timerfd_settime(timer, 0, &in_50_ms, NULL);
 	say_epoll_events("timer", set, 1000);
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	say_epoll_events("socket", set, 1000);
 	value = 1;
 	SAY_RESULT(write(event, &value, sizeof(value)));
@@ -241,7 +241,7 @@ CASE(epoll_mixed, "a set of sockets, pipes, timers and eventfds: each wakes it u
 
 CASE(epoll_two_sets, "one socket in two sets: both tell, each its own data")
 {
-	int s = epoll_ready_socket(), one = epoll_create1(0), two = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), one = epoll_create1(0), two = epoll_create1(0);
 
 	SAY_RESULT(epoll_control(one, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	SAY_RESULT(epoll_control(two, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 2));
@@ -258,14 +258,14 @@ CASE(epoll_two_sets, "one socket in two sets: both tell, each its own data")
 
 CASE(epoll_nested, "a set in a set, polled and selected as well")
 {
-	int s = epoll_ready_socket(), inner = epoll_create1(0), outer = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), inner = epoll_create1(0), outer = epoll_create1(0);
 	struct pollfd p = {.fd = inner, .events = POLLIN};
 
 	SAY_RESULT(epoll_control(inner, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	SAY_RESULT(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
 	say_epoll_events("outer", outer, 20);
 	SAY_RESULT(poll(&p, 1, 0));
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	say_epoll_events("outer", outer, 1000);
 	say_epoll_events("outer", outer, 1000);
 	SAY_RESULT(poll(&p, 1, 1000));
@@ -275,7 +275,7 @@ CASE(epoll_nested, "a set in a set, polled and selected as well")
 	take(s, 0, 0);
 	say_epoll_events("outer, read", outer, 20);
 	SAY_RESULT(poll(&p, 1, 0));
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 2);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 2);
 	SAY_RESULT(poll(&p, 1, 1000));
 	SAY_RESULT(epoll_control(outer, EPOLL_CTL_DEL, inner, 0, 0));
 	say_epoll_events("outer, alone", outer, 20);
@@ -283,18 +283,18 @@ CASE(epoll_nested, "a set in a set, polled and selected as well")
 
 CASE(epoll_filled_later, "a set gets its socket after it was put into another set, or is being waited for")
 {
-	int s = epoll_ready_socket(), inner = epoll_create1(0), outer = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), inner = epoll_create1(0), outer = epoll_create1(0);
 
 	SAY_RESULT(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
 	SAY_RESULT(epoll_control(inner, EPOLL_CTL_ADD, s, EPOLLIN, 1));
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	say_epoll_events("outer", outer, 1000);
 	say_epoll_events("inner", inner, 1000);
 }
 
 CASE(epoll_duplicates, "a duplicated descriptor keeps its registration; the last close ends it")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0), copy, other_set;
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0), copy, other_set;
 
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	SAY_OK_OR_ERROR(copy = dup(s));
@@ -316,7 +316,8 @@ CASE(epoll_duplicates, "a duplicated descriptor keeps its registration; the last
 
 CASE(epoll_copied_while_empty, "a set that was copied before it got its first socket is one set under all its numbers")
 {
-	int s = epoll_ready_socket(), other = udp_socket_bound_to(here, 0), set = epoll_create1(0), copies[4];
+	int s = epoll_open_offloaded_udp_socket(), other = udp_socket_bound_to(here, 0), set = epoll_create1(0),
+	    copies[4];
 
 	SAY_OK_OR_ERROR(copies[0] = dup(set));
 	SAY_OK_OR_ERROR(copies[1] = fcntl(set, F_DUPFD_CLOEXEC, 0));
@@ -336,7 +337,7 @@ CASE(epoll_copied_while_empty, "a set that was copied before it got its first so
 
 CASE(epoll_closed_member, "a closed socket leaves its sets; its number, used again, is another one")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0), again;
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0), again;
 
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	epoll_make_one_datagram_arrive(s, 1);
@@ -356,7 +357,7 @@ CASE(epoll_few_events, "more ready than asked for: each gets its turn")
 	int s[6], set = epoll_create1(0), seen[6] = {0}, all = 0;
 	struct epoll_event got[2];
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	for (int i = 0; i < 6; i++) {
 		s[i] = udp_socket_bound_to(here, 0);
 		expect_offloaded(s[i]);
@@ -378,7 +379,7 @@ CASE(epoll_few_events, "more ready than asked for: each gets its turn")
 
 CASE(epoll_timeouts, "epoll_wait, epoll_pwait and epoll_pwait2 wait as long as they should")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0);
 	struct epoll_event got;
 	struct timespec ts = {.tv_nsec = 40000000};
 	uint64_t start = now_ms();
@@ -397,7 +398,7 @@ CASE(epoll_timeouts, "epoll_wait, epoll_pwait and epoll_pwait2 wait as long as t
 	ts.tv_nsec = -1;
 	SAY_RESULT(epoll_pwait2(set, &got, 1, &ts, NULL));
 	SAY_RESULT(epoll_pwait2(set, &got, 1, bad_pointer(), NULL));
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	start = now_ms();
 	SAY_RESULT(epoll_wait(set, &got, 1, -1));
 	say_took_about("without a limit", start, 50);
@@ -406,7 +407,7 @@ CASE(epoll_timeouts, "epoll_wait, epoll_pwait and epoll_pwait2 wait as long as t
 
 CASE(epoll_exclusive, "EPOLLEXCLUSIVE: a datagram wakes at least one of two sets")
 {
-	int s = epoll_ready_socket(), one = epoll_create1(0), two = epoll_create1(0);
+	int s = epoll_open_offloaded_udp_socket(), one = epoll_create1(0), two = epoll_create1(0);
 
 	SAY_RESULT(epoll_control(one, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE, 1));
 	SAY_RESULT(epoll_control(two, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLEXCLUSIVE, 2));
@@ -419,18 +420,18 @@ CASE(epoll_exclusive, "EPOLLEXCLUSIVE: a datagram wakes at least one of two sets
 
 CASE(epoll_bypass, "a set with an offloaded socket serves 1,000 datagrams around the kernel")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0), got = 0;
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0), got = 0;
 	struct epoll_event event;
 	char bytes[64];
 
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	peer(far(), "later 0 send 0 %s %d 20 0 1000 100", here, port_of(s));
 	while (got < 1000 && epoll_wait(set, &event, 1, 2000) == 1)
 		while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 20)
 			got++;
 	say("%d came", got);
-	kernel_bypass_check_end(1000, 0);
+	check_kernel_udp_was_bypassed(1000, 0);
 }
 
 static void say_one_epoll_event(const char *what, int set)
@@ -444,7 +445,8 @@ static void say_one_epoll_event(const char *what, int set)
 CASE(epoll_room_of_one_that_goes_back, "a socket that goes back to the kernel is writable as before")
 {
 	const struct sockaddr unspec = {.sa_family = AF_UNSPEC};
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port), set = epoll_create1(0);
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, port),
+	    set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLOUT};
 
 	expect_offloaded(s);
@@ -457,7 +459,7 @@ CASE(epoll_room_of_one_that_goes_back, "a socket that goes back to the kernel is
 
 CASE(epoll_room_after_a_fork, "a fork changes nothing of what is writable, in the parent and in the child")
 {
-	int s = epoll_ready_socket(), set = epoll_create1(0), status = 0;
+	int s = epoll_open_offloaded_udp_socket(), set = epoll_create1(0), status = 0;
 	struct epoll_event event = {.events = EPOLLOUT};
 	pid_t child;
 

@@ -10,7 +10,7 @@
 
 #include "parity.h"
 
-static void errors_say_events(const char *what, int s, int wait_ms)
+static void print_poll_events_of_fd(const char *what, int s, int wait_ms)
 {
 	struct pollfd p = {.fd = s, .events = POLLIN | POLLOUT | POLLPRI};
 	int n = poll(&p, 1, wait_ms);
@@ -18,7 +18,7 @@ static void errors_say_events(const char *what, int s, int wait_ms)
 	say("%s: poll %d events %x", what, n, (unsigned)p.revents);
 }
 
-static void say_error(int s)
+static void print_so_error(int s)
 {
 	int error = -1;
 	socklen_t len = sizeof(error);
@@ -79,7 +79,7 @@ CASE(refused_recv, "a connected socket learns from recv that its peer's port is 
 	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
 	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
-	errors_say_events("afterwards", s, 0);
+	print_poll_events_of_fd("afterwards", s, 0);
 	expect_offloaded(s);
 }
 
@@ -93,10 +93,10 @@ CASE(refused_send, "a connected socket learns from its next send that the port i
 		wait_for_error(s);
 		SAY_RESULT(send(s, "x", 1, 0));
 	}
-	register_port_name(peer_open(far(), 0, there, 7099), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 7099), "peer");
 	register_port_name_of_fd(s, "us");
 	wait_until_sent_packets_arrived(20);
-	say_error(s);
+	print_so_error(s);
 	SAY_RESULT(send(s, "y", 1, 0));
 	say_peer_received(far(), 0, 2000);
 	peer_send(far(), 0, here, port_of(s), 10, 3);
@@ -125,10 +125,10 @@ CASE(refused_so_error, "SO_ERROR tells a refusal and forgets it")
 	expect_offloaded(s);
 	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
-	errors_say_events("refused", s, 0);
-	say_error(s);
-	say_error(s);
-	errors_say_events("told", s, 0);
+	print_poll_events_of_fd("refused", s, 0);
+	print_so_error(s);
+	print_so_error(s);
+	print_poll_events_of_fd("told", s, 0);
 	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
 }
 
@@ -153,7 +153,7 @@ CASE(refused_wakes_waiters, "poll, select and epoll wake up when a port refuses"
 	SAY_RESULT(select(s + 1, &readable, NULL, NULL, &timeout));
 	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
 	SAY_RESULT(send(s, "x", 1, 0));
-	errors_say_events("refused", s, 2000);
+	print_poll_events_of_fd("refused", s, 2000);
 }
 
 CASE(refused_unconnected, "an unconnected socket does not hear of refusals, unless it asks by IP_RECVERR")
@@ -170,11 +170,11 @@ CASE(refused_unconnected, "an unconnected socket does not hear of refusals, unle
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	SAY_RESULT(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
 	wait_for_error(s);
-	errors_say_events("refused", s, 0);
+	print_poll_events_of_fd("refused", s, 0);
 	take(s, 0, 0);
 	say_message_of_error_queue(s);
 	say_message_of_error_queue(s);
-	errors_say_events("read", s, 0);
+	print_poll_events_of_fd("read", s, 0);
 }
 
 CASE(refused_error_queue, "IP_RECVERR: refusals with their datagrams, in order; recv and MSG_ERRQUEUE")
@@ -189,12 +189,12 @@ CASE(refused_error_queue, "IP_RECVERR: refusals with their datagrams, in order; 
 		SAY_RESULT(send(s, bytes, (size_t)(50 + i), 0));
 		wait_until_sent_packets_arrived(50);
 	}
-	errors_say_events("refused", s, 2000);
+	print_poll_events_of_fd("refused", s, 2000);
 	say_message_of_error_queue(s);
-	errors_say_events("one read", s, 0);
+	print_poll_events_of_fd("one read", s, 0);
 	say_message_of_error_queue(s);
 	say_message_of_error_queue(s);
-	say_error(s);
+	print_so_error(s);
 	SAY_RESULT(send(s, bytes, 50, 0));
 }
 
@@ -236,7 +236,7 @@ static void say_wrong_sends(int s)
 }
 
 /* Sends to a closed port, and waits until the refusal is there. */
-static void send_until_refused(int s)
+static void send_and_wait_for_connection_refused(int s)
 {
 	struct sockaddr_in to = address_of(there, 7099);
 
@@ -249,13 +249,13 @@ CASE(refused_wrong_second_send, "the second send is wrong in itself: it says so,
 	int s = udp_socket_connected_to(there, 7099);
 
 	expect_offloaded(s);
-	send_until_refused(s);
+	send_and_wait_for_connection_refused(s);
 	say_wrong_sends(s);
-	errors_say_events("still there", s, 0);
+	print_poll_events_of_fd("still there", s, 0);
 	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
 	SAY_RESULT(send(s, bad_pointer(), 1, 0));
-	say_error(s);
+	print_so_error(s);
 }
 
 CASE(refused_wrong_send, "a send that is wrong in itself leaves the refusal that waits, and says what is wrong")
@@ -265,22 +265,22 @@ CASE(refused_wrong_send, "a send that is wrong in itself leaves the refusal that
 
 	expect_offloaded(s);
 	for (int i = 0; i < 4; i++) {
-		send_until_refused(s);
-		say_error(s);
+		send_and_wait_for_connection_refused(s);
+		print_so_error(s);
 	}
-	send_until_refused(s);
+	send_and_wait_for_connection_refused(s);
 	say_wrong_sends(s);
 	SAY_RESULT(send(s, "x", 1, 0));
-	send_until_refused(s);
+	send_and_wait_for_connection_refused(s);
 	say_wrong_sends(s);
 	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
-	send_until_refused(s);
+	send_and_wait_for_connection_refused(s);
 	SAY_RESULT(send(s, "x", 1, MSG_MORE));
 	SAY_RESULT(send(s, "x", 1, MSG_MORE));
 	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
 	SAY_RESULT(send(s, "x", 1, MSG_CONFIRM));
-	send_until_refused(s);
+	send_and_wait_for_connection_refused(s);
 	SAY_RESULT(shutdown(s, SHUT_WR));
 	SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
 	SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
@@ -292,14 +292,14 @@ CASE(refused_wrong_unconnected, "the same of a socket that is not connected, and
 
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	expect_offloaded(s);
-	send_until_refused(s);
+	send_and_wait_for_connection_refused(s);
 	say_wrong_sends(s);
 	SAY_RESULT(send(s, "x", 1, 0));
-	send_until_refused(s);
-	send_until_refused(s);
+	send_and_wait_for_connection_refused(s);
+	send_and_wait_for_connection_refused(s);
 	say_message_of_error_queue(s);
 	say_message_of_error_queue(s);
-	say_error(s);
+	print_so_error(s);
 }
 
 CASE(unreachable_host, "a neighbour that does not answer: the datagrams go, and EHOSTUNREACH comes with IP_RECVERR")
@@ -310,20 +310,20 @@ CASE(unreachable_host, "a neighbour that does not answer: the datagrams go, and 
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
-	errors_say_events("unreachable", s, 1000);
+	print_poll_events_of_fd("unreachable", s, 1000);
 	take(s, 0, 0);
 	say_message_of_error_queue(s);
 }
 
 CASE(shutdown_read, "shutdown(SHUT_RD): recv gives 0, poll says readable, datagrams still come")
 {
-	int s = udp_socket_connected_to(there, peer_open(far(), 0, there, 7098));
+	int s = udp_socket_connected_to(there, peer_ask_to_open_socket(far(), 0, there, 7098));
 	char byte;
 
 	register_port_name(7098, "peer");
 	expect_offloaded(s);
 	SAY_RESULT(shutdown(s, SHUT_RD));
-	errors_say_events("shut", s, 0);
+	print_poll_events_of_fd("shut", s, 0);
 	SAY_RESULT(recv(s, &byte, 1, 0));
 	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
 	peer_send(far(), 0, here, port_of(s), 10, 1);
@@ -332,12 +332,12 @@ CASE(shutdown_read, "shutdown(SHUT_RD): recv gives 0, poll says readable, datagr
 	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
 	SAY_RESULT(send(s, "x", 1, 0));
 	SAY_RESULT(shutdown(s, SHUT_WR));
-	errors_say_events("both shut", s, 0);
+	print_poll_events_of_fd("both shut", s, 0);
 }
 
 CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and select as the kernel's")
 {
-	int s = udp_socket_connected_to(there, peer_open(far(), 0, there, 7098));
+	int s = udp_socket_connected_to(there, peer_ask_to_open_socket(far(), 0, there, 7098));
 	struct timeval timeout = {.tv_usec = 50000};
 	struct sockaddr_in to = address_of(there, 7098);
 	fd_set writable;
@@ -345,7 +345,7 @@ CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and
 	register_port_name(7098, "peer");
 	expect_offloaded(s);
 	SAY_RESULT(shutdown(s, SHUT_WR));
-	errors_say_events("shut", s, 0);
+	print_poll_events_of_fd("shut", s, 0);
 	FD_ZERO(&writable);
 	FD_SET(s, &writable);
 	SAY_RESULT(select(s + 1, NULL, &writable, NULL, &timeout));
@@ -355,5 +355,5 @@ CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and
 	peer_send(far(), 0, here, port_of(s), 10, 1);
 	take(s, 2000, 0);
 	SAY_RESULT(shutdown(s, SHUT_RDWR));
-	errors_say_events("both shut", s, 0);
+	print_poll_events_of_fd("both shut", s, 0);
 }

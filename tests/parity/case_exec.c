@@ -26,7 +26,7 @@ static void successor_accept(int *s, int from)
 	SAY_OK_OR_ERROR(*s = accept(from, NULL, NULL));
 }
 
-static void successor_epoll(int fd)
+static void say_epoll_wait_of_fd(int fd)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	const int set = epoll_create1(0);
@@ -43,22 +43,22 @@ static void successor_do_step(char verb, int *s, int fd)
 		successor_accept(s, fd);
 		break;
 	case 'p':
-		say_state("the successor's poll", fd, POLLIN, SUCCESSOR_WAIT_MS);
+		wait_and_print_poll_events("the successor's poll", fd, POLLIN, SUCCESSOR_WAIT_MS);
 		break;
 	case 'e':
-		successor_epoll(fd);
+		say_epoll_wait_of_fd(fd);
 		break;
 	case 'n':
-		say_name("its own name", fd);
+		say_local_address("its own name", fd);
 		break;
 	case 'u': /* the inherited one itself */
 		*s = fd;
 		break;
 	case 'r':
-		say_read(*s, 100, MSG_WAITALL);
+		recv_and_print_result(*s, 100, MSG_WAITALL);
 		break;
 	case 'w':
-		say_write(*s, 100, 2, MSG_NOSIGNAL);
+		send_pattern_and_print_result(*s, 100, 2, MSG_NOSIGNAL);
 		break;
 	case 't':
 		take(*s, SUCCESSOR_WAIT_MS, 0);
@@ -67,7 +67,7 @@ static void successor_do_step(char verb, int *s, int fd)
 		SAY_RESULT(close(*s));
 		break;
 	case 'k': /* the kernel's, and the state says why */
-		expect_os(fd, VMA_SOCK_EXEC);
+		expect_kernel_socket_for_reason(fd, VMA_SOCK_EXEC);
 		break;
 	default:
 		say("a successor does not know how to %c", verb);
@@ -118,7 +118,7 @@ static pid_t successor_start(const char *name, const char *script, int fd, bool 
 	return -1;
 }
 
-static void successor_end(pid_t pid)
+static void wait_for_successor_and_say_status(pid_t pid)
 {
 	int status = -1;
 
@@ -127,7 +127,7 @@ static void successor_end(pid_t pid)
 	say("the successor ended with %d", status);
 }
 
-static int listener_in_use(void)
+static int open_offloaded_listener(void)
 {
 	const int at = tcp_listener(here, 0, 16);
 
@@ -142,16 +142,16 @@ static void exec_far_peer_dials(int slot, int at)
 }
 
 /* Waits until the successor is there and sleeps: nothing that can be seen tells it. */
-static void exec_await_successor(void)
+static void pause_until_exec_successor_sleeps(void)
 {
 	pause_ms(400);
 }
 
 /* The successor answers; what it prints comes first. */
-static void successor_talk(int slot, pid_t successor)
+static void exchange_data_with_successor(int slot, pid_t successor)
 {
 	far_peer_writes(slot, 100, 1, 1);
-	successor_end(successor);
+	wait_for_successor_and_say_status(successor);
 	say_far_peer_reads(slot, 100, 2, 1);
 }
 
@@ -163,11 +163,11 @@ static void say_accepts_in_successor(const char *name, const char *steps)
 
 	if (run_if_successor())
 		return;
-	at = listener_in_use();
+	at = open_offloaded_listener();
 	successor = successor_start(name, steps, at, true, true);
-	exec_await_successor();
+	pause_until_exec_successor_sleeps();
 	exec_far_peer_dials(1, at);
-	successor_talk(1, successor);
+	exchange_data_with_successor(1, successor);
 	close(at);
 }
 
@@ -178,13 +178,13 @@ CASE(exec_listener, "a program accepts from the listener that its parent has pol
 
 	if (run_if_successor())
 		return;
-	at = listener_in_use();
+	at = open_offloaded_listener();
 	successor = successor_start("exec_listener", "akrwc", at, true, false);
-	exec_await_successor();
+	pause_until_exec_successor_sleeps();
 	exec_far_peer_dials(1, at);
-	successor_talk(1, successor);
+	exchange_data_with_successor(1, successor);
 	say("readable: %d", is_readable(at, 50));
-	expect_os(at, VMA_SOCK_EXEC);
+	expect_kernel_socket_for_reason(at, VMA_SOCK_EXEC);
 	close(at);
 }
 
@@ -210,16 +210,16 @@ CASE(exec_listener_waits, "a connection that has waited since before the program
 
 	if (run_if_successor())
 		return;
-	at = listener_in_use();
+	at = open_offloaded_listener();
 	exec_far_peer_dials(1, at);
 	say("readable: %d", is_readable(at, 2000));
 	successor = successor_start("exec_listener_waits", "parwc", at, true, false);
-	successor_talk(1, successor);
+	exchange_data_with_successor(1, successor);
 	say("readable: %d", is_readable(at, 50));
 	exec_far_peer_dials(2, at);
 	say("readable: %d", is_readable(at, 2000));
 	successor = successor_start("exec_listener_waits", "arwc", at, true, false);
-	successor_talk(2, successor);
+	exchange_data_with_successor(2, successor);
 	close(at);
 }
 
@@ -230,11 +230,11 @@ CASE(exec_listener_plain, "a program without the library accepts from the listen
 
 	if (run_if_successor())
 		return;
-	at = listener_in_use();
+	at = open_offloaded_listener();
 	successor = successor_start("exec_listener_plain", "arwc", at, false, false);
-	exec_await_successor();
+	pause_until_exec_successor_sleeps();
 	exec_far_peer_dials(1, at);
-	successor_talk(1, successor);
+	exchange_data_with_successor(1, successor);
 	close(at);
 }
 
@@ -245,15 +245,15 @@ CASE(exec_untouched, "a program that has the listener by its number, and does no
 
 	if (run_if_successor())
 		return;
-	at = listener_in_use();
+	at = open_offloaded_listener();
 	successor = successor_start("exec_untouched", "nuc", at, true, true);
-	successor_end(successor);
+	wait_for_successor_and_say_status(successor);
 	expect_offloaded(at);
 	exec_far_peer_dials(1, at);
 	SAY_OK_OR_ERROR(s = accept(at, NULL, NULL));
 	expect_offloaded(s);
 	far_peer_writes(1, 100, 1, 1);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	close(s);
 	close(at);
 }
@@ -269,10 +269,10 @@ CASE(exec_connection, "a connection goes on in the program, with what was not re
 	far_peer_writes(1, 100, 1, 1);
 	wait_until_sent_packets_arrived(20);
 	successor = successor_start("exec_connection", "urw", s, true, true);
-	successor_end(successor);
+	wait_for_successor_and_say_status(successor);
 	say_far_peer_reads(1, 100, 2, 1);
-	expect_os(s, VMA_SOCK_EXEC);
-	say_write(s, 100, 3, 0);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_EXEC);
+	send_pattern_and_print_result(s, 100, 3, 0);
 	say_far_peer_reads(1, 100, 3, 1);
 	close(s);
 }
@@ -288,7 +288,7 @@ CASE(exec_connection_plain, "the same with a program without the library, for wh
 	far_peer_writes(1, 100, 1, 1);
 	wait_until_sent_packets_arrived(20);
 	successor = successor_start("exec_connection_plain", "urw", s, false, false);
-	successor_end(successor);
+	wait_for_successor_and_say_status(successor);
 	say_far_peer_reads(1, 100, 2, 1);
 	close(s);
 }
@@ -303,16 +303,16 @@ CASE(exec_udp, "a UDP socket goes on in the program, with what was not read")
 	s = udp_socket_bound_to(here, 0);
 	expect_offloaded(s);
 	port = port_of(s);
-	register_port_name(peer_open(far(), 0, there, 0), "its");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "its");
 	peer_send(far(), 0, here, port, 100, 1);
 	take(s, 2000, 0);
 	peer_send(far(), 0, here, port, 100, 2);
 	wait_until_sent_packets_arrived(20);
 	successor = successor_start("exec_udp", "utt", s, true, true);
-	exec_await_successor();
+	pause_until_exec_successor_sleeps();
 	peer_send(far(), 0, here, port, 100, 3);
-	successor_end(successor);
-	expect_os(s, VMA_SOCK_EXEC);
+	wait_for_successor_and_say_status(successor);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_EXEC);
 	close(s);
 }
 
@@ -326,7 +326,7 @@ CASE(exec_of_oneself, "a listener, and a connection that waits, outlive the prog
 	fflush(stdout);
 	pid = fork();
 	if (pid == 0) {
-		at = listener_in_use();
+		at = open_offloaded_listener();
 		exec_far_peer_dials(1, at);
 		say("readable: %d", is_readable(at, 2000));
 		fflush(stdout);

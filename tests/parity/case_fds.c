@@ -11,11 +11,11 @@
 
 #include "parity.h"
 
-static int fds_ready_socket(void)
+static int fds_open_offloaded_udp_socket_and_peer(void)
 {
 	int s = udp_socket_bound_to(here, 0);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	return s;
@@ -35,7 +35,7 @@ static int send_to_peer(int s, int seed)
 	return (int)sendto(s, bytes, sizeof(bytes), 0, (struct sockaddr *)&to, sizeof(to));
 }
 
-static void wait_for_child(pid_t pid)
+static void wait_and_print_child_status(pid_t pid)
 {
 	int status = -1;
 
@@ -47,7 +47,7 @@ static void wait_for_child(pid_t pid)
 
 CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded, until the last is closed")
 {
-	int s = fds_ready_socket(), copies[5];
+	int s = fds_open_offloaded_udp_socket_and_peer(), copies[5];
 
 	SAY_OK_OR_ERROR(copies[0] = dup(s));
 	SAY_OK_OR_ERROR(copies[1] = dup2(s, 200));
@@ -58,7 +58,7 @@ CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded
 	SAY_RESULT(fcntl(copies[2], F_GETFD));
 	SAY_RESULT(fcntl(copies[4], F_GETFD));
 	warm_up_until_offloaded_send(s, there, atoi(peer(far(), "port 0")));
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int i = 0; i < 5; i++) {
 		expect_offloaded(copies[i]);
 		fds_make_one_datagram_arrive(copies[i], i);
@@ -71,7 +71,7 @@ CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded
 		SAY_RESULT(close(copies[i]));
 	fds_make_one_datagram_arrive(copies[4], 9);
 	take(copies[4], 2000, 0);
-	kernel_bypass_check_end(6, 5);
+	check_kernel_udp_was_bypassed(6, 5);
 	SAY_RESULT(dup2(copies[4], copies[4]));
 	SAY_RESULT(dup3(copies[4], copies[4], 0));
 	SAY_RESULT(dup(9999));
@@ -82,7 +82,7 @@ CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded
 
 CASE(dup_over, "dup2 over a socket closes it; dup2 of a file over it, too")
 {
-	int s = fds_ready_socket(), other = udp_socket_bound_to(here, 7400), ends[2];
+	int s = fds_open_offloaded_udp_socket_and_peer(), other = udp_socket_bound_to(here, 7400), ends[2];
 
 	expect_offloaded(other);
 	SAY_RESULT(dup2(s, other) == other);
@@ -102,7 +102,7 @@ CASE(dup_over, "dup2 over a socket closes it; dup2 of a file over it, too")
 
 CASE(dup_shares_flags, "duplicates share O_NONBLOCK and options, as the socket is one")
 {
-	int s = fds_ready_socket(), copy = dup(s), value = 0;
+	int s = fds_open_offloaded_udp_socket_and_peer(), copy = dup(s), value = 0;
 	socklen_t len = sizeof(value);
 	char byte;
 
@@ -117,7 +117,7 @@ CASE(dup_shares_flags, "duplicates share O_NONBLOCK and options, as the socket i
 
 CASE(fork_child_receives, "a forked child receives on the parent's socket, and so does the parent afterwards")
 {
-	int s = fds_ready_socket();
+	int s = fds_open_offloaded_udp_socket_and_peer();
 	pid_t pid;
 
 	fds_make_one_datagram_arrive(s, 1);
@@ -125,12 +125,12 @@ CASE(fork_child_receives, "a forked child receives on the parent's socket, and s
 	pid = fork();
 	if (pid == 0) {
 		for (int i = 2; i < 4; i++) {
-			peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, i);
+			peer_ask_to_send_after_ms(far(), 150, 0, here, port_of(s), 20, i);
 			take(s, 3000, 0);
 		}
 		_exit(7);
 	}
-	wait_for_child(pid);
+	wait_and_print_child_status(pid);
 	fds_make_one_datagram_arrive(s, 4);
 	take(s, 3000, 0);
 	expect_offloaded(s);
@@ -140,7 +140,7 @@ CASE(fork_child_receives, "a forked child receives on the parent's socket, and s
 
 CASE(fork_children_leave, "what comes right after a child has ended is there for its parent")
 {
-	int s = fds_ready_socket();
+	int s = fds_open_offloaded_udp_socket_and_peer();
 	pid_t pid;
 
 	for (int child = 0; child < 50; child++) {
@@ -152,7 +152,7 @@ CASE(fork_children_leave, "what comes right after a child has ended is there for
 			}
 			_exit(7);
 		}
-		wait_for_child(pid);
+		wait_and_print_child_status(pid);
 		fds_make_one_datagram_arrive(s, 3);
 		take(s, 3000, 0);
 	}
@@ -160,7 +160,7 @@ CASE(fork_children_leave, "what comes right after a child has ended is there for
 
 CASE(fork_child_receives_at_once, "what comes right after the fork is there for a child that is the only one to ask")
 {
-	int s = fds_ready_socket();
+	int s = fds_open_offloaded_udp_socket_and_peer();
 	pid_t pid = fork();
 
 	if (pid == 0) {
@@ -170,13 +170,13 @@ CASE(fork_child_receives_at_once, "what comes right after the fork is there for 
 			take(s, 1000, 0);
 		_exit(7);
 	}
-	wait_for_child(pid);
+	wait_and_print_child_status(pid);
 	take_all(s);
 }
 
 CASE(fork_parent_receives, "while a forked child holds the socket, the parent still receives")
 {
-	int s = fds_ready_socket(), ends[2];
+	int s = fds_open_offloaded_udp_socket_and_peer(), ends[2];
 	pid_t pid;
 	char byte;
 
@@ -192,7 +192,7 @@ CASE(fork_parent_receives, "while a forked child holds the socket, the parent st
 	}
 	close(ends[1]);
 	close(ends[0]);
-	wait_for_child(pid);
+	wait_and_print_child_status(pid);
 	fds_make_one_datagram_arrive(s, 9);
 	take(s, 3000, 0);
 	take_all(s);
@@ -200,7 +200,7 @@ CASE(fork_parent_receives, "while a forked child holds the socket, the parent st
 
 CASE(fork_both_send, "parent and child send on one socket, from one port")
 {
-	int s = fds_ready_socket();
+	int s = fds_open_offloaded_udp_socket_and_peer();
 	pid_t pid = fork();
 
 	if (pid == 0) {
@@ -209,7 +209,7 @@ CASE(fork_both_send, "parent and child send on one socket, from one port")
 				_exit(1);
 		_exit(0);
 	}
-	wait_for_child(pid);
+	wait_and_print_child_status(pid);
 	for (int i = 20; i < 40; i++)
 		if (send_to_peer(s, i) != 20)
 			say("failed: %s", error_name(errno));
@@ -218,7 +218,7 @@ CASE(fork_both_send, "parent and child send on one socket, from one port")
 
 CASE(fork_child_has_its_own, "a forked child opens sockets of its own, offloaded; so may its child")
 {
-	int s = fds_ready_socket(), port = port_of(s), status;
+	int s = fds_open_offloaded_udp_socket_and_peer(), port = port_of(s), status;
 	pid_t pid = fork();
 
 	if (pid == 0) {
@@ -239,14 +239,14 @@ CASE(fork_child_has_its_own, "a forked child opens sockets of its own, offloaded
 		waitpid(pid, &status, 0);
 		_exit(WEXITSTATUS(status) + 1);
 	}
-	wait_for_child(pid);
+	wait_and_print_child_status(pid);
 	peer(far(), "send 0 %s %d 20 3", here, port);
 	take(s, 3000, 0);
 }
 
 CASE(fork_closed_by_child, "a child that closes the socket or exits takes nothing from its parent")
 {
-	int s = fds_ready_socket();
+	int s = fds_open_offloaded_udp_socket_and_peer();
 
 	for (int i = 0; i < 3; i++) {
 		pid_t pid = fork();
@@ -258,7 +258,7 @@ CASE(fork_closed_by_child, "a child that closes the socket or exits takes nothin
 				exit(0);
 			_exit(0);
 		}
-		wait_for_child(pid);
+		wait_and_print_child_status(pid);
 		fds_make_one_datagram_arrive(s, i);
 		take(s, 3000, 0);
 		expect_offloaded(s);
@@ -270,7 +270,7 @@ CASE(fork_closed_by_child, "a child that closes the socket or exits takes nothin
 
 CASE(fork_parent_closes, "a daemon: the parent exits, the child goes on with the socket")
 {
-	int s = fds_ready_socket();
+	int s = fds_open_offloaded_udp_socket_and_peer();
 	pid_t pid = fork(), grandchild;
 
 	if (pid == 0) {
@@ -286,17 +286,17 @@ CASE(fork_parent_closes, "a daemon: the parent exits, the child goes on with the
 		say_peer_received(far(), 0, 2000);
 		_exit(0);
 	}
-	wait_for_child(pid);
+	wait_and_print_child_status(pid);
 	close(s);
 	pause_ms(400);
 }
 
 /* What a program does that gets a socket by exec. */
-static void use_inherited(int s)
+static void use_inherited_udp_socket(int s)
 {
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	register_port_name_of_fd(s, "us");
-	say_name("inherited", s);
+	say_local_address("inherited", s);
 	fds_make_one_datagram_arrive(s, 1);
 	take(s, 3000, 0);
 	SAY_RESULT(send_to_peer(s, 2));
@@ -315,12 +315,12 @@ CASE(exec_inherits, "a program gets its socket by exec and uses it")
 	if (inherited != NULL) {
 		s = atoi(inherited);
 		pause_ms(100); /* what was the old program's ends in this time */
-		use_inherited(s);
+		use_inherited_udp_socket(s);
 		SAY_RESULT(fcntl(s, F_SETFD, FD_CLOEXEC));
 		execv(this_program, nothing);
 		_exit(9);
 	}
-	s = fds_ready_socket();
+	s = fds_open_offloaded_udp_socket_and_peer();
 	snprintf(number, sizeof(number), "%d", s);
 	setenv("PARITY_INHERITED", number, 1);
 	execv(this_program, args);
@@ -337,11 +337,11 @@ CASE(exec_in_child, "a child gets the socket by fork and exec, or posix_spawn; i
 
 	if (inherited != NULL) {
 		pause_ms(100);
-		use_inherited(atoi(inherited));
+		use_inherited_udp_socket(atoi(inherited));
 		return;
 	}
 	for (int i = 0; i < 2; i++) {
-		s = fds_ready_socket();
+		s = fds_open_offloaded_udp_socket_and_peer();
 		snprintf(number, sizeof(number), "%d", s);
 		setenv("PARITY_INHERITED", number, 1);
 		if (i == 0) {
@@ -354,7 +354,7 @@ CASE(exec_in_child, "a child gets the socket by fork and exec, or posix_spawn; i
 			SAY_RESULT(posix_spawn(&pid, this_program, NULL, NULL, args, environ));
 		}
 		close(s);
-		wait_for_child(pid);
+		wait_and_print_child_status(pid);
 	}
 }
 
@@ -370,7 +370,7 @@ CASE(exec_inherited_nothing, "a descriptor with FD_CLOEXEC is closed by exec")
 
 CASE(pass_by_message, "a socket that is passed by SCM_RIGHTS works where it arrives")
 {
-	int s = fds_ready_socket(), pair[2], got = -1;
+	int s = fds_open_offloaded_udp_socket_and_peer(), pair[2], got = -1;
 	union {
 		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
@@ -402,7 +402,7 @@ CASE(close_ranges, "close_range and closefrom close sockets, and no more than th
 	int s = udp_socket_bound_to(here, 7403), low = dup2(s, 50), high = dup2(s, 400);
 	char byte;
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	close(s);
 	expect_offloaded(low);
 	SAY_RESULT(close_range(60, 70, 0));
@@ -421,7 +421,7 @@ CASE(close_ranges, "close_range and closefrom close sockets, and no more than th
 
 CASE(stdio_on_sockets, "fdopen, dprintf, fprintf, fgets and fclose on a socket")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port), number;
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, port), number;
 	char line[64];
 	FILE *file;
 
@@ -486,7 +486,7 @@ CASE(many_sockets, "2,000 sockets, each with one descriptor; when they are out, 
 	struct rlimit limit = {.rlim_cur = 2100, .rlim_max = 2100};
 	int fds[2200], n = 0, lowest;
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	/* The library may use some, but not with each socket. */
 	setrlimit(RLIMIT_NOFILE, &limit);
 	while (n < 2000 && (fds[n] = socket(AF_INET, SOCK_DGRAM, 0)) >= 0) {

@@ -16,7 +16,7 @@ static int socket_with_queued_datagrams(int n)
 {
 	int s = udp_socket_bound_to(here, 0);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	for (int i = 1; i <= n; i++)
@@ -29,7 +29,7 @@ static int socket_with_queued_datagrams(int n)
 }
 
 /* What a child prints is printed before its parent goes on. */
-static pid_t fork_quietly(void)
+static pid_t fork_after_flushing_stdout(void)
 {
 	pid_t pid;
 
@@ -40,7 +40,7 @@ static pid_t fork_quietly(void)
 	return pid;
 }
 
-static void fork_await(pid_t pid)
+static void fork_wait_and_print_child_status(pid_t pid)
 {
 	int status = -1;
 
@@ -50,7 +50,7 @@ static void fork_await(pid_t pid)
 	    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
 
-static void say_next_len(int s)
+static void print_next_datagram_len(int s)
 {
 	int len = -1;
 
@@ -62,19 +62,19 @@ CASE(fork_shares_what_is_queued,
      "of what was queued at a fork the child reads the first, the parent the rest, nobody twice")
 {
 	int s = socket_with_queued_datagrams(6);
-	pid_t pid = fork_quietly();
+	pid_t pid = fork_after_flushing_stdout();
 
 	if (pid == 0) {
-		say_next_len(s);
+		print_next_datagram_len(s);
 		take(s, 1000, MSG_PEEK);
 		take(s, 1000, 0);
-		say_received_up_to(s, 1000, 0, 7);
-		say_received_up_to(s, 1000, MSG_TRUNC, 7);
+		receive_and_say_up_to(s, 1000, 0, 7);
+		receive_and_say_up_to(s, 1000, MSG_TRUNC, 7);
 		fflush(stdout);
 		_exit(0);
 	}
-	fork_await(pid);
-	say_next_len(s);
+	fork_wait_and_print_child_status(pid);
+	print_next_datagram_len(s);
 	take(s, 1000, 0);
 	peer_send(far(), 0, here, port_of(s), 20, 9);
 	take(s, 1000, 0);
@@ -87,21 +87,21 @@ CASE(fork_twice_with_a_queue,
      "two forks, and the queue is there for the child of the child, and for the parent after it")
 {
 	int s = socket_with_queued_datagrams(3);
-	pid_t pid = fork_quietly(), second;
+	pid_t pid = fork_after_flushing_stdout(), second;
 
 	if (pid == 0) {
 		take(s, 1000, 0);
-		second = fork_quietly();
+		second = fork_after_flushing_stdout();
 		if (second == 0) {
 			take(s, 1000, 0);
 			fflush(stdout);
 			_exit(0);
 		}
-		fork_await(second);
+		fork_wait_and_print_child_status(second);
 		fflush(stdout);
 		_exit(0);
 	}
-	fork_await(pid);
+	fork_wait_and_print_child_status(pid);
 	take(s, 1000, 0);
 	take_all(s);
 	pause_ms(1200);
@@ -125,7 +125,7 @@ CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was
 	pid_t pid;
 
 	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
-	pid = fork_quietly();
+	pid = fork_after_flushing_stdout();
 	if (pid == 0) {
 		say_ready("poll", poll(&fd, 1, 1000));
 		FD_ZERO(&fds);
@@ -135,7 +135,7 @@ CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was
 		fflush(stdout);
 		_exit(0);
 	}
-	fork_await(pid);
+	fork_wait_and_print_child_status(pid);
 	say_ready("epoll", epoll_wait(set, &event, 1, 1000));
 	take(s, 1000, 0);
 	say_ready("epoll", epoll_wait(set, &event, 1, 50));
@@ -143,7 +143,7 @@ CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was
 }
 
 /* A process for each client, as socat's UDP-LISTEN with fork has it. */
-static int listening(int port)
+static int udp_socket_bound_to_port(int port)
 {
 	struct sockaddr_in address = address_of(here, port);
 	int s = udp_socket();
@@ -174,7 +174,7 @@ static int fork_serve(int s, const struct sockaddr_in *client)
 CASE(fork_per_client,
      "peek, fork, connect: each client's first datagram is answered, by a child, and the next ones, too")
 {
-	int s = listening(7410);
+	int s = udp_socket_bound_to_port(7410);
 
 	for (int i = 0; i < 3; i++) {
 		struct sockaddr_in client = {0};
@@ -182,18 +182,18 @@ CASE(fork_per_client,
 		char byte;
 		pid_t pid;
 
-		register_port_name(peer_open(far(), i, there, 0), "client");
+		register_port_name(peer_ask_to_open_socket(far(), i, there, 0), "client");
 		peer_send(far(), i, here, 7410, 40, i);
 		SAY_RESULT(recvfrom(s, &byte, 1, MSG_PEEK, (struct sockaddr *)&client, &len));
-		pid = fork_quietly();
+		pid = fork_after_flushing_stdout();
 		if (pid == 0)
 			_exit(fork_serve(s, &client));
 		close(s);
-		s = listening(7410);
+		s = udp_socket_bound_to_port(7410);
 		say_peer_received(far(), i, 3000);
 		peer_send(far(), i, here, 7410, 50, i);
 		say_peer_received(far(), i, 3000);
-		fork_await(pid);
+		fork_wait_and_print_child_status(pid);
 	}
 	take_all(s);
 }

@@ -17,7 +17,7 @@ struct epoll_set_family {
 	bool listens;
 };
 
-static struct epoll_set_family udp_family(int port)
+static struct epoll_set_family open_udp_socket_and_epoll_set(int port)
 {
 	struct epoll_set_family f = {.set = epoll_create1(0), .outer = -1, .copy = -1, .port = port};
 
@@ -26,7 +26,7 @@ static struct epoll_set_family udp_family(int port)
 	return f;
 }
 
-static struct epoll_set_family tcp_family(int port)
+static struct epoll_set_family open_tcp_listener_with_epoll_set(int port)
 {
 	struct epoll_set_family f = {.set = epoll_create1(0), .outer = -1, .copy = -1, .port = port, .listens = true};
 
@@ -34,7 +34,7 @@ static struct epoll_set_family tcp_family(int port)
 	return f;
 }
 
-static void fork_sets_add(int set, int fd, uint32_t events)
+static void epoll_add_or_die(int set, int fd, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.u32 = 7};
 
@@ -87,13 +87,13 @@ static void say_epoll_after_peer_send(struct epoll_set_family *f)
 		peer(far(), "close 1");
 		return;
 	}
-	register_port_name(peer_open(far(), 0, there, 0), "far");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "far");
 	peer_send(far(), 0, here, f->port, 20, 1);
 	say("by the wire: events %d", wait_for_one_epoll_event(set, 3000));
 	take(f->socket, 0, 0);
 }
 
-static void fork_sets_await(pid_t child)
+static void wait_for_child_and_print_status(pid_t child)
 {
 	int status = 0;
 
@@ -103,7 +103,7 @@ static void fork_sets_await(pid_t child)
 }
 
 /* What the child does, and then the parent: twice, so that what is made anew holds as well. */
-static void go(struct epoll_set_family *f, int (*child)(struct epoll_set_family *))
+static void fork_child_twice_and_print_epoll_events(struct epoll_set_family *f, int (*child)(struct epoll_set_family *))
 {
 	say_epoll_after_loopback_send(f);
 	for (int i = 0; i < 2; i++) {
@@ -113,36 +113,36 @@ static void go(struct epoll_set_family *f, int (*child)(struct epoll_set_family 
 		pid = fork();
 		if (pid == 0)
 			_exit(child(f));
-		fork_sets_await(pid);
+		wait_for_child_and_print_status(pid);
 		say_epoll_after_loopback_send(f);
 		say_epoll_after_peer_send(f);
 	}
 	say_epoll_after_loopback_send(f);
 }
 
-static void say_family_udp_and_tcp(int port, uint32_t events, int (*child)(struct epoll_set_family *))
+static void print_epoll_after_child_of_udp_and_tcp(int port, uint32_t events, int (*child)(struct epoll_set_family *))
 {
-	struct epoll_set_family udp = udp_family(port), tcp = tcp_family(port);
+	struct epoll_set_family udp = open_udp_socket_and_epoll_set(port), tcp = open_tcp_listener_with_epoll_set(port);
 
-	fork_sets_add(udp.set, udp.socket, events);
-	fork_sets_add(tcp.set, tcp.socket, events);
-	go(&udp, child);
-	go(&tcp, child);
+	epoll_add_or_die(udp.set, udp.socket, events);
+	epoll_add_or_die(tcp.set, tcp.socket, events);
+	fork_child_twice_and_print_epoll_events(&udp, child);
+	fork_child_twice_and_print_epoll_events(&tcp, child);
 }
 
-static int closes(struct epoll_set_family *f)
+static int child_closes_socket(struct epoll_set_family *f)
 {
 	return close(f->socket);
 }
 
 CASE(fork_set_close, "a child closes a member and ends: its parent is told of what comes")
 {
-	say_family_udp_and_tcp(7440, EPOLLIN, closes);
+	print_epoll_after_child_of_udp_and_tcp(7440, EPOLLIN, child_closes_socket);
 }
 
 CASE(fork_set_close_edge, "the same, and the member is told of by edges")
 {
-	say_family_udp_and_tcp(7441, EPOLLIN | EPOLLET, closes);
+	print_epoll_after_child_of_udp_and_tcp(7441, EPOLLIN | EPOLLET, child_closes_socket);
 }
 
 static int child_closes_all_fds(struct epoll_set_family *f)
@@ -152,7 +152,7 @@ static int child_closes_all_fds(struct epoll_set_family *f)
 
 CASE(fork_set_close_range, "a child closes the member by close_range, and then all that it has")
 {
-	say_family_udp_and_tcp(7442, EPOLLIN, child_closes_all_fds);
+	print_epoll_after_child_of_udp_and_tcp(7442, EPOLLIN, child_closes_all_fds);
 }
 
 static int child_closes_set(struct epoll_set_family *f)
@@ -162,7 +162,7 @@ static int child_closes_set(struct epoll_set_family *f)
 
 CASE(fork_set_close_set, "a child closes the set only")
 {
-	say_family_udp_and_tcp(7443, EPOLLIN, child_closes_set);
+	print_epoll_after_child_of_udp_and_tcp(7443, EPOLLIN, child_closes_set);
 }
 
 static int child_closes_set_then_socket(struct epoll_set_family *f)
@@ -172,7 +172,7 @@ static int child_closes_set_then_socket(struct epoll_set_family *f)
 
 CASE(fork_set_close_set_first, "a child closes the set, and then the member")
 {
-	say_family_udp_and_tcp(7444, EPOLLIN, child_closes_set_then_socket);
+	print_epoll_after_child_of_udp_and_tcp(7444, EPOLLIN, child_closes_set_then_socket);
 }
 
 static int child_closes_socket_and_waits(struct epoll_set_family *f)
@@ -182,7 +182,7 @@ static int child_closes_socket_and_waits(struct epoll_set_family *f)
 
 CASE(fork_set_close_and_wait, "a child closes a member, and then looks at the set")
 {
-	say_family_udp_and_tcp(7445, EPOLLIN, child_closes_socket_and_waits);
+	print_epoll_after_child_of_udp_and_tcp(7445, EPOLLIN, child_closes_socket_and_waits);
 }
 
 static int child_waits_and_closes_socket(struct epoll_set_family *f)
@@ -192,20 +192,20 @@ static int child_waits_and_closes_socket(struct epoll_set_family *f)
 
 CASE(fork_set_wait_and_close, "a child looks at the set, closes a member, and looks again")
 {
-	say_family_udp_and_tcp(7446, EPOLLIN, child_waits_and_closes_socket);
+	print_epoll_after_child_of_udp_and_tcp(7446, EPOLLIN, child_waits_and_closes_socket);
 }
 
 static int child_makes_own_epoll_set(struct epoll_set_family *f)
 {
 	int set = epoll_create1(0);
 
-	fork_sets_add(set, f->socket, EPOLLIN);
+	epoll_add_or_die(set, f->socket, EPOLLIN);
 	return wait_for_one_epoll_event(set, 0) | close(f->socket) | close(set);
 }
 
 CASE(fork_set_of_its_own, "a child has the member in a set of its own, and closes it")
 {
-	say_family_udp_and_tcp(7447, EPOLLIN, child_makes_own_epoll_set);
+	print_epoll_after_child_of_udp_and_tcp(7447, EPOLLIN, child_makes_own_epoll_set);
 }
 
 static int grandchild_closes_socket(struct epoll_set_family *f)
@@ -222,17 +222,17 @@ static int grandchild_closes_socket(struct epoll_set_family *f)
 
 CASE(fork_set_grandchild, "a child of the child closes the member")
 {
-	say_family_udp_and_tcp(7448, EPOLLIN, grandchild_closes_socket);
+	print_epoll_after_child_of_udp_and_tcp(7448, EPOLLIN, grandchild_closes_socket);
 }
 
-static int waits_forks_and_closes(struct epoll_set_family *f)
+static int child_waits_forks_and_closes_socket(struct epoll_set_family *f)
 {
 	return wait_for_one_epoll_event(f->set, 0) | grandchild_closes_socket(f) | close(f->socket);
 }
 
 CASE(fork_set_grandchild_late, "a child looks at the set, has a child that closes the member, and closes it itself")
 {
-	say_family_udp_and_tcp(7449, EPOLLIN, waits_forks_and_closes);
+	print_epoll_after_child_of_udp_and_tcp(7449, EPOLLIN, child_waits_forks_and_closes_socket);
 }
 
 static int child_closes_both_fds(struct epoll_set_family *f)
@@ -242,59 +242,59 @@ static int child_closes_both_fds(struct epoll_set_family *f)
 
 CASE(fork_set_copies, "the member has two numbers, both of them in the set, and a child closes them")
 {
-	struct epoll_set_family udp = udp_family(7450), tcp = tcp_family(7450);
+	struct epoll_set_family udp = open_udp_socket_and_epoll_set(7450), tcp = open_tcp_listener_with_epoll_set(7450);
 
 	udp.copy = dup(udp.socket);
 	tcp.copy = dup(tcp.socket);
-	fork_sets_add(udp.set, udp.socket, EPOLLIN | EPOLLET);
-	fork_sets_add(udp.set, udp.copy, EPOLLIN | EPOLLET | EPOLLONESHOT);
-	fork_sets_add(tcp.set, tcp.copy, EPOLLIN);
-	go(&udp, child_closes_both_fds);
-	go(&tcp, child_closes_both_fds);
+	epoll_add_or_die(udp.set, udp.socket, EPOLLIN | EPOLLET);
+	epoll_add_or_die(udp.set, udp.copy, EPOLLIN | EPOLLET | EPOLLONESHOT);
+	epoll_add_or_die(tcp.set, tcp.copy, EPOLLIN);
+	fork_child_twice_and_print_epoll_events(&udp, child_closes_both_fds);
+	fork_child_twice_and_print_epoll_events(&tcp, child_closes_both_fds);
 }
 
 CASE(fork_set_nested, "the set is in another set, and a child closes the member")
 {
-	struct epoll_set_family udp = udp_family(7451), tcp = tcp_family(7451);
+	struct epoll_set_family udp = open_udp_socket_and_epoll_set(7451), tcp = open_tcp_listener_with_epoll_set(7451);
 
-	fork_sets_add(udp.set, udp.socket, EPOLLIN);
-	fork_sets_add(tcp.set, tcp.socket, EPOLLIN);
+	epoll_add_or_die(udp.set, udp.socket, EPOLLIN);
+	epoll_add_or_die(tcp.set, tcp.socket, EPOLLIN);
 	udp.outer = epoll_create1(0);
 	tcp.outer = epoll_create1(0);
-	fork_sets_add(udp.outer, udp.set, EPOLLIN);
-	fork_sets_add(tcp.outer, tcp.set, EPOLLIN);
-	go(&udp, closes);
-	go(&tcp, child_closes_set_then_socket);
+	epoll_add_or_die(udp.outer, udp.set, EPOLLIN);
+	epoll_add_or_die(tcp.outer, tcp.set, EPOLLIN);
+	fork_child_twice_and_print_epoll_events(&udp, child_closes_socket);
+	fork_child_twice_and_print_epoll_events(&tcp, child_closes_set_then_socket);
 }
 
 /* Children that the C library makes no fork of. */
 static int clone_closes_socket(void *arg)
 {
-	_exit(closes(arg));
+	_exit(child_closes_socket(arg));
 }
 
-static void say_family_with_clone(struct epoll_set_family *f)
+static void print_epoll_after_clone_child_closes(struct epoll_set_family *f)
 {
 	static char stack[65536] __attribute__((aligned(16)));
 
 	say_epoll_after_loopback_send(f);
 	fflush(stdout);
-	fork_sets_await(clone(clone_closes_socket, stack + sizeof(stack), SIGCHLD, f));
+	wait_for_child_and_print_status(clone(clone_closes_socket, stack + sizeof(stack), SIGCHLD, f));
 	say_epoll_after_loopback_send(f);
 	say_epoll_after_peer_send(f);
 }
 
 CASE(fork_set_clone, "a child of clone closes the member")
 {
-	struct epoll_set_family udp = udp_family(7452), tcp = tcp_family(7452);
+	struct epoll_set_family udp = open_udp_socket_and_epoll_set(7452), tcp = open_tcp_listener_with_epoll_set(7452);
 
-	fork_sets_add(udp.set, udp.socket, EPOLLIN);
-	fork_sets_add(tcp.set, tcp.socket, EPOLLIN);
-	say_family_with_clone(&udp);
-	say_family_with_clone(&tcp);
+	epoll_add_or_die(udp.set, udp.socket, EPOLLIN);
+	epoll_add_or_die(tcp.set, tcp.socket, EPOLLIN);
+	print_epoll_after_clone_child_closes(&udp);
+	print_epoll_after_clone_child_closes(&tcp);
 }
 
-static void say_family_with_raw_fork(struct epoll_set_family *f)
+static void print_epoll_after_raw_fork_child_closes(struct epoll_set_family *f)
 {
 	pid_t pid;
 
@@ -303,22 +303,22 @@ static void say_family_with_raw_fork(struct epoll_set_family *f)
 	pid = _Fork();
 	if (pid == 0)
 		_exit(close(f->socket));
-	fork_sets_await(pid);
+	wait_for_child_and_print_status(pid);
 	say_epoll_after_loopback_send(f);
 	say_epoll_after_peer_send(f);
 }
 
 CASE(fork_set_raw, "a child of _Fork closes the member")
 {
-	struct epoll_set_family udp = udp_family(7453), tcp = tcp_family(7453);
+	struct epoll_set_family udp = open_udp_socket_and_epoll_set(7453), tcp = open_tcp_listener_with_epoll_set(7453);
 
-	fork_sets_add(udp.set, udp.socket, EPOLLIN);
-	fork_sets_add(tcp.set, tcp.socket, EPOLLIN);
-	say_family_with_raw_fork(&udp);
-	say_family_with_raw_fork(&tcp);
+	epoll_add_or_die(udp.set, udp.socket, EPOLLIN);
+	epoll_add_or_die(tcp.set, tcp.socket, EPOLLIN);
+	print_epoll_after_raw_fork_child_closes(&udp);
+	print_epoll_after_raw_fork_child_closes(&tcp);
 }
 
-static void say_family_with_vfork(struct epoll_set_family *f)
+static void print_epoll_after_vfork_child_closes(struct epoll_set_family *f)
 {
 	pid_t pid;
 
@@ -329,30 +329,30 @@ static void say_family_with_vfork(struct epoll_set_family *f)
 		close(f->socket);
 		_exit(0);
 	}
-	fork_sets_await(pid);
+	wait_for_child_and_print_status(pid);
 	say_epoll_after_loopback_send(f);
 	say_epoll_after_peer_send(f);
 }
 
 CASE(fork_set_vfork, "a child of vfork closes the member")
 {
-	struct epoll_set_family udp = udp_family(7454), tcp = tcp_family(7454);
+	struct epoll_set_family udp = open_udp_socket_and_epoll_set(7454), tcp = open_tcp_listener_with_epoll_set(7454);
 
-	fork_sets_add(udp.set, udp.socket, EPOLLIN);
-	fork_sets_add(tcp.set, tcp.socket, EPOLLIN);
-	say_family_with_vfork(&udp);
-	say_family_with_vfork(&tcp);
+	epoll_add_or_die(udp.set, udp.socket, EPOLLIN);
+	epoll_add_or_die(tcp.set, tcp.socket, EPOLLIN);
+	print_epoll_after_vfork_child_closes(&udp);
+	print_epoll_after_vfork_child_closes(&tcp);
 }
 
 CASE(fork_set_parent_closes, "the parent closes the member, of which a child has a copy, and opens the port again")
 {
-	struct epoll_set_family udp = udp_family(7455);
+	struct epoll_set_family udp = open_udp_socket_and_epoll_set(7455);
 	int pipes[2];
 	pid_t pid;
 
 	if (pipe(pipes) != 0)
 		die_with_message("pipe");
-	fork_sets_add(udp.set, udp.socket, EPOLLIN);
+	epoll_add_or_die(udp.set, udp.socket, EPOLLIN);
 	say_epoll_after_loopback_send(&udp);
 	fflush(stdout);
 	pid = fork();
@@ -365,9 +365,9 @@ CASE(fork_set_parent_closes, "the parent closes the member, of which a child has
 	epoll_ctl(udp.set, EPOLL_CTL_DEL, udp.socket, NULL);
 	close(udp.socket);
 	close(pipes[1]);
-	fork_sets_await(pid);
+	wait_for_child_and_print_status(pid);
 	udp.socket = udp_socket_bound_to("0.0.0.0", 7455);
-	fork_sets_add(udp.set, udp.socket, EPOLLIN);
+	epoll_add_or_die(udp.set, udp.socket, EPOLLIN);
 	say_epoll_after_loopback_send(&udp);
 	say_epoll_after_peer_send(&udp);
 }
@@ -381,20 +381,20 @@ static int child_adds_existing_fd_to_set(struct epoll_set_family *f)
 
 CASE(fork_set_exists, "a child that adds the member once more is told that it is there")
 {
-	say_family_udp_and_tcp(7456, EPOLLIN, child_adds_existing_fd_to_set);
+	print_epoll_after_child_of_udp_and_tcp(7456, EPOLLIN, child_adds_existing_fd_to_set);
 }
 
 /* A daemon: the parent ends, and the child goes on with the set, of which it closes one member. */
 CASE(fork_set_daemon, "the child goes on with the set when its parent has ended, and closes one of two members")
 {
-	struct epoll_set_family udp = udp_family(7457), tcp = tcp_family(7457);
+	struct epoll_set_family udp = open_udp_socket_and_epoll_set(7457), tcp = open_tcp_listener_with_epoll_set(7457);
 	int pipes[2], status = 0;
 	pid_t pid;
 	char byte;
 
 	tcp.set = udp.set;
-	fork_sets_add(udp.set, udp.socket, EPOLLIN);
-	fork_sets_add(udp.set, tcp.socket, EPOLLIN);
+	epoll_add_or_die(udp.set, udp.socket, EPOLLIN);
+	epoll_add_or_die(udp.set, tcp.socket, EPOLLIN);
 	say_epoll_after_loopback_send(&tcp);
 	if (pipe(pipes) != 0)
 		die_with_message("pipe");

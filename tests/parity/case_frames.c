@@ -150,17 +150,17 @@ CASE(frames_odd_segments_to_a_connection,
 	say_answer_to_frame("to everybody's", "ff:ff:ff:ff:ff:ff", there, "ack", from, to, "");
 	say_answer_to_frame("of another", own, "127.0.0.1", "ack", from, to, "");
 	say_answer_to_frame("with a source route", own, there, "ack", from, to, "8307040000000000");
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	far_peer_writes(1, 1000, 1, 1);
-	say_read(s, 4000, 0);
+	recv_and_print_result(s, 4000, 0);
 	peer(far(), "opt 1 0 4 %d", 0x01010101);
 	far_peer_writes(1, 1000, 2, 1);
-	say_read(s, 4000, 0);
+	recv_and_print_result(s, 4000, 0);
 	peer(far(), "opt 1 0 4 %d", 0x0494);
 	far_peer_writes(1, 1000, 3, 1);
-	say_read(s, 4000, 0);
-	kernel_segments_check_end();
-	say_write(s, 1000, 4, 0);
+	recv_and_print_result(s, 4000, 0);
+	check_kernel_segments_were_bypassed();
+	send_pattern_and_print_result(s, 1000, 4, 0);
 	say_far_peer_reads(1, 1000, 4, 1);
 }
 
@@ -188,20 +188,20 @@ CASE(frames_mac_changes, "a MAC that changes is followed: what goes to it is hea
 
 	expect_offloaded(s);
 	register_port_name(5000, "raw");
-	register_port_name(peer_open(far(), 2, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 2, there, 0), "peer");
 	snprintf(before, sizeof(before), "%s", own_mac());
 	change_own_mac("02:00:00:00:00:88");
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	peer_send(far(), 2, here, 7815, 40, 1);
 	take(s, 2000, 0);
-	kernel_bypass_check_end(1, 0);
+	check_kernel_udp_was_bypassed(1, 0);
 	peer(far(), "frame %s %s %s %s udp 5000 7815", there, before, there, here);
 	take(s, 100, 0);
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	far_peer_writes(1, 1000, 1, 1);
-	say_read(conn, 4000, 0);
-	kernel_segments_check_end();
-	say_write(conn, 1000, 2, 0);
+	recv_and_print_result(conn, 4000, 0);
+	check_kernel_segments_were_bypassed();
+	send_pattern_and_print_result(conn, 1000, 2, 0);
 	say_far_peer_reads(1, 1000, 2, 1);
 	change_own_mac(before);
 }

@@ -24,7 +24,7 @@ struct relative {
 };
 
 /* In the child `pid` is 0, and it waits for its turn. */
-static struct relative fork_relative(void)
+static struct relative fork_child_with_turn_pipes(void)
 {
 	int down[2], up[2];
 	struct relative r;
@@ -68,7 +68,7 @@ static void hand_over_turn_and_exit(const struct relative *r)
 	_exit(0);
 }
 
-static void inherited_await(const struct relative *r)
+static void wait_for_child_and_say_status(const struct relative *r)
 {
 	int status = -1;
 
@@ -80,9 +80,9 @@ static void inherited_await(const struct relative *r)
 /* ---- sockets ---- */
 
 /* Bound to a port of its own, which the kernel does not take away, with two peers. */
-static int ours(int port, struct sockaddr_in *first, struct sockaddr_in *second)
+static int open_offloaded_udp_socket_and_two_peers(int port, struct sockaddr_in *first, struct sockaddr_in *second)
 {
-	int ports[] = {peer_open(far(), 0, there, 0), peer_open(far(), 1, there, 0)};
+	int ports[] = {peer_ask_to_open_socket(far(), 0, there, 0), peer_ask_to_open_socket(far(), 1, there, 0)};
 	int s = udp_socket_bound_to(here, port);
 
 	register_port_name(ports[0], "first");
@@ -93,10 +93,10 @@ static int ours(int port, struct sockaddr_in *first, struct sockaddr_in *second)
 	return s;
 }
 
-static int inherited_connected(int port)
+static int open_connected_offloaded_udp_socket(int port)
 {
 	struct sockaddr_in first, second;
-	int s = ours(port, &first, &second);
+	int s = open_offloaded_udp_socket_and_two_peers(port, &first, &second);
 
 	if (connect(s, (struct sockaddr *)&first, sizeof(first)) != 0)
 		die_with_message("connect");
@@ -104,7 +104,7 @@ static int inherited_connected(int port)
 	return s;
 }
 
-static int join_peer(int s, const struct sockaddr_in *peer)
+static int connect_to_peer(int s, const struct sockaddr_in *peer)
 {
 	return connect(s, (const struct sockaddr *)peer, sizeof(*peer));
 }
@@ -130,12 +130,12 @@ CASE(inherited_connect,
      "a child connects its parent's socket: the parent sends to that peer, and hears from nobody else")
 {
 	struct sockaddr_in first, second;
-	int s = ours(7420, &first, &second);
-	struct relative r = fork_relative();
+	int s = open_offloaded_udp_socket_and_two_peers(7420, &first, &second);
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
-		SAY_RESULT(join_peer(s, &first));
+		SAY_RESULT(connect_to_peer(s, &first));
 		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
@@ -151,32 +151,32 @@ CASE(inherited_connect,
 	peer_send(far(), 0, here, 7420, 100, 4);
 	take(s, 2000, 0);
 	take_all(s);
-	say_peer("the parent's peer", s);
+	say_peer_address("the parent's peer", s);
 	SAY_RESULT(send(s, "x", 1, 0));
 	say_peer_received(far(), 0, 2000);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 	expect_offloaded(s);
 	warm_up_until_offloaded_send(s, NULL, 0);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	SAY_RESULT(send(s, "y", 1, 0));
 	say_peer_received(far(), 0, 2000);
 	peer_send(far(), 0, here, 7420, 100, 5);
 	take(s, 2000, 0);
-	kernel_bypass_check_end(1, 1);
+	check_kernel_udp_was_bypassed(1, 1);
 }
 
 CASE(inherited_reconnect,
      "a child connects its parent's socket to another peer: sends and receives of the parent follow")
 {
 	struct sockaddr_in first, second;
-	int s = ours(7421, &first, &second);
+	int s = open_offloaded_udp_socket_and_two_peers(7421, &first, &second);
 	struct relative r;
 
-	SAY_RESULT(join_peer(s, &first));
-	r = fork_relative();
+	SAY_RESULT(connect_to_peer(s, &first));
+	r = fork_child_with_turn_pipes();
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
-		SAY_RESULT(join_peer(s, &second));
+		SAY_RESULT(connect_to_peer(s, &second));
 		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
@@ -188,15 +188,15 @@ CASE(inherited_reconnect,
 	peer_send(far(), 1, here, 7421, 100, 2);
 	take(s, 2000, 0);
 	take_all(s);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 CASE(inherited_dissolve, "a child dissolves an association: its parent hears from others, and has nobody to send to")
 {
-	int s = inherited_connected(7422);
+	int s = open_connected_offloaded_udp_socket(7422);
 	struct sockaddr nobody = {.sa_family = AF_UNSPEC};
 	struct sockaddr_in to = address_of(there, atoi(peer(far(), "port 1")));
-	struct relative r = fork_relative();
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -211,14 +211,14 @@ CASE(inherited_dissolve, "a child dissolves an association: its parent hears fro
 	SAY_RESULT(send(s, "x", 1, 0));
 	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	say_peer_received(far(), 1, 2000);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 CASE(inherited_parent_connects, "a parent connects the socket: its child, which has sent and received before, follows")
 {
 	struct sockaddr_in first, second;
-	int s = ours(7423, &first, &second);
-	struct relative r = fork_relative();
+	int s = open_offloaded_udp_socket_and_two_peers(7423, &first, &second);
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&second, sizeof(second)));
@@ -234,28 +234,28 @@ CASE(inherited_parent_connects, "a parent connects the socket: its child, which 
 		hand_over_turn_and_exit(&r);
 	}
 	relative_wait_for_turn(&r);
-	SAY_RESULT(join_peer(s, &first));
+	SAY_RESULT(connect_to_peer(s, &first));
 	let_relative_run(&r);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 CASE(inherited_grandchild, "a grandchild connects the socket of its parent's parent; a child in between follows, too")
 {
 	struct sockaddr_in first, second;
-	int s = ours(7424, &first, &second);
-	struct relative r = fork_relative(), younger;
+	int s = open_offloaded_udp_socket_and_two_peers(7424, &first, &second);
+	struct relative r = fork_child_with_turn_pipes(), younger;
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
-		younger = fork_relative();
+		younger = fork_child_with_turn_pipes();
 		if (younger.pid == 0) {
 			relative_wait_for_turn(&younger);
-			SAY_RESULT(join_peer(s, &first));
+			SAY_RESULT(connect_to_peer(s, &first));
 			SAY_RESULT(set_int(s, IPPROTO_IP, IP_TTL, 44));
 			hand_over_turn_and_exit(&younger);
 		}
 		let_relative_run(&younger);
-		inherited_await(&younger);
+		wait_for_child_and_say_status(&younger);
 		let_relative_run(&r);
 		SAY_RESULT(send(s, "x", 1, 0));
 		say_peer_received(far(), 0, 2000);
@@ -270,7 +270,7 @@ CASE(inherited_grandchild, "a grandchild connects the socket of its parent's par
 	take(s, 2000, 0);
 	take_all(s);
 	let_relative_run(&r);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 struct udp_clone_argument {
@@ -278,12 +278,12 @@ struct udp_clone_argument {
 	struct sockaddr_in peer;
 };
 
-static int connect_cloned(void *arg)
+static int connect_after_pause_in_clone(void *arg)
 {
 	const struct udp_clone_argument *udp_clone_argument = arg;
 
 	pause_ms(1500);
-	return join_peer(udp_clone_argument->s, &udp_clone_argument->peer) == 0 ? 0 : 1;
+	return connect_to_peer(udp_clone_argument->s, &udp_clone_argument->peer) == 0 ? 0 : 1;
 }
 
 CASE(inherited_clone, "a child of clone, with memory of its own, connects its parent's socket")
@@ -293,10 +293,10 @@ CASE(inherited_clone, "a child of clone, with memory of its own, connects its pa
 	struct udp_clone_argument udp_clone_argument;
 	struct relative r;
 
-	udp_clone_argument.s = ours(7437, &udp_clone_argument.peer, &second);
-	r.pid = clone(connect_cloned, stack + sizeof(stack), SIGCHLD, &udp_clone_argument);
+	udp_clone_argument.s = open_offloaded_udp_socket_and_two_peers(7437, &udp_clone_argument.peer, &second);
+	r.pid = clone(connect_after_pause_in_clone, stack + sizeof(stack), SIGCHLD, &udp_clone_argument);
 	expect_offloaded(udp_clone_argument.s);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 	peer_send(far(), 1, here, 7437, 100, 1);
 	wait_until_sent_packets_arrived(30);
 	peer_send(far(), 0, here, 7437, 100, 2);
@@ -312,8 +312,8 @@ CASE(inherited_nonblocking,
      "O_NONBLOCK is set and taken away by one process, by fcntl and ioctl: recv of the other goes by it")
 {
 	struct sockaddr_in first, second;
-	int s = ours(7425, &first, &second), off = 0;
-	struct relative r = fork_relative();
+	int s = open_offloaded_udp_socket_and_two_peers(7425, &first, &second), off = 0;
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -324,18 +324,18 @@ CASE(inherited_nonblocking,
 	expect_offloaded(s);
 	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 	/* Who waits all the same gets this. */
-	peer_send_after_ms(far(), 1000, 0, here, 7425, 100, 1);
+	peer_ask_to_send_after_ms(far(), 1000, 0, here, 7425, 100, 1);
 	let_relative_run(&r);
 	say_recv("the parent", s, 0);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 CASE(inherited_timeouts, "SO_RCVTIMEO is set by one process, and recv of the other one waits so long")
 {
 	struct sockaddr_in first, second;
-	int s = ours(7426, &first, &second);
+	int s = open_offloaded_udp_socket_and_two_peers(7426, &first, &second);
 	uint64_t begun;
-	struct relative r = fork_relative();
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -349,17 +349,17 @@ CASE(inherited_timeouts, "SO_RCVTIMEO is set by one process, and recv of the oth
 	SAY_RESULT(set_timeout(s, SO_RCVTIMEO, 300));
 	let_relative_run(&r);
 	begun = now_ms();
-	peer_send_after_ms(far(), 2000, 0, here, 7426, 100, 1);
+	peer_ask_to_send_after_ms(far(), 2000, 0, here, 7426, 100, 1);
 	say_recv("the parent", s, 0);
 	say_took_about("the parent has waited", begun, 150);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 CASE(inherited_shutdown_read, "a child shuts down reading: its parent's recv, which waits, ends, and so do later ones")
 {
-	int s = inherited_connected(7427);
+	int s = open_connected_offloaded_udp_socket(7427);
 	struct pollfd fd = {.fd = s, .events = POLLIN | POLLRDHUP};
-	struct relative r = fork_relative();
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -376,12 +376,12 @@ CASE(inherited_shutdown_read, "a child shuts down reading: its parent's recv, wh
 	say_recv("the parent", s, MSG_DONTWAIT);
 	SAY_RESULT(poll(&fd, 1, 0));
 	say("events %x", (unsigned)fd.revents);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 	SAY_RESULT(send(s, "x", 1, 0));
 	say_peer_received(far(), 0, 2000);
 }
 
-static void *receive_nothing(void *arg)
+static void *recv_one_byte_thread(void *arg)
 {
 	char byte;
 
@@ -391,10 +391,10 @@ static void *receive_nothing(void *arg)
 
 CASE(inherited_shutdown_threads, "a child shuts down reading while two threads of its parent wait in recv")
 {
-	int s = inherited_connected(7428);
+	int s = open_connected_offloaded_udp_socket(7428);
 	long what[2] = {s, s};
 	pthread_t threads[2];
-	struct relative r = fork_relative();
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -403,20 +403,20 @@ CASE(inherited_shutdown_threads, "a child shuts down reading while two threads o
 	}
 	expect_offloaded(s);
 	for (int i = 0; i < 2; i++)
-		if (pthread_create(&threads[i], NULL, receive_nothing, &what[i]) != 0)
+		if (pthread_create(&threads[i], NULL, recv_one_byte_thread, &what[i]) != 0)
 			die_with_message("pthread_create");
 	pause_ms(200);
 	let_relative_run(&r);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	say("%ld %ld", what[0], what[1]);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 CASE(inherited_shutdown_write, "a child shuts down writing: sends of its parent fail, and its receives go on")
 {
-	int s = inherited_connected(7429);
-	struct relative r = fork_relative();
+	int s = open_connected_offloaded_udp_socket(7429);
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -430,15 +430,15 @@ CASE(inherited_shutdown_write, "a child shuts down writing: sends of its parent 
 	SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
 	peer_send(far(), 0, here, 7429, 100, 1);
 	take(s, 2000, 0);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 /* ---- options ---- */
 
 CASE(inherited_ttl_tos, "IP_TTL and IP_TOS are set by one process, and are on what the other one sends")
 {
-	int s = inherited_connected(7430);
-	struct relative r = fork_relative();
+	int s = open_connected_offloaded_udp_socket(7430);
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -459,7 +459,7 @@ CASE(inherited_ttl_tos, "IP_TTL and IP_TOS are set by one process, and are on wh
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_TTL, 17));
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_TOS, 0xb8));
 	let_relative_run(&r);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 static int inherited_send_to(int s, const char *ip, int port)
@@ -477,11 +477,11 @@ CASE(inherited_multicast_sender,
 	struct relative r;
 
 	for (int i = 0; i < 2; i++) {
-		peer_open(far(), i, "0.0.0.0", 7432 + i);
+		peer_ask_to_open_socket(far(), i, "0.0.0.0", 7432 + i);
 		peer(far(), "join %d %s %s", i, GROUP, i == 0 ? there : there_second);
 	}
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
-	r = fork_relative();
+	r = fork_child_with_turn_pipes();
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
 		SAY_RESULT(set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 9));
@@ -508,17 +508,17 @@ CASE(inherited_multicast_sender,
 		SAY_RESULT(inherited_send_to(s, GROUP, 7433));
 		say_peer_received(far(), 1, 2000);
 	}
-	peer_open(near(), 0, "0.0.0.0", 7433);
+	peer_ask_to_open_socket(near(), 0, "0.0.0.0", 7433);
 	peer(near(), "join 0 %s %s", GROUP, here_second);
 	SAY_RESULT(inherited_send_to(s, GROUP, 7433));
 	say_peer_received(near(), 0, 200);
 	let_relative_run(&r);
 	SAY_RESULT(inherited_send_to(s, GROUP, 7433));
 	say_peer_received(near(), 0, 2000);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
-static void say_messages(int s)
+static void say_received_cmsgs(int s)
 {
 	char bytes[100], control[256];
 	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
@@ -534,8 +534,8 @@ static void say_messages(int s)
 CASE(inherited_messages, "a child asks for control messages, and its parent gets them, also with what was queued")
 {
 	struct sockaddr_in first, second;
-	int s = ours(7434, &first, &second);
-	struct relative r = fork_relative();
+	int s = open_offloaded_udp_socket_and_two_peers(7434, &first, &second);
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -550,17 +550,17 @@ CASE(inherited_messages, "a child asks for control messages, and its parent gets
 	peer_send(far(), 0, here, 7434, 100, 1);
 	SAY_RESULT(is_readable(s, 2000));
 	let_relative_run(&r);
-	say_messages(s);
+	say_received_cmsgs(s);
 	let_relative_run(&r);
 	peer_send(far(), 0, here, 7434, 100, 2);
-	say_messages(s);
-	inherited_await(&r);
+	say_received_cmsgs(s);
+	wait_for_child_and_say_status(&r);
 }
 
 CASE(inherited_cork, "a child begins a datagram with MSG_MORE, and its parent ends it")
 {
-	int s = inherited_connected(7435);
-	struct relative r = fork_relative();
+	int s = open_connected_offloaded_udp_socket(7435);
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -574,7 +574,7 @@ CASE(inherited_cork, "a child begins a datagram with MSG_MORE, and its parent en
 	say_peer_received(far(), 0, 2000);
 	SAY_RESULT(send(s, "f", 1, 0));
 	say_peer_received(far(), 0, 2000);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }
 
 /* ---- who receives ---- */
@@ -582,8 +582,8 @@ CASE(inherited_cork, "a child begins a datagram with MSG_MORE, and its parent en
 CASE(inherited_late, "what comes long after a fork, and its parent does not read, is the child's when that first looks")
 {
 	struct sockaddr_in first, second;
-	int s = ours(7436, &first, &second);
-	struct relative r = fork_relative();
+	int s = open_offloaded_udp_socket_and_two_peers(7436, &first, &second);
+	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
 		relative_wait_for_turn(&r);
@@ -597,5 +597,5 @@ CASE(inherited_late, "what comes long after a fork, and its parent does not read
 	wait_until_sent_packets_arrived(30);
 	let_relative_run(&r);
 	take_all(s);
-	inherited_await(&r);
+	wait_for_child_and_say_status(&r);
 }

@@ -5,7 +5,7 @@
 
 #include "parity.h"
 
-static int local_send_to(int s, const char *ip, int port, int seed)
+static int local_sendto_40_bytes(int s, const char *ip, int port, int seed)
 {
 	struct sockaddr_in to = address_of(ip, port);
 	char bytes[40];
@@ -21,22 +21,22 @@ CASE(local_in_process, "two sockets of one process reach each other by every add
 
 	expect_offloaded(any);
 	expect_offloaded(one);
-	expect_os(loop, VMA_SOCK_LOCAL);
+	expect_kernel_socket_for_reason(loop, VMA_SOCK_LOCAL);
 	for (int round = 0; round < 3; round++) {
-		SAY_RESULT(local_send_to(one, here, 7600, 1));
+		SAY_RESULT(local_sendto_40_bytes(one, here, 7600, 1));
 		take(any, 2000, 0);
-		SAY_RESULT(local_send_to(any, here, 7601, 2));
+		SAY_RESULT(local_sendto_40_bytes(any, here, 7601, 2));
 		take(one, 2000, 0);
-		SAY_RESULT(local_send_to(loop, "127.0.0.1", 7600, 3));
+		SAY_RESULT(local_sendto_40_bytes(loop, "127.0.0.1", 7600, 3));
 		take(any, 2000, 0);
-		SAY_RESULT(local_send_to(any, "127.0.0.1", 7602, 4));
+		SAY_RESULT(local_sendto_40_bytes(any, "127.0.0.1", 7602, 4));
 		take(loop, 2000, 0);
-		SAY_RESULT(local_send_to(one, here_second, 7600, 5));
+		SAY_RESULT(local_sendto_40_bytes(one, here_second, 7600, 5));
 		take(any, 2000, 0);
-		SAY_RESULT(local_send_to(one, here, 7601, 6));
+		SAY_RESULT(local_sendto_40_bytes(one, here, 7601, 6));
 		take(one, 2000, 0);
 	}
-	SAY_RESULT(local_send_to(one, "127.0.0.1", 7601, 7));
+	SAY_RESULT(local_sendto_40_bytes(one, "127.0.0.1", 7601, 7));
 	take(one, 50, 0);
 }
 
@@ -45,11 +45,11 @@ static void say_traffic_with_process(struct peer *other)
 	int s = udp_socket_bound_to(here, 7603), loop = udp_socket_bound_to("127.0.0.1", 7604), port;
 
 	expect_offloaded(s);
-	port = peer_open(other, 0, here, 0);
+	port = peer_ask_to_open_socket(other, 0, here, 0);
 	register_port_name(port, "other");
-	register_port_name(peer_open(other, 1, "127.0.0.1", 0), "loop");
+	register_port_name(peer_ask_to_open_socket(other, 1, "127.0.0.1", 0), "loop");
 	for (int i = 0; i < 3; i++) {
-		SAY_RESULT(local_send_to(s, here, port, i));
+		SAY_RESULT(local_sendto_40_bytes(s, here, port, i));
 		say_peer_received(other, 0, 2000);
 		peer_send(other, 0, here, 7603, 40, i);
 		take(s, 2000, 0);
@@ -100,26 +100,26 @@ CASE(local_and_remote, "a socket bound to 0.0.0.0 hears the network, both interf
 	int s = udp_socket_bound_to("0.0.0.0", 7605), sender = udp_socket_bound_to("127.0.0.1", 0);
 
 	register_port_name_of_fd(sender, "sender");
-	register_port_name(peer_open(far(), 0, there, 0), "first");
-	register_port_name(peer_open(far(), 1, there_second, 0), "second");
-	register_port_name(peer_open(twin(), 0, here, 0), "twin");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "first");
+	register_port_name(peer_ask_to_open_socket(far(), 1, there_second, 0), "second");
+	register_port_name(peer_ask_to_open_socket(twin(), 0, here, 0), "twin");
 	expect_offloaded(s);
 	for (int i = 0; i < 4; i++) {
 		peer_send(far(), 0, here, 7605, 40, 1);
 		take(s, 2000, 0);
-		SAY_RESULT(local_send_to(sender, "127.0.0.1", 7605, 2));
+		SAY_RESULT(local_sendto_40_bytes(sender, "127.0.0.1", 7605, 2));
 		take(s, 2000, 0);
 		peer_send(far(), 1, here_second, 7605, 40, 3);
 		take(s, 2000, 0);
 		peer_send(twin(), 0, here, 7605, 40, 4);
 		take(s, 2000, 0);
 	}
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, here, 7605, 40, 5);
 	take(s, 2000, 0);
 	peer_send(far(), 1, here_second, 7605, 40, 6);
 	take(s, 2000, 0);
-	kernel_bypass_check_end(2, 0);
+	check_kernel_udp_was_bypassed(2, 0);
 }
 
 CASE(local_nonblocking_loop, "what was sent to a socket on this host is there at the next non-blocking recv")
@@ -129,7 +129,7 @@ CASE(local_nonblocking_loop, "what was sent to a socket on this host is there at
 
 	expect_offloaded(s);
 	for (int i = 0; i < 200; i++) {
-		local_send_to(sender, here, 7606, i % 64);
+		local_sendto_40_bytes(sender, here, 7606, i % 64);
 		got += recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40;
 	}
 	say("%d of 200 at once", got);

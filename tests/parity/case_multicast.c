@@ -10,7 +10,7 @@
 #define GROUP "239.7.7.7"
 #define OTHER_GROUP "239.7.7.8"
 
-static int member_option(int s, int name, const char *group, const char *ip)
+static int setsockopt_mcast_membership(int s, int name, const char *group, const char *ip)
 {
 	struct ip_mreq mreq = {.imr_multiaddr = address_of(group, 0).sin_addr,
 	                       .imr_interface = address_of(ip, 0).sin_addr};
@@ -18,7 +18,7 @@ static int member_option(int s, int name, const char *group, const char *ip)
 	return setsockopt(s, IPPROTO_IP, name, &mreq, sizeof(mreq));
 }
 
-static int source_option(int s, int name, const char *group, const char *ip, const char *source)
+static int setsockopt_mcast_source(int s, int name, const char *group, const char *ip, const char *source)
 {
 	struct ip_mreq_source mreq = {.imr_multiaddr = address_of(group, 0).sin_addr,
 	                              .imr_interface = address_of(ip, 0).sin_addr,
@@ -29,16 +29,16 @@ static int source_option(int s, int name, const char *group, const char *ip, con
 
 static int multicast_join(int s, const char *group, const char *ip)
 {
-	return member_option(s, IP_ADD_MEMBERSHIP, group, ip);
+	return setsockopt_mcast_membership(s, IP_ADD_MEMBERSHIP, group, ip);
 }
 
 static int multicast_leave(int s, const char *group, const char *ip)
 {
-	return member_option(s, IP_DROP_MEMBERSHIP, group, ip);
+	return setsockopt_mcast_membership(s, IP_DROP_MEMBERSHIP, group, ip);
 }
 
 /* One that shares its port with others. */
-static int shared_at(const char *ip, int port)
+static int open_reuseaddr_udp_socket_bound_to(const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 	int s = udp_socket();
@@ -51,17 +51,17 @@ static int shared_at(const char *ip, int port)
 
 static void far_peer_open_mcast_sender(int slot, const char *ip, const char *name)
 {
-	register_port_name(peer_open(far(), slot, ip, 0), name);
+	register_port_name(peer_ask_to_open_socket(far(), slot, ip, 0), name);
 	peer(far(), "mcif %d %s", slot, strcmp(ip, there_second) == 0 ? there_second : there);
 }
 
-static void multicast_takes(const char *what, int s)
+static void multicast_say_all_received(const char *what, int s)
 {
 	say("%s:", what);
 	take_all(s);
 }
 
-static void multicast_settle(void)
+static void wait_30ms_for_multicast_delivery(void)
 {
 	wait_until_sent_packets_arrived(30);
 }
@@ -81,23 +81,23 @@ CASE(multicast_join_leave, "a group's datagrams come while the socket is a membe
 
 	far_peer_open_mcast_sender(0, there, "peer");
 	peer_send(far(), 0, GROUP, 7200, 40, 1);
-	multicast_settle();
-	multicast_takes("not joined yet", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("not joined yet", s);
 	SAY_RESULT(multicast_join(s, GROUP, here));
 	expect_offloaded(s);
-	multicast_settle();
-	kernel_bypass_check_begin();
+	wait_30ms_for_multicast_delivery();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, GROUP, 7200, 40, 2);
 	take(s, 2000, 0);
 	peer_send(far(), 0, OTHER_GROUP, 7200, 40, 3);
 	peer_send(far(), 0, here, 7200, 40, 4);
 	take(s, 2000, 0);
-	kernel_bypass_check_end(2, 0);
+	check_kernel_udp_was_bypassed(2, 0);
 	SAY_RESULT(multicast_leave(s, GROUP, here));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7200, 40, 5);
-	multicast_settle();
-	multicast_takes("left", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("left", s);
 	SAY_RESULT(multicast_join(s, GROUP, here));
 	peer_send(far(), 0, GROUP, 7200, 40, 6);
 	take(s, 2000, 0);
@@ -110,28 +110,28 @@ CASE(multicast_bound_to_group, "a socket bound to the group gets the group's dat
 
 	far_peer_open_mcast_sender(0, there, "peer");
 	SAY_RESULT(multicast_join(s, GROUP, here));
-	say_name("bound", s);
+	say_local_address("bound", s);
 	expect_offloaded(s);
-	multicast_settle();
-	kernel_bypass_check_begin();
+	wait_30ms_for_multicast_delivery();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, GROUP, 7201, 40, 1);
 	take(s, 2000, 0);
-	kernel_bypass_check_end(1, 0);
+	check_kernel_udp_was_bypassed(1, 0);
 	peer_send(far(), 0, here, 7201, 40, 2);
 	peer_send(far(), 0, OTHER_GROUP, 7201, 40, 3);
-	multicast_settle();
-	multicast_takes("others", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("others", s);
 }
 
 CASE(multicast_not_joined, "bound to a group without membership: only what other memberships let in")
 {
 	int s = udp_socket_bound_to(GROUP, 7202);
 
-	expect_os(s, VMA_SOCK_NO_MEMBERSHIP);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_NO_MEMBERSHIP);
 	far_peer_open_mcast_sender(0, there, "peer");
 	peer_send(far(), 0, GROUP, 7202, 40, 1);
-	multicast_settle();
-	multicast_takes("not joined", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("not joined", s);
 }
 
 CASE(multicast_errors, "membership calls: what is refused, and with what errno")
@@ -152,12 +152,12 @@ CASE(multicast_errors, "membership calls: what is refused, and with what errno")
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, 4));
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_DROP_MEMBERSHIP, &by_index, sizeof(by_index)));
-	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, here, here, there));
-	SAY_RESULT(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
-	SAY_RESULT(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
-	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
-	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
-	SAY_RESULT(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	SAY_RESULT(setsockopt_mcast_source(s, IP_ADD_SOURCE_MEMBERSHIP, here, here, there));
+	SAY_RESULT(setsockopt_mcast_source(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
+	SAY_RESULT(setsockopt_mcast_source(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	SAY_RESULT(setsockopt_mcast_source(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	SAY_RESULT(setsockopt_mcast_source(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	SAY_RESULT(setsockopt_mcast_source(s, IP_BLOCK_SOURCE, GROUP, here, there));
 	SAY_RESULT(multicast_join(s, GROUP, here));
 	SAY_RESULT(multicast_leave(s, GROUP, here));
 	for (int i = 0; i < 22; i++) {
@@ -176,30 +176,30 @@ CASE(multicast_sources, "source-specific groups: only the sources that were name
 
 	far_peer_open_mcast_sender(0, there, "first");
 	far_peer_open_mcast_sender(1, there_too, "third");
-	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	SAY_RESULT(setsockopt_mcast_source(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
 	expect_offloaded(s);
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7204, 40, 1);
 	peer_send(far(), 1, GROUP, 7204, 40, 2);
-	multicast_settle();
-	multicast_takes("of the first", s);
-	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there_too));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("of the first", s);
+	SAY_RESULT(setsockopt_mcast_source(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there_too));
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7204, 40, 3);
 	peer_send(far(), 1, GROUP, 7204, 40, 4);
-	multicast_settle();
-	multicast_takes("of both", s);
-	SAY_RESULT(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("of both", s);
+	SAY_RESULT(setsockopt_mcast_source(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7204, 40, 5);
 	peer_send(far(), 1, GROUP, 7204, 40, 6);
-	multicast_settle();
-	multicast_takes("of the other", s);
-	SAY_RESULT(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there_too));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("of the other", s);
+	SAY_RESULT(setsockopt_mcast_source(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there_too));
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 1, GROUP, 7204, 40, 7);
-	multicast_settle();
-	multicast_takes("of none", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("of none", s);
 }
 
 CASE(multicast_blocked_sources, "IP_BLOCK_SOURCE and IP_UNBLOCK_SOURCE of a group of any sources")
@@ -209,18 +209,18 @@ CASE(multicast_blocked_sources, "IP_BLOCK_SOURCE and IP_UNBLOCK_SOURCE of a grou
 	far_peer_open_mcast_sender(0, there, "first");
 	far_peer_open_mcast_sender(1, there_too, "third");
 	SAY_RESULT(multicast_join(s, GROUP, here));
-	SAY_RESULT(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	SAY_RESULT(setsockopt_mcast_source(s, IP_BLOCK_SOURCE, GROUP, here, there));
 	expect_offloaded(s);
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7205, 40, 1);
 	peer_send(far(), 1, GROUP, 7205, 40, 2);
-	multicast_settle();
-	multicast_takes("blocked", s);
-	SAY_RESULT(source_option(s, IP_UNBLOCK_SOURCE, GROUP, here, there));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("blocked", s);
+	SAY_RESULT(setsockopt_mcast_source(s, IP_UNBLOCK_SOURCE, GROUP, here, there));
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7205, 40, 3);
-	multicast_settle();
-	multicast_takes("unblocked", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("unblocked", s);
 }
 
 CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole filter")
@@ -238,29 +238,31 @@ CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole fil
 	far_peer_open_mcast_sender(1, there_too, "third");
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, MCAST_JOIN_GROUP, &group, sizeof(group)));
 	expect_offloaded(s);
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7206, 40, 1);
-	multicast_settle();
-	multicast_takes("joined", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("joined", s);
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, MCAST_LEAVE_GROUP, &group, sizeof(group)));
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, &source, sizeof(source)));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7206, 40, 2);
 	peer_send(far(), 1, GROUP, 7206, 40, 3);
-	multicast_settle();
-	multicast_takes("source", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("source", s);
 	address = address_of(there, 0);
 	SAY_RESULT(setsourcefilter(s, if_nametoindex(if_first), (struct sockaddr *)&group.gr_group, sizeof(address),
 	                           MCAST_INCLUDE, 1, (struct sockaddr_storage *)&source.gsr_source));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 1, GROUP, 7206, 40, 4);
-	multicast_settle();
-	multicast_takes("filter", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("filter", s);
 }
 
 CASE(multicast_two_members, "two sockets of one process in one group both get every datagram")
 {
-	int one = shared_at("0.0.0.0", 7207), two = shared_at("0.0.0.0", 7207), other = shared_at("0.0.0.0", 7207);
+	int one = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7207),
+	    two = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7207),
+	    other = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7207);
 
 	far_peer_open_mcast_sender(0, there, "peer");
 	SAY_RESULT(multicast_join(one, GROUP, here));
@@ -268,41 +270,43 @@ CASE(multicast_two_members, "two sockets of one process in one group both get ev
 	SAY_RESULT(set_int(other, IPPROTO_IP, IP_MULTICAST_ALL, 0));
 	expect_offloaded(one);
 	expect_offloaded(two);
-	multicast_settle();
-	kernel_bypass_check_begin();
+	wait_30ms_for_multicast_delivery();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, GROUP, 7207, 40, 1);
-	multicast_settle();
-	multicast_takes("one", one);
-	multicast_takes("two", two);
-	kernel_bypass_check_end(2, 0);
-	multicast_takes("no member", other);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("one", one);
+	multicast_say_all_received("two", two);
+	check_kernel_udp_was_bypassed(2, 0);
+	multicast_say_all_received("no member", other);
 	SAY_RESULT(multicast_leave(two, GROUP, here));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7207, 40, 2);
-	multicast_settle();
-	multicast_takes("one", one);
-	multicast_takes("two has left", two);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("one", one);
+	multicast_say_all_received("two has left", two);
 	SAY_RESULT(close(one));
 	SAY_RESULT(multicast_join(two, GROUP, here));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7207, 40, 3);
-	multicast_settle();
-	multicast_takes("two alone", two);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("two alone", two);
 }
 
 CASE(multicast_all, "IP_MULTICAST_ALL: what others have joined comes too, or does not")
 {
-	int member = shared_at("0.0.0.0", 7208), all = shared_at("0.0.0.0", 7209), own = shared_at("0.0.0.0", 7209);
+	int member = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7208),
+	    all = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7209),
+	    own = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7209);
 
 	far_peer_open_mcast_sender(0, there, "peer");
 	SAY_RESULT(multicast_join(member, GROUP, here));
 	SAY_RESULT(set_int(own, IPPROTO_IP, IP_MULTICAST_ALL, 0));
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7209, 40, 1);
-	multicast_settle();
-	multicast_takes("all", all);
-	multicast_takes("its own only", own);
-	multicast_takes("other port", member);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("all", all);
+	multicast_say_all_received("its own only", own);
+	multicast_say_all_received("other port", member);
 }
 
 CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF chooses where to send")
@@ -316,12 +320,12 @@ CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF choos
 	far_peer_open_mcast_sender(1, there_second, "second");
 	SAY_RESULT(multicast_join(s, GROUP, here_second));
 	expect_offloaded(s);
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(far(), 0, GROUP, 7210, 40, 1);
 	peer_send(far(), 1, GROUP, 7210, 40, 2);
-	multicast_settle();
-	multicast_takes("on the second only", s);
-	peer_open(far(), 2, GROUP, 7211);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("on the second only", s);
+	peer_ask_to_open_socket(far(), 2, GROUP, 7211);
 	peer(far(), "join 2 %s %s", GROUP, there);
 	peer(far(), "join 2 %s %s", GROUP, there_second);
 	SAY_RESULT(send_to_group(sender, GROUP, 7211, 3));
@@ -346,17 +350,17 @@ CASE(multicast_sent_around_the_kernel, "without members here, what is sent to a 
 	int s = udp_socket_bound_to(here, 0);
 
 	register_port_name_of_fd(s, "us");
-	peer_open(far(), 0, "0.0.0.0", 7212);
+	peer_ask_to_open_socket(far(), 0, "0.0.0.0", 7212);
 	peer(far(), "join 0 %s %s", GROUP, there);
 	expect_offloaded(s);
 	SAY_RESULT(send_to_group(s, GROUP, 7212, 1));
 	say_peer_received(far(), 0, 2000);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int i = 0; i < 5; i++) {
 		SAY_RESULT(send_to_group(s, GROUP, 7212, i));
 		say_peer_received(far(), 0, 2000);
 	}
-	kernel_bypass_check_end(0, 5);
+	check_kernel_udp_was_bypassed(0, 5);
 }
 
 CASE(multicast_loop_in_process, "IP_MULTICAST_LOOP: a process hears itself, once, or not; and the network hears it")
@@ -364,26 +368,26 @@ CASE(multicast_loop_in_process, "IP_MULTICAST_LOOP: a process hears itself, once
 	int s = udp_socket_bound_to("0.0.0.0", 7213), sender = udp_socket_bound_to(here, 0);
 
 	register_port_name_of_fd(sender, "us");
-	peer_open(far(), 0, "0.0.0.0", 7213);
+	peer_ask_to_open_socket(far(), 0, "0.0.0.0", 7213);
 	peer(far(), "join 0 %s %s", GROUP, there);
 	SAY_RESULT(multicast_join(s, GROUP, here));
 	expect_offloaded(s);
 	expect_offloaded(sender);
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	SAY_RESULT(send_to_group(sender, GROUP, 7213, 1));
-	multicast_settle();
-	multicast_takes("looped", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("looped", s);
 	say_peer_received(far(), 0, 2000);
 	SAY_RESULT(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
 	SAY_RESULT(send_to_group(sender, GROUP, 7213, 2));
-	multicast_settle();
-	multicast_takes("not looped", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("not looped", s);
 	say_peer_received(far(), 0, 2000);
 	SAY_RESULT(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 1));
 	register_port_name_of_fd(s, "both");
 	SAY_RESULT(send_to_group(s, GROUP, 7213, 3));
-	multicast_settle();
-	multicast_takes("to oneself", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("to oneself", s);
 	say_peer_received(far(), 0, 2000);
 }
 
@@ -392,23 +396,23 @@ static void say_multicast_loop_with_process(struct peer *other, int port)
 	int s = udp_socket_bound_to("0.0.0.0", port + 1), sender = udp_socket_bound_to(here, 0);
 
 	register_port_name_of_fd(sender, "us");
-	peer_open(other, 0, "0.0.0.0", port);
+	peer_ask_to_open_socket(other, 0, "0.0.0.0", port);
 	peer(other, "join 0 %s %s", GROUP, here);
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	SAY_RESULT(send_to_group(sender, GROUP, port, 1));
 	say_peer_received(other, 0, 2000);
 	say_peer_received(other, 0, 50);
 	SAY_RESULT(multicast_join(s, GROUP, here));
-	register_port_name(peer_open(other, 1, here, 0), "other");
+	register_port_name(peer_ask_to_open_socket(other, 1, here, 0), "other");
 	peer(other, "mcif 1 %s", here);
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer_send(other, 1, GROUP, port + 1, 40, 2);
-	multicast_settle();
-	multicast_takes("from the other", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("from the other", s);
 	peer(other, "opt 1 0 %d 0", IP_MULTICAST_LOOP);
 	peer_send(other, 1, GROUP, port + 1, 40, 3);
-	multicast_settle();
-	multicast_takes("from the other, not looped", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("from the other, not looped", s);
 	SAY_RESULT(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
 	SAY_RESULT(send_to_group(sender, GROUP, port, 4));
 	say_peer_received(other, 0, 50);
@@ -426,7 +430,7 @@ CASE(multicast_loop_to_twin, "multicast between two preloaded processes on the s
 
 CASE(multicast_members_in_two_processes, "members of a group on one port in several processes all get a copy")
 {
-	int s = shared_at("0.0.0.0", 7218);
+	int s = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7218);
 
 	far_peer_open_mcast_sender(0, there, "peer");
 	peer(near(), "share 0 0.0.0.0 7218 %d", SO_REUSEADDR);
@@ -436,8 +440,8 @@ CASE(multicast_members_in_two_processes, "members of a group on one port in seve
 	SAY_RESULT(multicast_join(s, GROUP, here));
 	pause_ms(1200);
 	peer_send(far(), 0, GROUP, 7218, 40, 1);
-	multicast_settle();
-	multicast_takes("here", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("here", s);
 	say_peer_received(near(), 0, 500);
 	say_peer_received(twin(), 0, 500);
 }
@@ -447,33 +451,33 @@ CASE(broadcast_received, "broadcasts come to sockets bound to 0.0.0.0 or to the 
 	int any = udp_socket_bound_to("0.0.0.0", 7220), bound = udp_socket_bound_to("10.9.0.255", 7221),
 	    unicast = udp_socket_bound_to(here, 7222);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	peer(far(), "opt 0 %d %d 1", SOL_SOCKET, SO_BROADCAST);
 	expect_offloaded(any);
 	expect_offloaded(unicast);
 	for (int port = 7220; port <= 7222; port++)
 		peer_send(far(), 0, "10.9.0.255", port, 40, port - 7220);
-	multicast_settle();
-	multicast_takes("any", any);
-	multicast_takes("bound to it", bound);
-	multicast_takes("unicast", unicast);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("any", any);
+	multicast_say_all_received("bound to it", bound);
+	multicast_say_all_received("unicast", unicast);
 	peer(far(), "run ip route add 255.255.255.255/32 dev $(ip -o -4 addr show to 10.9.0.2 | awk '{print $2}')");
 	for (int port = 7220; port <= 7222; port++)
 		peer_send(far(), 0, "255.255.255.255", port, 40, port - 7220);
-	multicast_settle();
+	wait_30ms_for_multicast_delivery();
 	peer(far(), "run ip route del 255.255.255.255/32");
-	multicast_takes("any", any);
-	multicast_takes("bound to it", bound);
-	multicast_takes("unicast", unicast);
+	multicast_say_all_received("any", any);
+	multicast_say_all_received("bound to it", bound);
+	multicast_say_all_received("unicast", unicast);
 }
 
 CASE(broadcast_sent, "broadcasts leave, with SO_BROADCAST only, and come back to this host")
 {
-	int s = shared_at("0.0.0.0", 7223);
+	int s = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7223);
 	struct sockaddr_in to = address_of("10.9.0.255", 7223);
 
 	register_port_name(7223, "us");
-	peer_open(far(), 0, "0.0.0.0", 7223);
+	peer_ask_to_open_socket(far(), 0, "0.0.0.0", 7223);
 	peer(near(), "share 0 10.9.0.255 7223 %d", SO_REUSEADDR);
 	expect_offloaded(s);
 	SAY_RESULT(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
@@ -481,8 +485,8 @@ CASE(broadcast_sent, "broadcasts leave, with SO_BROADCAST only, and come back to
 	SAY_RESULT(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
 	say_peer_received(far(), 0, 2000);
 	say_peer_received(near(), 0, 500);
-	multicast_settle();
-	multicast_takes("back", s);
+	wait_30ms_for_multicast_delivery();
+	multicast_say_all_received("back", s);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_BROADCAST, 0));
 	SAY_RESULT(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
 }

@@ -33,14 +33,14 @@ CASE(network_new_address, "an address that comes while a socket is bound to 0.0.
 {
 	int s = udp_socket_bound_to("0.0.0.0", 7700);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	run_ip_command_here("addr add 10.9.0.50/24 dev %s", if_first);
 	pause_ms(100);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, "10.9.0.50", 7700, 40, 1);
 	take(s, 2000, 0);
-	kernel_bypass_check_end(1, 0);
+	check_kernel_udp_was_bypassed(1, 0);
 	run_ip_command_here("addr del 10.9.0.50/24 dev %s", if_first);
 	peer_send(far(), 0, here, 7700, 40, 2);
 	take(s, 2000, 0);
@@ -49,7 +49,7 @@ CASE(network_new_address, "an address that comes while a socket is bound to 0.0.
 
 CASE(network_bound_address_goes, "a socket whose address goes and comes back works again")
 {
-	int s, port = peer_open(far(), 0, there, 0);
+	int s, port = peer_ask_to_open_socket(far(), 0, there, 0);
 
 	register_port_name(port, "peer");
 	run_ip_command_here("addr add 10.9.0.51/24 dev %s", if_first);
@@ -78,7 +78,7 @@ CASE(network_route_moves, "a route that moves to the other interface moves the t
 	int s = udp_socket_bound_to("0.0.0.0", 7702), port;
 
 	peer(far(), "run ip addr add 10.77.0.1/32 dev lo");
-	port = peer_open(far(), 0, "10.77.0.1", 0);
+	port = peer_ask_to_open_socket(far(), 0, "10.77.0.1", 0);
 	register_port_name(port, "peer");
 	run_ip_command_here("route add 10.77.0.1 via %s", there);
 	SAY_RESULT(network_send_to(s, "10.77.0.1", port, 1));
@@ -106,7 +106,7 @@ CASE(network_route_in_mid_stream,
 	char bytes[40];
 
 	peer(far(), "run ip addr add 10.77.0.2/32 dev lo");
-	port = peer_open(far(), 0, "10.77.0.2", 0);
+	port = peer_ask_to_open_socket(far(), 0, "10.77.0.2", 0);
 	peer(far(), "opt 0 1 33 8000000");
 	run_ip_command_here("route add 10.77.0.2 via %s src %s", there, here);
 	s = udp_socket_connected_to("10.77.0.2", port);
@@ -126,14 +126,14 @@ CASE(network_rule, "a policy rule decides the way")
 	int s, port;
 
 	peer(far(), "run ip addr add 10.77.0.3/32 dev lo");
-	port = peer_open(far(), 0, "10.77.0.3", 0);
+	port = peer_ask_to_open_socket(far(), 0, "10.77.0.3", 0);
 	register_port_name(port, "peer");
 	run_ip_command_here("route add 10.77.0.3 via %s", there);
 	run_ip_command_here("route add 10.77.0.3 via %s table 77", there_second);
 	run_ip_command_here("rule add to 10.77.0.3 lookup 77");
 	s = udp_socket_connected_to("10.77.0.3", port);
 	register_port_name_of_fd(s, "us");
-	say_name("by the rule", s);
+	say_local_address("by the rule", s);
 	expect_offloaded(s);
 	SAY_RESULT(send(s, "x", 1, 0));
 	say_peer_received(far(), 0, 2000);
@@ -142,14 +142,14 @@ CASE(network_rule, "a policy rule decides the way")
 	say_peer_received(far(), 0, 2000);
 	close(s);
 	s = udp_socket_connected_to("10.77.0.3", port);
-	say_name("without it", s);
+	say_local_address("without it", s);
 	run_ip_command_here("route flush table 77");
 	run_ip_command_here("route del 10.77.0.3");
 }
 
 CASE(network_neighbour_unknown, "the first datagrams to a neighbour that must be asked for arrive, all of them")
 {
-	int s = udp_socket_bound_to(here, 0), port = peer_open(far(), 0, there, 0);
+	int s = udp_socket_bound_to(here, 0), port = peer_ask_to_open_socket(far(), 0, there, 0);
 
 	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
@@ -159,15 +159,15 @@ CASE(network_neighbour_unknown, "the first datagrams to a neighbour that must be
 	for (int i = 0; i < 3; i++)
 		say_peer_received(far(), 0, 2000);
 	warm_up_until_offloaded_send(s, there, port);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	SAY_RESULT(network_send_to(s, there, port, 9));
 	say_peer_received(far(), 0, 2000);
-	kernel_bypass_check_end(0, 1);
+	check_kernel_udp_was_bypassed(0, 1);
 }
 
 CASE(network_mtu, "a smaller MTU fragments, or refuses, what fitted before")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port), mtu = 0;
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, port), mtu = 0;
 	socklen_t len = sizeof(mtu);
 	static char bytes[1400];
 
@@ -192,7 +192,7 @@ CASE(network_mtu, "a smaller MTU fragments, or refuses, what fitted before")
 
 CASE(network_link_down, "a link that goes down and comes up: sends fail as the kernel's, then all works again")
 {
-	int s = udp_socket_bound_to("0.0.0.0", 7703), port = peer_open(far(), 0, there_second, 0);
+	int s = udp_socket_bound_to("0.0.0.0", 7703), port = peer_ask_to_open_socket(far(), 0, there_second, 0);
 
 	register_port_name(port, "peer");
 	expect_offloaded(s);

@@ -17,7 +17,7 @@
 
 static int passed_on_connected_udp(void)
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 
 	register_port_name(port, "peer");
 	register_port_name_of_fd(s, "us");
@@ -25,7 +25,7 @@ static int passed_on_connected_udp(void)
 	return s;
 }
 
-static void passed_on_await(pid_t pid)
+static void passed_on_wait_and_print_status(pid_t pid)
 {
 	int status = -1;
 
@@ -43,7 +43,7 @@ static void talk_to_cat(pid_t pid)
 	}
 	far_peer_shuts_down(1, SHUT_WR);
 	say_far_peer_reads(1, 1, 0, 1);
-	passed_on_await(pid);
+	passed_on_wait_and_print_status(pid);
 }
 
 static pid_t spawn(posix_spawn_file_actions_t *actions, const char *path, char *const args[])
@@ -81,18 +81,18 @@ CASE(pass_spawn_kept, "posix_spawn of a program that writes to a connection, in 
 	int s = tcp_connected_to_far_peer();
 	posix_spawn_file_actions_t actions;
 
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, s, 50);
 	posix_spawn_file_actions_adddup2(&actions, 50, STDOUT_FILENO);
-	passed_on_await(spawn(&actions, "/bin/echo", hello));
-	expect_os(s, VMA_SOCK_PASSED_ON);
-	say_write(s, 100, 2, 0);
+	passed_on_wait_and_print_status(spawn(&actions, "/bin/echo", hello));
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
+	send_pattern_and_print_result(s, 100, 2, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 	say_far_peer_reads(1, 6, 0, 1);
 	say_far_peer_reads(1, 100, 2, 1);
 	far_peer_writes(1, 100, 3, 1);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
 }
@@ -110,8 +110,8 @@ CASE(pass_spawn_udp, "posix_spawn of a program whose input and output is a UDP s
 	pause_ms(1500);
 	peer_send(far(), 0, here, port_of(s), 100, 4);
 	say_peer_received(far(), 0, 2000);
-	passed_on_await(pid);
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	passed_on_wait_and_print_status(pid);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 }
 
 CASE(pass_spawn_listener, "posix_spawn of a program that accepts from a listener at 0; the parent closes it")
@@ -123,8 +123,8 @@ CASE(pass_spawn_listener, "posix_spawn of a program that accepts from a listener
 
 	if (getenv("PARITY_INHERITED") != NULL) {
 		s = accept(0, NULL, NULL);
-		say_read(s, 100, MSG_WAITALL);
-		say_write(s, 100, 2, 0);
+		recv_and_print_result(s, 100, MSG_WAITALL);
+		send_pattern_and_print_result(s, 100, 2, 0);
 		return;
 	}
 	l = tcp_listener(here, 0, 5);
@@ -136,7 +136,7 @@ CASE(pass_spawn_listener, "posix_spawn of a program that accepts from a listener
 	peer(far(), "dial 1 %s %d", here, port_of(l));
 	SAY_RESULT(close(l));
 	far_peer_writes(1, 100, 1, 1);
-	passed_on_await(pid);
+	passed_on_wait_and_print_status(pid);
 	say_far_peer_reads(1, 100, 2, 1);
 }
 
@@ -195,7 +195,7 @@ CASE(pass_vfork_cloexec, "a vfork child takes close-on-exec from a connection, a
 	talk_to_cat(pid);
 }
 
-static pid_t vfork_copy_one(int s)
+static pid_t vfork_dd_one_block(int s)
 {
 	pid_t pid = vfork();
 
@@ -212,13 +212,13 @@ CASE(pass_vfork_udp, "vfork, dup2 of a UDP socket onto 0 and 1, exec; the parent
 {
 	for (int keeps = 0; keeps < 2; keeps++) {
 		int s = passed_on_connected_udp(), port = port_of(s);
-		pid_t pid = vfork_copy_one(s);
+		pid_t pid = vfork_dd_one_block(s);
 
 		if (!keeps)
 			SAY_RESULT(close(s));
 		peer_send(far(), 0, here, port, 100, 4);
 		say_peer_received(far(), 0, 2000);
-		passed_on_await(pid);
+		passed_on_wait_and_print_status(pid);
 		if (keeps) {
 			peer_send(far(), 0, here, port, 100, 5);
 			take(s, 2000, 0);
@@ -246,7 +246,7 @@ CASE(pass_vfork_udp_unread, "datagrams that had come and were not read are the p
 		execv("/bin/dd", dd_three_blocks_argv);
 		_exit(9);
 	}
-	passed_on_await(pid);
+	passed_on_wait_and_print_status(pid);
 	for (int i = 2; i <= 4; i++)
 		say_peer_received(far(), 0, 2000);
 	take_all(s);
@@ -260,7 +260,7 @@ CASE(pass_vfork_unread, "what had come and was not read, and what comes meanwhil
 
 	far_peer_writes(1, 1000, 1, 5);
 	wait_until_sent_packets_arrived(50);
-	say_read(s, 1000, MSG_WAITALL);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
 	peer(far(), "later 1 write 1 1000 6 45");
 	pid = vfork();
 	if (pid == 0) {
@@ -324,16 +324,16 @@ CASE(pass_nothing, "programs that are started with other files cost a connection
 		execv("/bin/echo", hello);
 		_exit(9);
 	}
-	passed_on_await(pid);
+	passed_on_wait_and_print_status(pid);
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-	passed_on_await(spawn(&actions, "/bin/echo", hello));
+	passed_on_wait_and_print_status(spawn(&actions, "/bin/echo", hello));
 	SAY_RESULT(read(ends[0], line, 12));
 	SAY_RESULT(system("exit 3") >> 8);
 	expect_offloaded(s);
 	expect_offloaded(u);
 	far_peer_writes(1, 100, 1, 1);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	peer_send(far(), 0, here, port_of(u), 100, 2);
 	take(u, 2000, 0);
 }
@@ -352,7 +352,7 @@ static void dup_socket_onto_stdio(int s)
 		die_with_message("dup2");
 }
 
-static void back(void)
+static void restore_stdin_and_stdout(void)
 {
 	dup2(saved_stdout_fd, STDOUT_FILENO);
 	dup2(saved_stdin_fd, STDIN_FILENO);
@@ -366,20 +366,20 @@ CASE(standard_stream, "printf and fread on a connection that was put onto 0 and 
 
 	far_peer_writes(1, 50, 1, 1);
 	wait_until_sent_packets_arrived(30);
-	say_write(s, 10, 3, 0);
+	send_pattern_and_print_result(s, 10, 3, 0);
 	dup_socket_onto_stdio(s);
 	printf("hello");
 	flushed = fflush(stdout);
 	far_peer_writes(1, 50, 2, 1);
 	n = fread(line, 1, 100, stdin);
-	back();
+	restore_stdin_and_stdout();
 	say("fflush %d, fread %zu: %d %d", flushed, n, seed_of_payload(line, 50), seed_of_payload(line + 50, 50));
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	say_far_peer_reads(1, 10, 3, 1);
 	say_far_peer_reads(1, 5, 0, 1);
 	far_peer_writes(1, 100, 4, 1);
-	say_read(s, 100, MSG_WAITALL);
-	say_write(s, 100, 5, 0);
+	recv_and_print_result(s, 100, MSG_WAITALL);
+	send_pattern_and_print_result(s, 100, 5, 0);
 	say_far_peer_reads(1, 100, 5, 1);
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
@@ -395,10 +395,10 @@ CASE(standard_before_connect, "a socket is put onto 1 first, and connected then"
 	peer(far(), "accept 0 1 2000");
 	printf("hello");
 	flushed = fflush(stdout);
-	back();
+	restore_stdin_and_stdout();
 	say("connect %d, fflush %d", connected, flushed);
 	say_far_peer_reads(1, 5, 0, 1);
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 }
 
@@ -411,14 +411,14 @@ CASE(standard_epoll, "an epoll set goes on telling of a connection and a UDP soc
 	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, u, &other));
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	dup_socket_onto_stdio(s);
-	back();
+	restore_stdin_and_stdout();
 	dup_socket_onto_stdio(u);
-	back();
+	restore_stdin_and_stdout();
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	far_peer_writes(1, 100, 1, 1);
 	SAY_RESULT(epoll_wait(set, &event, 1, 3000));
 	say("of %d", event.data.fd);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	peer_send(far(), 0, here, port_of(u), 100, 2);
 	SAY_RESULT(epoll_wait(set, &event, 1, 3000));
 	say("of %d", event.data.fd);
@@ -433,7 +433,7 @@ CASE(standard_lowest, "close(1), and dup finds the lowest number for a connectio
 	int s = tcp_connected_to_far_peer(), flushed[2], got[2];
 
 	dup_socket_onto_stdio(s);
-	back();
+	restore_stdin_and_stdout();
 	s = tcp_connected_to_far_peer();
 	close(STDOUT_FILENO);
 	got[0] = dup(s);
@@ -443,7 +443,7 @@ CASE(standard_lowest, "close(1), and dup finds the lowest number for a connectio
 	got[1] = fcntl(s, F_DUPFD, 1);
 	printf("again");
 	flushed[1] = fflush(stdout);
-	back();
+	restore_stdin_and_stdout();
 	say("%d %d, fflush %d %d", got[0], got[1], flushed[0], flushed[1]);
 	say_far_peer_reads(1, 10, 0, 1);
 }
@@ -459,17 +459,17 @@ CASE(standard_udp, "printf and fgets on a UDP socket that was put onto 0 and 1")
 	flushed = fflush(stdout);
 	peer(far(), "line 0 %s %d", here, port);
 	got = fgets(line, sizeof(line), stdin) != NULL;
-	back();
+	restore_stdin_and_stdout();
 	say("fflush %d, %s", flushed, got ? "a line" : "no line");
 	say_peer_received(far(), 0, 2000);
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	peer_send(far(), 0, here, port, 100, 1);
 	take(s, 2000, 0);
 }
 
 CASE(standard_udp_unread, "what had come before a UDP socket was put onto 0, or got a stream, and was not read")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_bound_to(here, 0),
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_bound_to(here, 0),
 	    other = udp_socket_bound_to(here, 7411);
 	char line[64];
 	FILE *file;
@@ -484,8 +484,8 @@ CASE(standard_udp_unread, "what had come before a UDP socket was put onto 0, or 
 	wait_until_sent_packets_arrived(50);
 	take(s, 2000, MSG_PEEK);
 	dup_socket_onto_stdio(s);
-	back();
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	restore_stdin_and_stdout();
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	peer_send(far(), 0, here, port_of(s), 100, 6);
 	wait_until_sent_packets_arrived(50);
 	for (int i = 1; i <= 6; i++)
@@ -501,7 +501,7 @@ CASE(standard_system, "a program that system starts writes to the connection tha
 
 	dup_socket_onto_stdio(s);
 	rc = system("echo hello");
-	back();
+	restore_stdin_and_stdout();
 	say("system %d", rc);
 	say_far_peer_reads(1, 6, 0, 1);
 }
@@ -521,14 +521,14 @@ CASE(standard_in_child, "a forked child puts its parent's connection onto 0 and 
 	}
 	far_peer_writes(1, 50, 1, 1);
 	say_far_peer_reads(1, 8, 0, 1);
-	passed_on_await(pid);
+	passed_on_wait_and_print_status(pid);
 	far_peer_writes(1, 100, 2, 1);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
 }
 
-static void *passed_on_read_some(void *arg)
+static void *passed_on_reader_thread(void *arg)
 {
 	static char bytes[100];
 
@@ -543,11 +543,11 @@ CASE(standard_while_read, "a connection is put onto 0 while a thread waits in re
 	long what = s;
 	pthread_t thread;
 
-	if (pthread_create(&thread, NULL, passed_on_read_some, &what) != 0)
+	if (pthread_create(&thread, NULL, passed_on_reader_thread, &what) != 0)
 		die_with_message("pthread_create");
 	pause_ms(100);
 	dup_socket_onto_stdio(s);
-	back();
+	restore_stdin_and_stdout();
 	far_peer_writes(1, 100, 7, 1);
 	pthread_join(thread, NULL);
 	say("the thread has read %ld", what);
@@ -565,7 +565,7 @@ CASE(stream_before_connect, "fdopen for writing of a socket that is connected on
 	SAY_RESULT(fprintf(file, "hello"));
 	SAY_RESULT(fflush(file));
 	say_far_peer_reads(1, 5, 0, 1);
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 	SAY_RESULT(fclose(file));
 	say_far_peer_reads(1, 1, 0, 1);

@@ -16,7 +16,7 @@ static int poll_ready_socket(void)
 {
 	int s = udp_socket_bound_to(here, 0);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
@@ -97,7 +97,7 @@ CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it u
 	say_took_about("the timer", start, 50);
 	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
 	SAY_RESULT(read(timer, &value, sizeof(value)));
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	start = now_ms();
 	SAY_RESULT(poll(p, 5, 2000));
 	say_took_about("the socket", start, 50);
@@ -130,7 +130,7 @@ CASE(poll_as_many_as_allowed, "poll of as many as the process may have descripto
 	limit.rlim_cur = 100;
 	setrlimit(RLIMIT_NOFILE, &limit);
 	SAY_RESULT(poll(p, 100, 30));
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	SAY_RESULT(poll(p, 100, 2000));
 	say("events %x %x", p[5].revents, p[99].revents);
 	take(s, 0, 0);
@@ -144,7 +144,7 @@ CASE(poll_many, "poll of 300 sockets: the right ones are ready")
 	static struct pollfd p[300];
 	int ready = 0, wrong = 0;
 
-	peer_open(far(), 0, there, 0);
+	peer_ask_to_open_socket(far(), 0, there, 0);
 	for (int i = 0; i < 300; i++) {
 		p[i].fd = udp_socket_bound_to(here, 8000 + i);
 		p[i].events = POLLIN;
@@ -201,7 +201,7 @@ CASE(poll_timeouts, "poll, ppoll, select, pselect and epoll wait as long as they
 	SAY_RESULT(select(s + 1, &set, NULL, NULL, &tv));
 	say_took_about("select at once", start, 0);
 	tv = (struct timeval){.tv_sec = 2};
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	FD_SET(s, &set);
 	SAY_RESULT(select(s + 1, &set, NULL, NULL, &tv));
 	say("%s left, set %d", tv.tv_sec == 1 ? "most" : "not most", FD_ISSET(s, &set));

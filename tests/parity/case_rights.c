@@ -35,7 +35,7 @@ union rights {
 
 /* ---- messages ---- */
 
-static void put_rights(struct msghdr *msg, union rights *rights, const int *fds, int n)
+static void msghdr_put_scm_rights(struct msghdr *msg, union rights *rights, const int *fds, int n)
 {
 	memset(rights, 0, sizeof(*rights));
 	rights->head = (struct cmsghdr){
@@ -51,7 +51,7 @@ static ssize_t send_line_with_fds(int to, const char *line, const int *fds, int 
 	struct iovec piece = {.iov_base = (char *)line, .iov_len = strlen(line) + 1};
 	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
 
-	put_rights(&msg, &rights, fds, n);
+	msghdr_put_scm_rights(&msg, &rights, fds, n);
 	return sendmsg(to, &msg, 0);
 }
 
@@ -81,7 +81,7 @@ static int receive_line_and_fds(int from, char *line, int *fds, int at, int flag
 static int had[RIGHTS_MAX + 1], n_had;
 
 /* So many bytes in pieces of 1000, of the seeds from `seed` on; each is answered with as many, if wanted. */
-static void stream_pieces(int s, int pieces, int seed, int answers)
+static void recv_pieces_and_maybe_echo(int s, int pieces, int seed, int answers)
 {
 	char bytes[1000];
 	int good = 0;
@@ -140,15 +140,15 @@ static void taker_do_command(const char *line)
 	if (strcmp(verb, "have") == 0)
 		return;
 	if (strcmp(verb, "read") == 0)
-		say_read(s, (size_t)a, MSG_WAITALL);
+		recv_and_print_result(s, (size_t)a, MSG_WAITALL);
 	else if (strcmp(verb, "quick") == 0)
-		say_read(s, (size_t)a, MSG_DONTWAIT);
+		recv_and_print_result(s, (size_t)a, MSG_DONTWAIT);
 	else if (strcmp(verb, "write") == 0)
-		say_write(s, (size_t)a, b, 0);
+		send_pattern_and_print_result(s, (size_t)a, b, 0);
 	else if (strcmp(verb, "pieces") == 0)
-		stream_pieces(s, a, b, 0);
+		recv_pieces_and_maybe_echo(s, a, b, 0);
 	else if (strcmp(verb, "echo") == 0)
-		stream_pieces(s, a, b, 1);
+		recv_pieces_and_maybe_echo(s, a, b, 1);
 	else if (strcmp(verb, "take") == 0)
 		take(s, a, 0);
 	else if (strcmp(verb, "all") == 0)
@@ -166,17 +166,17 @@ static void taker_do_command(const char *line)
 	else if (strcmp(verb, "close") == 0)
 		SAY_RESULT(close(s));
 	else if (strcmp(verb, "names") == 0) {
-		say_name("its own name", s);
-		say_peer("its peer", s);
+		say_local_address("its own name", s);
+		say_peer_address("its peer", s);
 	} else if (strcmp(verb, "connected") == 0) {
-		say_state("after connect", s, POLLOUT, 3000);
+		wait_and_print_poll_events("after connect", s, POLLOUT, 3000);
 		say_so_error(s);
 	} else
 		say("the taker does not know how to %s", verb);
 }
 
 /* In the taker: does what it is told, to the end. */
-static bool run_if_taker(void)
+static bool serve_commands_if_taker_process(void)
 {
 	char line[LINE];
 	int n;
@@ -241,12 +241,12 @@ static void taker_give_fds(const struct taker *taker, const int *fds, int n)
 	wait_for_taker_answer(taker);
 }
 
-static void give_one(const struct taker *taker, int fd)
+static void taker_give_one_fd(const struct taker *taker, int fd)
 {
 	taker_give_fds(taker, &fd, 1);
 }
 
-static void taker_begin_command(const struct taker *taker, const char *line)
+static void taker_send_command(const struct taker *taker, const char *line)
 {
 	if (send(taker->fd, line, strlen(line) + 1, 0) < 0)
 		die_with_message("send to the taker");
@@ -254,7 +254,7 @@ static void taker_begin_command(const struct taker *taker, const char *line)
 
 static void taker_run_command(const struct taker *taker, const char *line)
 {
-	taker_begin_command(taker, line);
+	taker_send_command(taker, line);
 	wait_for_taker_answer(taker);
 }
 
@@ -279,7 +279,7 @@ static void taker_end(const struct taker *taker)
 
 static int rights_connected_udp(void)
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 
 	register_port_name(port, "peer");
 	register_port_name_of_fd(s, "us");
@@ -294,8 +294,8 @@ static void rights_case_accepted(const char *name, bool preloaded)
 	struct taker taker = taker_start(name, preloaded);
 	int s = tcp_accepted_from_far_peer(NULL);
 
-	give_one(&taker, s);
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	taker_give_one_fd(&taker, s);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	SAY_RESULT(close(s));
 	far_peer_writes(1, 100, 1, 1);
 	taker_run_command(&taker, "read 0 100");
@@ -308,13 +308,13 @@ static void rights_case_accepted(const char *name, bool preloaded)
 
 CASE(rights_accepted, "an accepted connection is given to another process, and closed by the giver")
 {
-	if (!run_if_taker())
+	if (!serve_commands_if_taker_process())
 		rights_case_accepted("rights_accepted", true);
 }
 
 CASE(rights_accepted_plain, "the same, to a process without the library")
 {
-	if (!run_if_taker())
+	if (!serve_commands_if_taker_process())
 		rights_case_accepted("rights_accepted_plain", false);
 }
 
@@ -323,24 +323,24 @@ CASE(rights_connected, "a connection that was made here is given away with what 
 	struct taker taker;
 	int s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_connected", true);
 	s = tcp_connected_to_far_peer();
-	say_write(s, 1000, 1, 0);
+	send_pattern_and_print_result(s, 1000, 1, 0);
 	far_peer_writes(1, 1000, 5, 3);
 	wait_until_sent_packets_arrived(30);
-	say_read(s, 1000, MSG_WAITALL);
-	give_one(&taker, s);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
+	taker_give_one_fd(&taker, s);
 	taker_run_command(&taker, "names 0");
 	taker_run_command(&taker, "read 0 1000");
-	say_read(s, 1000, MSG_WAITALL);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
 	taker_run_command(&taker, "write 0 1000 2");
-	say_write(s, 1000, 3, 0);
+	send_pattern_and_print_result(s, 1000, 3, 0);
 	say_far_peer_reads(1, 1000, 1, 3);
 	taker_run_command(&taker, "close 0");
 	far_peer_writes(1, 100, 9, 1);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
 	taker_end(&taker);
@@ -351,13 +351,13 @@ CASE(rights_before_data, "given away before anything has come, and again to a se
 	struct taker one, two;
 	int s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	one = taker_start("rights_before_data", true);
 	two = taker_start("rights_before_data", false);
 	s = tcp_accepted_from_far_peer(NULL);
-	give_one(&one, s);
-	give_one(&two, s);
+	taker_give_one_fd(&one, s);
+	taker_give_one_fd(&two, s);
 	for (int i = 1; i <= 3; i++) {
 		far_peer_writes(1, 100, i, 1);
 		if (i == 1)
@@ -365,7 +365,7 @@ CASE(rights_before_data, "given away before anything has come, and again to a se
 		else if (i == 2)
 			taker_run_command(&two, "read 0 100");
 		else
-			say_read(s, 100, MSG_WAITALL);
+			recv_and_print_result(s, 100, MSG_WAITALL);
 	}
 	SAY_RESULT(close(s));
 	taker_run_command(&one, "write 0 100 4");
@@ -384,15 +384,15 @@ CASE(rights_streaming, "given away and closed while bytes stream in; the taker a
 	char answers[LINE];
 	int s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_streaming", true);
 	s = tcp_accepted_from_far_peer(NULL);
 	peer(far(), "later 1 write 1 1000 0 300 100");
 	pause_ms(8);
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	close(s);
-	taker_begin_command(&taker, "echo 0 300 0");
+	taker_send_command(&taker, "echo 0 300 0");
 	snprintf(answers, sizeof(answers), "%s", peer(far(), "read 1 1000 0 300"));
 	wait_for_taker_answer(&taker);
 	say("the peer: %s", answers);
@@ -405,7 +405,7 @@ CASE(rights_unsent, "given away and closed while more waits to be sent than the 
 	int s, pieces = 0;
 	char bytes[1000];
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_unsent", true);
 	s = tcp_connected_to_far_peer();
@@ -417,7 +417,7 @@ CASE(rights_unsent, "given away and closed while more waits to be sent than the 
 	}
 	if (pieces < 100)
 		die_with_message("only %d pieces fit", pieces);
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	SAY_RESULT(close(s));
 	taker_run_command(&taker, "close 0");
 	say("the peer: %s", strncmp(peer(far(), "read 1 1000 0 %d", pieces), "failed", 6) == 0 ? "failed" : "has read");
@@ -436,15 +436,15 @@ CASE(rights_self, "given to the same process, by sendmmsg; the first number is c
 	char line[LINE];
 
 	SAY_RESULT(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
-	put_rights(&msgs[1].msg_hdr, &rights, given, 2);
+	msghdr_put_scm_rights(&msgs[1].msg_hdr, &rights, given, 2);
 	SAY_RESULT(sendmmsg(ends[0], msgs, 2, 0));
 	SAY_RESULT(close(s));
 	SAY_RESULT(receive_line_and_fds(ends[1], line, fds, 0, 0));
 	SAY_RESULT(n = receive_line_and_fds(ends[1], line, fds, 0, MSG_CMSG_CLOEXEC));
 	SAY_RESULT(fcntl(fds[1], F_GETFD));
 	far_peer_writes(1, 100, 1, 1);
-	say_read(fds[1], 100, MSG_WAITALL);
-	say_write(fds[1], 100, 2, 0);
+	recv_and_print_result(fds[1], 100, MSG_WAITALL);
+	send_pattern_and_print_result(fds[1], 100, 2, 0);
 	say_far_peer_reads(1, 100, 2, 1);
 	SAY_RESULT(close(fds[1]));
 	say_far_peer_reads(1, 1, 0, 1);
@@ -461,10 +461,10 @@ CASE(rights_peek, "a control message is looked at with MSG_PEEK, and brings the 
 	SAY_RESULT(receive_line_and_fds(ends[1], line, fds, 0, MSG_PEEK));
 	SAY_RESULT(receive_line_and_fds(ends[1], line, fds, 1, 0));
 	far_peer_writes(1, 100, 1, 2);
-	say_read(fds[0], 100, MSG_WAITALL);
+	recv_and_print_result(fds[0], 100, MSG_WAITALL);
 	SAY_RESULT(close(fds[0]));
-	say_read(fds[1], 100, MSG_WAITALL);
-	say_write(fds[1], 100, 2, 0);
+	recv_and_print_result(fds[1], 100, MSG_WAITALL);
+	send_pattern_and_print_result(fds[1], 100, 2, 0);
 	say_far_peer_reads(1, 100, 2, 1);
 	SAY_RESULT(close(fds[1]));
 	say_far_peer_reads(1, 1, 0, 1);
@@ -488,7 +488,7 @@ CASE(rights_several, "a file, a connection, a UDP socket, a pipe and a listener 
 	struct taker taker;
 	int fds[5], ends[2];
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_several", true);
 	SAY_RESULT(pipe(ends));
@@ -502,7 +502,7 @@ CASE(rights_several, "a file, a connection, a UDP socket, a pipe and a listener 
 	taker_give_fds(&taker, fds, 5);
 	far_peer_writes(1, 100, 1, 1);
 	taker_run_command(&taker, "read 1 100");
-	peer_open(far(), 2, there, 7412);
+	peer_ask_to_open_socket(far(), 2, there, 7412);
 	peer_send(far(), 2, here, port_of(fds[2]), 100, 2);
 	taker_run_command(&taker, "take 2 2000");
 	peer(far(), "dial 3 %s %d", here, port_of(fds[4]));
@@ -518,7 +518,7 @@ CASE(rights_epoll, "a connection in an epoll set of the giver, which keeps it")
 	struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7};
 	int s, set;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_epoll", true);
 	s = tcp_accepted_from_far_peer(NULL);
@@ -526,11 +526,11 @@ CASE(rights_epoll, "a connection in an epoll set of the giver, which keeps it")
 	set = epoll_create1(EPOLL_CLOEXEC);
 	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	far_peer_writes(1, 200, 1, 1);
 	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	taker_run_command(&taker, "quick 0 200");
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
@@ -546,7 +546,7 @@ CASE(rights_nonblocking, "a non-blocking connection, accepted so; nothing has co
 	struct taker taker;
 	int at, s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_nonblocking", true);
 	at = tcp_listener(here, 0, 5);
@@ -555,7 +555,7 @@ CASE(rights_nonblocking, "a non-blocking connection, accepted so; nothing has co
 	if (!is_readable(at, 2000) || (s = accept4(at, NULL, NULL, SOCK_NONBLOCK)) < 0)
 		die_with_message("accept");
 	expect_offloaded(s);
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	taker_run_command(&taker, "flags 0");
 	taker_run_command(&taker, "quick 0 100");
 	SAY_RESULT(close(s));
@@ -572,14 +572,14 @@ CASE(rights_half_closed, "a connection that the peer has closed, and one that th
 	struct taker taker;
 	int s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_half_closed", true);
 	s = tcp_accepted_from_far_peer(NULL);
 	far_peer_writes(1, 100, 1, 1);
 	far_peer_shuts_down(1, SHUT_WR);
 	wait_until_sent_packets_arrived(30);
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	close(s);
 	taker_run_command(&taker, "read 0 100");
 	taker_run_command(&taker, "read 0 100");
@@ -589,9 +589,9 @@ CASE(rights_half_closed, "a connection that the peer has closed, and one that th
 	say_far_peer_reads(1, 1, 0, 1);
 	peer(far(), "close 1");
 	s = tcp_connected_to_far_peer();
-	say_write(s, 100, 3, 0);
+	send_pattern_and_print_result(s, 100, 3, 0);
 	SAY_RESULT(shutdown(s, SHUT_WR));
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	close(s);
 	say_far_peer_reads(1, 100, 3, 1);
 	say_far_peer_reads(1, 1, 0, 1);
@@ -623,10 +623,10 @@ static void say_received_fd_after_giver_exit(int signal_number)
 	peer(far(), "accept 0 1 2000");
 	waitpid(child, &status, 0);
 	say("the giver: %d", status);
-	say_write(fd, 100, 1, 0);
+	send_pattern_and_print_result(fd, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 	far_peer_writes(1, 100, 2, 1);
-	say_read(fd, 100, MSG_WAITALL);
+	recv_and_print_result(fd, 100, MSG_WAITALL);
 	SAY_RESULT(close(fd));
 	say_far_peer_reads(1, 1, 0, 1);
 }
@@ -656,7 +656,7 @@ CASE(rights_forked_taker, "a forked child has the receiving end, and takes what 
 		close(s);
 		if (receive_line_and_fds(ends[1], line, fds, 0, 0) != 1)
 			_exit(1);
-		stream_pieces(fds[0], 5, 1, 1);
+		recv_pieces_and_maybe_echo(fds[0], 5, 1, 1);
 		_exit(0);
 	}
 	SAY_RESULT(send_line_with_fds(ends[0], "have", &s, 1));
@@ -679,18 +679,18 @@ CASE(rights_lengths_beyond_all,
 
 	SAY_RESULT(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
-		put_rights(&msg, &rights, &s, 1);
+		msghdr_put_scm_rights(&msg, &rights, &s, 1);
 		rights.head.cmsg_type = SCM_RIGHTS + 1;
 		rights.head.cmsg_len = lens[i];
 		msg.msg_controllen = lens[i];
 		SAY_RESULT(sendmsg(ends[0], &msg, 0));
-		put_rights(&msg, &rights, &s, 1);
+		msghdr_put_scm_rights(&msg, &rights, &s, 1);
 		msg.msg_controllen = lens[i];
 		SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	}
 	expect_offloaded(s);
 	far_peer_writes(1, 100, 1, 1);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	SAY_RESULT(close(s));
 }
 
@@ -700,13 +700,13 @@ CASE(rights_inherited, "a forked child gives away a connection that it has from 
 	int s, status = -1;
 	pid_t child;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_inherited", true);
 	s = tcp_accepted_from_far_peer(NULL);
 	child = fork();
 	if (child == 0) {
-		give_one(&taker, s);
+		taker_give_one_fd(&taker, s);
 		_exit(0);
 	}
 	waitpid(child, &status, 0);
@@ -725,14 +725,14 @@ CASE(rights_connecting, "a connection on its way is given away")
 	struct sockaddr_in address;
 	int s, port;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_connecting", true);
 	port = atoi(peer(far(), "listen 0 %s 0", there));
 	address = address_of(there, port);
 	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	SAY_RESULT(close(s));
 	taker_run_command(&taker, "connected 0");
 	peer(far(), "accept 0 1 3000");
@@ -747,7 +747,7 @@ CASE(rights_attempt, "a connection on its way is given away before the peer answ
 	struct sockaddr_in address;
 	int first, s, port;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_attempt", true);
 	port = atoi(peer(far(), "listen 0 %s 0 0", there));
@@ -757,7 +757,7 @@ CASE(rights_attempt, "a connection on its way is given away before the peer answ
 	/* The queue of the listener is full: it drops the SYN, which comes again after a second. */
 	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	SAY_RESULT(close(s));
 	peer(far(), "accept 0 1 3000");
 	taker_run_command(&taker, "connected 0");
@@ -774,22 +774,22 @@ CASE(rights_listener, "a listener that was accepted from is given away, and kept
 	struct taker taker;
 	int at, s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_listener", true);
 	s = tcp_accepted_from_far_peer(&at);
-	give_one(&taker, at);
+	taker_give_one_fd(&taker, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
 	taker_run_command(&taker, "accept 0");
 	taker_run_command(&taker, "write 1 100 1");
 	say_far_peer_reads(2, 100, 1, 1);
-	say_write(s, 100, 2, 0); /* as it was */
+	send_pattern_and_print_result(s, 100, 2, 0); /* as it was */
 	say_far_peer_reads(1, 100, 2, 1);
 	expect_offloaded(s);
 	peer(far(), "dial 3 %s %d", here, port_of(at));
 	close(s);
 	s = is_readable(at, 2000) ? accept(at, NULL, NULL) : -1;
-	say_write(s, 100, 3, 0);
+	send_pattern_and_print_result(s, 100, 3, 0);
 	say_far_peer_reads(3, 100, 3, 1);
 	peer(far(), "close 2");
 	peer(far(), "dial 2 %s %d", here, port_of(at));
@@ -806,11 +806,11 @@ CASE(rights_listener_served, "giver and taker serve a listener for a while; then
 	struct taker taker;
 	int at, port, s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_listener_served", true);
 	s = tcp_accepted_from_far_peer(&at);
-	give_one(&taker, at);
+	taker_give_one_fd(&taker, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
 	taker_run_command(&taker, "accept 0"); /* it serves it from here on, and so does the giver soon */
 	pause_ms(1500);
@@ -818,7 +818,7 @@ CASE(rights_listener_served, "giver and taker serve a listener for a while; then
 	for (int i = 1; i <= 4; i++) {
 		peer(far(), "dial 3 %s %d", here, port_of(at));
 		s = is_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
-		say_write(s, 100, i, 0);
+		send_pattern_and_print_result(s, 100, i, 0);
 		say_far_peer_reads(3, 100, i, 1);
 		expect_offloaded(s);
 		close(s);
@@ -849,7 +849,7 @@ CASE(rights_listener_options, "what a taker accepts has the options that the giv
 	struct taker taker;
 	int at;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_listener_options", true);
 	at = tcp_socket_bound_to(here, 0);
@@ -863,7 +863,7 @@ CASE(rights_listener_options, "what a taker accepts has the options that the giv
 		SAY_RESULT(setsockopt(at, set[i][0], set[i][1], &set[i][2], sizeof(int)));
 	}
 	SAY_RESULT(listen(at, 5));
-	give_one(&taker, at);
+	taker_give_one_fd(&taker, at);
 	taker_run_command(&taker, "options 0");
 	peer(far(), "dial 1 %s %d", here, port_of(at)); /* the kernel's, perhaps */
 	taker_run_command(&taker, "accept 0");
@@ -882,16 +882,16 @@ CASE(rights_listener_plain_later, "a process that serves a listener is joined by
 	struct taker one, two;
 	int at, s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	one = taker_start("rights_listener_plain_later", true);
 	two = taker_start("rights_listener_plain_later", false);
 	s = tcp_accepted_from_far_peer(&at);
-	give_one(&one, at);
+	taker_give_one_fd(&one, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
 	taker_run_command(&one, "accept 0");
 	pause_ms(1200);
-	give_one(&two, at);
+	taker_give_one_fd(&two, at);
 	pause_ms(50);
 	for (int i = 0; i < 3; i++) {
 		peer(far(), "dial 3 %s %d", here, port_of(at));
@@ -924,7 +924,7 @@ CASE(rights_listener_to_itself, "a listener that a process sends to itself is on
 	SAY_RESULT(is_readable(copy, 2000));
 	close(s);
 	s = accept(copy, NULL, NULL);
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(2, 100, 1, 1);
 	SAY_RESULT(close(at));
 	peer(far(), "dial 3 %s %d", here, port_of(copy));
@@ -938,12 +938,12 @@ CASE(rights_bound, "a bound socket is given away, and listens there")
 	struct taker taker;
 	int at, port;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_bound", true);
 	at = tcp_socket_bound_to(here, 0);
 	port = port_of(at);
-	give_one(&taker, at);
+	taker_give_one_fd(&taker, at);
 	taker_run_command(&taker, "listen 0");
 	peer(far(), "dial 2 %s %d", here, port);
 	taker_run_command(&taker, "accept 0");
@@ -960,7 +960,7 @@ CASE(rights_listener_waiting,
 	struct epoll_event event = {.events = EPOLLIN};
 	int at, set, s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_listener_waiting", false);
 	at = tcp_listener(here, 0, 5);
@@ -970,10 +970,10 @@ CASE(rights_listener_waiting,
 	expect_offloaded(at);
 	peer(far(), "dial 1 %s %d", here, port_of(at));
 	wait_until_sent_packets_arrived(30);
-	give_one(&taker, at);
+	taker_give_one_fd(&taker, at);
 	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	s = accept(at, NULL, NULL);
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	peer(far(), "dial 2 %s %d", here, port_of(at));
@@ -991,19 +991,19 @@ CASE(rights_udp, "a UDP socket with unread datagrams is given away; it is kept, 
 	struct taker taker;
 	int s, port;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_udp", true);
 	s = udp_socket_bound_to(here, 0);
 	port = port_of(s);
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	for (int i = 1; i <= 4; i++)
 		peer_send(far(), 0, here, port, 300 * i, i);
 	wait_until_sent_packets_arrived(30);
 	take(s, 2000, 0);
-	give_one(&taker, s);
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	taker_give_one_fd(&taker, s);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	taker_run_command(&taker, "take 0 2000");
 	take(s, 2000, 0);
 	taker_run_command(&taker, "take 0 2000");
@@ -1022,12 +1022,12 @@ CASE(rights_udp_group, "a UDP socket that is a member of a group is given away, 
 	struct ip_mreqn member = {0};
 	int s, port;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_udp_group", false);
 	s = udp_socket_bound_to("0.0.0.0", 0);
 	port = port_of(s);
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	member.imr_multiaddr = address_of("239.1.2.3", 0).sin_addr;
 	member.imr_address = address_of(here, 0).sin_addr;
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof(member)));
@@ -1035,7 +1035,7 @@ CASE(rights_udp_group, "a UDP socket that is a member of a group is given away, 
 	peer(far(), "mcif 0 %s", there);
 	peer_send(far(), 0, "239.1.2.3", port, 100, 1);
 	take(s, 2000, 0);
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	peer_send(far(), 0, "239.1.2.3", port, 100, 2);
 	taker_run_command(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port, 100, 3);
@@ -1051,11 +1051,11 @@ CASE(rights_udp_connected, "a connected UDP socket sends and receives in both pr
 	struct taker taker;
 	int s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_udp_connected", true);
 	s = rights_connected_udp();
-	give_one(&taker, s);
+	taker_give_one_fd(&taker, s);
 	taker_run_command(&taker, "write 0 100 1");
 	say_peer_received(far(), 0, 2000);
 	SAY_RESULT(send(s, "x", 1, 0));
@@ -1073,16 +1073,16 @@ CASE(rights_udp_inherited, "a forked child gives away a UDP socket that it has f
 	int s, port, status = -1;
 	pid_t child;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_udp_inherited", true);
 	s = udp_socket_bound_to(here, 0);
 	port = port_of(s);
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	child = fork();
 	if (child == 0) {
-		give_one(&taker, s);
+		taker_give_one_fd(&taker, s);
 		_exit(0);
 	}
 	waitpid(child, &status, 0);
@@ -1108,25 +1108,25 @@ CASE(rights_wrong, "bad pointers, a closed descriptor, too many and cut control 
 	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends));
 	SAY_RESULT(sendmsg(ends[0], bad_pointer(), 0));
 	SAY_RESULT(sendmmsg(ends[0], bad_pointer(), 1, 0));
-	put_rights(&msg, &rights, &s, 1);
+	msghdr_put_scm_rights(&msg, &rights, &s, 1);
 	msg.msg_control = bad_pointer();
 	SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	row.msg_hdr = msg;
 	SAY_RESULT(sendmmsg(ends[0], &row, 1, 0));
-	put_rights(&msg, &rights, &s, 1);
+	msghdr_put_scm_rights(&msg, &rights, &s, 1);
 	rights.head.cmsg_len += 8;
 	SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	for (int i = 0; i <= RIGHTS_MAX; i++)
 		fds[i] = ends[0];
-	put_rights(&msg, &rights, fds, RIGHTS_MAX + 1);
+	msghdr_put_scm_rights(&msg, &rights, fds, RIGHTS_MAX + 1);
 	SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	fds[0] = 999;
-	put_rights(&msg, &rights, fds, 1);
+	msghdr_put_scm_rights(&msg, &rights, fds, 1);
 	SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	SAY_RESULT(recvmsg(ends[1], bad_pointer(), 0));
 	expect_offloaded(s);
 	far_peer_writes(1, 100, 1, 1);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 }
 
 CASE(rights_full, "a connection goes on after a message that was refused because the socket is full")
@@ -1138,7 +1138,7 @@ CASE(rights_full, "a connection goes on after a message that was refused because
 	while (send(ends[0], "x", 1, 0) == 1)
 		;
 	SAY_RESULT(send_line_with_fds(ends[0], "have", &s, 1));
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 	while (recv(ends[1], line, sizeof(line), 0) > 0)
 		;
@@ -1146,7 +1146,7 @@ CASE(rights_full, "a connection goes on after a message that was refused because
 	SAY_RESULT(close(s));
 	SAY_RESULT(receive_line_and_fds(ends[1], line, &fd, 0, 0));
 	far_peer_writes(1, 100, 2, 1);
-	say_read(fd, 100, MSG_WAITALL);
+	recv_and_print_result(fd, 100, MSG_WAITALL);
 }
 
 CASE(rights_unseen_number, "what arrives gets the number of a socket that was closed unseen")
@@ -1156,7 +1156,7 @@ CASE(rights_unseen_number, "what arrives gets the number of a socket that was cl
 
 	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	SAY_RESULT(send_line_with_fds(ends[0], "have", &file, 1));
-	SAY_RESULT(raw_call(SYS_close, s, 0, 0, 0, 0));
+	SAY_RESULT(raw_syscall(SYS_close, s, 0, 0, 0, 0));
 	SAY_RESULT(receive_line_and_fds(ends[1], line, &fd, 0, 0));
 	say("%s", fd == s ? "the same number" : "another number");
 	SAY_RESULT(read(fd, &byte, 1));
@@ -1173,8 +1173,8 @@ CASE(rights_pidfd, "pidfd_getfd of the process's own connection is a copy of it,
 	SAY_OK_OR_ERROR(copy);
 	SAY_RESULT(close(s));
 	far_peer_writes(1, 100, 1, 1);
-	say_read(copy, 100, MSG_WAITALL);
-	say_write(copy, 100, 2, 0);
+	recv_and_print_result(copy, 100, MSG_WAITALL);
+	send_pattern_and_print_result(copy, 100, 2, 0);
 	say_far_peer_reads(1, 100, 2, 1);
 	expect_offloaded(copy);
 	SAY_RESULT(pidfd_getfd(self, 999, 0));
@@ -1188,27 +1188,27 @@ CASE(rights_pidfd_connection, "another process takes a connection with what was 
 	struct taker taker;
 	int s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_pidfd_connection", true);
 	s = tcp_connected_to_far_peer();
-	say_write(s, 1000, 1, 0);
+	send_pattern_and_print_result(s, 1000, 1, 0);
 	far_peer_writes(1, 1000, 5, 3);
 	wait_until_sent_packets_arrived(30);
-	say_read(s, 1000, MSG_WAITALL);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
 	expect_offloaded(s);
 	taker_get_fd_by_pidfd_getfd(&taker, s, false);
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	taker_run_command(&taker, "names 0");
 	taker_run_command(&taker, "read 0 1000");
-	say_read(s, 1000, MSG_WAITALL);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
 	taker_run_command(&taker, "write 0 1000 2");
-	say_write(s, 1000, 3, 0);
+	send_pattern_and_print_result(s, 1000, 3, 0);
 	say_far_peer_reads(1, 1000, 1, 3);
 	taker_get_fd_by_pidfd_getfd(&taker, s, true);
 	taker_run_command(&taker, "close 0");
 	far_peer_writes(1, 100, 9, 2);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	SAY_RESULT(close(s));
 	taker_run_command(&taker, "read 1 100");
 	taker_run_command(&taker, "close 1");
@@ -1221,12 +1221,12 @@ CASE(rights_pidfd_by_number, "another process takes an accepted connection by sy
 	struct taker taker;
 	int s;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_pidfd_by_number", true);
 	s = tcp_accepted_from_far_peer(NULL);
 	taker_get_fd_by_pidfd_getfd(&taker, s, true);
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	SAY_RESULT(close(s));
 	far_peer_writes(1, 100, 1, 1);
 	taker_run_command(&taker, "read 0 100");
@@ -1243,7 +1243,7 @@ CASE(rights_pidfd_unsent, "another process takes a connection while more waits t
 	int s, pieces = 0;
 	char bytes[1000];
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_pidfd_unsent", true);
 	s = tcp_connected_to_far_peer();
@@ -1256,7 +1256,7 @@ CASE(rights_pidfd_unsent, "another process takes a connection while more waits t
 	if (pieces < 100)
 		die_with_message("only %d pieces fit", pieces);
 	taker_get_fd_by_pidfd_getfd(&taker, s, false);
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	SAY_RESULT(close(s));
 	taker_run_command(&taker, "close 0");
 	say("the peer: %s", strncmp(peer(far(), "read 1 1000 0 %d", pieces), "failed", 6) == 0 ? "failed" : "has read");
@@ -1269,7 +1269,7 @@ CASE(rights_pidfd_listener, "another process takes a listener, and both serve it
 	struct taker taker;
 	int at, s, port;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_pidfd_listener", true);
 	s = tcp_accepted_from_far_peer(&at);
@@ -1278,7 +1278,7 @@ CASE(rights_pidfd_listener, "another process takes a listener, and both serve it
 	taker_run_command(&taker, "accept 0"); /* it serves it from here on, and so does the owner soon */
 	taker_run_command(&taker, "write 1 100 1");
 	say_far_peer_reads(2, 100, 1, 1);
-	say_write(s, 100, 2, 0); /* as it was */
+	send_pattern_and_print_result(s, 100, 2, 0); /* as it was */
 	say_far_peer_reads(1, 100, 2, 1);
 	expect_offloaded(s);
 	pause_ms(1500);
@@ -1286,7 +1286,7 @@ CASE(rights_pidfd_listener, "another process takes a listener, and both serve it
 	peer(far(), "dial 3 %s %d", here, port_of(at));
 	close(s);
 	s = is_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
-	say_write(s, 100, 3, 0);
+	send_pattern_and_print_result(s, 100, 3, 0);
 	say_far_peer_reads(3, 100, 3, 1);
 	expect_offloaded(s);
 	peer(far(), "close 2");
@@ -1304,19 +1304,19 @@ CASE(rights_pidfd_udp, "another process takes a UDP socket with unread datagrams
 	struct taker taker;
 	int s, port;
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_pidfd_udp", true);
 	s = udp_socket_bound_to(here, 0);
 	port = port_of(s);
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	for (int i = 1; i <= 4; i++)
 		peer_send(far(), 0, here, port, 300 * i, i);
 	wait_until_sent_packets_arrived(30);
 	take(s, 2000, 0);
 	taker_get_fd_by_pidfd_getfd(&taker, s, true);
-	expect_os(s, VMA_SOCK_PASSED_ON);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PASSED_ON);
 	taker_run_command(&taker, "take 0 2000");
 	take(s, 2000, 0);
 	taker_run_command(&taker, "take 0 2000");
@@ -1335,18 +1335,18 @@ CASE(rights_pidfd_others,
 	struct taker taker;
 	int s, ends[2];
 
-	if (run_if_taker())
+	if (serve_commands_if_taker_process())
 		return;
 	taker = taker_start("rights_pidfd_others", true);
 	s = tcp_connected_to_far_peer();
 	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	taker_get_fd_by_pidfd_getfd(&taker, ends[1], false);
 	taker_run_command(&taker, "write 0 100 1");
-	say_read(ends[0], 100, MSG_WAITALL);
+	recv_and_print_result(ends[0], 100, MSG_WAITALL);
 	taker_get_fd_by_pidfd_getfd(&taker, 999, false);
 	taker_get_fd_by_pidfd_getfd(&taker, -1, true);
 	expect_offloaded(s);
 	far_peer_writes(1, 100, 1, 1);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	taker_end(&taker);
 }

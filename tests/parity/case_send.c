@@ -16,7 +16,7 @@ static volatile int minus_one = -1; /* which the compiler would warn of */
 /* A connected, offloaded socket and the peer's socket 0, which it is connected to. */
 static int send_case_connected(void)
 {
-	int port = peer_open(far(), 0, there, 0), s;
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), s;
 
 	register_port_name(port, "peer");
 	s = udp_socket_connected_to(there, port);
@@ -43,7 +43,7 @@ CASE(send_every_way, "write, writev, send, sendto, sendmsg and sendmmsg send the
 		many[i].msg_hdr = msg;
 	warm_up_until_offloaded_send(s, NULL, 0);
 	warm_up_until_offloaded_send(s, there, port);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	SAY_RESULT(write(s, seeded(64, 1), 64));
 	say_peer_received(far(), 0, 2000);
 	seeded(64, 2);
@@ -62,7 +62,7 @@ CASE(send_every_way, "write, writev, send, sendto, sendmsg and sendmmsg send the
 	say("lengths %u %u %u", many[0].msg_len, many[1].msg_len, many[2].msg_len);
 	for (int i = 0; i < 3; i++)
 		say_peer_received(far(), 0, 2000);
-	kernel_bypass_check_end(0, 9);
+	check_kernel_udp_was_bypassed(0, 9);
 }
 
 CASE(send_unconnected, "an unconnected socket sends to many, and is bound by its first send")
@@ -70,28 +70,28 @@ CASE(send_unconnected, "an unconnected socket sends to many, and is bound by its
 	int s = udp_socket();
 	struct sockaddr_in to;
 
-	say_name("before", s);
+	say_local_address("before", s);
 	SAY_RESULT(send(s, seeded(10, 1), 10, 0));
 	SAY_RESULT(write(s, bytes, 10));
-	say_name("refused", s);
+	say_local_address("refused", s);
 	for (int i = 0; i < 6; i++) {
 		static const char *const ips[] = {"10.9.0.2", "10.9.0.3", "10.9.1.12"};
 
-		to = address_of(ips[i % 3], peer_open(far(), i, ips[i % 3], 0));
+		to = address_of(ips[i % 3], peer_ask_to_open_socket(far(), i, ips[i % 3], 0));
 		SAY_RESULT(sendto(s, seeded(100 + i, i), (size_t)(100 + i), 0, (struct sockaddr *)&to, sizeof(to)));
 		if (i == 0)
 			register_port_name_of_fd(s, "us");
 		say_peer_received(far(), i, 2000);
 	}
-	say_name("after", s);
+	say_local_address("after", s);
 	expect_offloaded(s);
 	warm_up_until_offloaded_send(s, there, atoi(peer(far(), "port 0")));
 	pause_ms(30);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int i = 0; i < 60; i++)
 		sendto(s, seeded(20, i), 20, 0, (struct sockaddr *)&to, sizeof(to));
 	say("the peer counted %s", peer(far(), "count 5 60 0 2000"));
-	kernel_bypass_check_end(0, 60);
+	check_kernel_udp_was_bypassed(0, 60);
 }
 
 CASE(send_every_length, "datagrams of 0 to 65507 bytes arrive whole; longer ones are EMSGSIZE")
@@ -325,10 +325,10 @@ CASE(send_order, "10,000 datagrams sent in a row arrive, all and in order; nothi
 
 	peer(far(), "opt 0 1 33 8000000"); /* SO_RCVBUFFORCE */
 	warm_up_until_offloaded_send(s, NULL, 0);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int i = 0; i < 10000; i++)
 		lost += send(s, seeded(64, i % 64), 64, 0) != 64;
 	say("%d sends failed", lost);
 	say("the peer counted %s", peer(far(), "count 0 10000 0 3000"));
-	kernel_bypass_check_end(0, 10000);
+	check_kernel_udp_was_bypassed(0, 10000);
 }

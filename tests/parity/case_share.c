@@ -25,7 +25,7 @@ static int share_connect_to(int s, const char *ip, int port)
 	return connect(s, (struct sockaddr *)&address, sizeof(address));
 }
 
-static void share_takes(const char *what, int s)
+static void share_say_all_received(const char *what, int s)
 {
 	say("%s:", what);
 	take_all(s);
@@ -36,20 +36,20 @@ CASE(share_connected_first, "on one port, a connected socket gets its peer's, th
 	int wide = udp_socket_bound_with_option(here, 7300, SO_REUSEADDR),
 	    narrow = udp_socket_bound_with_option(here, 7300, SO_REUSEADDR), port;
 
-	port = peer_open(far(), 0, there, 0);
+	port = peer_ask_to_open_socket(far(), 0, there, 0);
 	register_port_name(port, "first");
-	register_port_name(peer_open(far(), 1, there, 0), "second");
+	register_port_name(peer_ask_to_open_socket(far(), 1, there, 0), "second");
 	SAY_RESULT(share_connect_to(narrow, there, port));
 	expect_offloaded(wide);
 	expect_offloaded(narrow);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, here, 7300, 40, 1);
 	peer_send(far(), 1, here, 7300, 40, 2);
 	peer_send(far(), 0, here, 7300, 40, 3);
 	wait_until_sent_packets_arrived(30);
-	share_takes("wide", wide);
-	share_takes("narrow", narrow);
-	kernel_bypass_check_end(3, 0);
+	share_say_all_received("wide", wide);
+	share_say_all_received("narrow", narrow);
+	check_kernel_udp_was_bypassed(3, 0);
 	SAY_RESULT(close(narrow));
 	pause_ms(30);
 	peer_send(far(), 0, here, 7300, 40, 4);
@@ -61,14 +61,14 @@ CASE(share_reuseaddr, "of several sockets with SO_REUSEADDR on one port, the new
 	int one = udp_socket_bound_with_option(here, 7301, SO_REUSEADDR),
 	    two = udp_socket_bound_with_option(here, 7301, SO_REUSEADDR);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(one);
 	expect_offloaded(two);
 	for (int i = 0; i < 3; i++)
 		peer_send(far(), 0, here, 7301, 40, i);
 	wait_until_sent_packets_arrived(30);
-	share_takes("one", one);
-	share_takes("two", two);
+	share_say_all_received("one", one);
+	share_say_all_received("two", two);
 	SAY_RESULT(close(two));
 	pause_ms(30);
 	peer_send(far(), 0, here, 7301, 40, 4);
@@ -99,9 +99,9 @@ CASE(share_reuseport, "SO_REUSEPORT spreads senders: each keeps its socket, noth
 	for (int i = 0; i < 4; i++)
 		expect_offloaded(sockets[i]);
 	memset(owner, -1, sizeof(owner));
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int i = 0; i < 64; i++) {
-		peer_open(far(), i, there, 0);
+		peer_ask_to_open_socket(far(), i, there, 0);
 		for (int n = 0; n < 3; n++)
 			peer_send(far(), i, here, 7303, 40, i);
 	}
@@ -115,7 +115,7 @@ CASE(share_reuseport, "SO_REUSEPORT spreads senders: each keeps its socket, noth
 			moved += seed < 0 || (owner[seed] != -1 && owner[seed] != i);
 			owner[seed < 0 ? 0 : seed] = i;
 		}
-	kernel_bypass_check_end(192, 0);
+	check_kernel_udp_was_bypassed(192, 0);
 	say("%d in all, %d moved, %s", total, moved,
 	    got[0] > 0 && got[1] > 0 && got[2] > 0 && got[3] > 0 ? "every socket got some" : "a socket got none");
 }
@@ -125,15 +125,15 @@ CASE(share_addresses, "0.0.0.0 and a single address on one port: the more exact 
 	int any = udp_socket_bound_with_option("0.0.0.0", 7304, SO_REUSEADDR),
 	    exact = udp_socket_bound_with_option(here, 7304, SO_REUSEADDR);
 
-	register_port_name(peer_open(far(), 0, there, 0), "first");
-	register_port_name(peer_open(far(), 1, there_second, 0), "second");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "first");
+	register_port_name(peer_ask_to_open_socket(far(), 1, there_second, 0), "second");
 	expect_offloaded(any);
 	expect_offloaded(exact);
 	peer_send(far(), 0, here, 7304, 40, 1);
 	peer_send(far(), 1, here_second, 7304, 40, 2);
 	wait_until_sent_packets_arrived(30);
-	share_takes("any", any);
-	share_takes("exact", exact);
+	share_say_all_received("any", any);
+	share_say_all_received("exact", exact);
 	SAY_RESULT(close(exact));
 	pause_ms(30);
 	peer_send(far(), 0, here, 7304, 40, 3);
@@ -149,15 +149,15 @@ CASE(share_devices, "two sockets of one port, each bound to a device")
 	setsockopt(two, SOL_SOCKET, SO_BINDTODEVICE, if_second, (socklen_t)strlen(if_second));
 	SAY_RESULT(bind(one, (struct sockaddr *)&address, sizeof(address)));
 	SAY_RESULT(bind(two, (struct sockaddr *)&address, sizeof(address)));
-	register_port_name(peer_open(far(), 0, there, 0), "first");
-	register_port_name(peer_open(far(), 1, there_second, 0), "second");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "first");
+	register_port_name(peer_ask_to_open_socket(far(), 1, there_second, 0), "second");
 	expect_offloaded(one);
 	expect_offloaded(two);
 	peer_send(far(), 0, here, 7305, 40, 1);
 	peer_send(far(), 1, here_second, 7305, 40, 2);
 	wait_until_sent_packets_arrived(30);
-	share_takes("first", one);
-	share_takes("second", two);
+	share_say_all_received("first", one);
+	share_say_all_received("second", two);
 }
 
 /*
@@ -170,9 +170,9 @@ static void say_port_share_with_process(struct peer *other, int port)
 	char bytes[64], answer[16];
 
 	snprintf(answer, sizeof(answer), "%s", peer(other, "share 0 %s %d %d", here, port, SO_REUSEPORT));
-	expect_os(s, VMA_SOCK_PORT_SHARED);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PORT_SHARED);
 	for (int i = 0; i < 64; i++) {
-		peer_open(far(), i, there, 0);
+		peer_ask_to_open_socket(far(), i, there, 0);
 		peer_send(far(), i, here, port, 40, i);
 	}
 	wait_until_sent_packets_arrived(50);
@@ -182,7 +182,7 @@ static void say_port_share_with_process(struct peer *other, int port)
 		others++;
 	lost = 64 - mine - others;
 	say("%s, %s, %d lost", mine > 0 ? "some here" : "none here", others > 0 ? "some there" : "none there", lost);
-	expect_os(s, VMA_SOCK_PORT_SHARED);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_PORT_SHARED);
 	peer(other, "close 0");
 	for (int i = 0; i < 64; i++)
 		peer_send(far(), i, here, port, 40, i);
@@ -208,9 +208,9 @@ CASE(share_by_address_with_process, "two processes, one port on different addres
 {
 	int s = udp_socket_bound_to(here, 7308);
 
-	peer_open(twin(), 0, here_second, 7308);
-	register_port_name(peer_open(far(), 0, there, 0), "first");
-	register_port_name(peer_open(far(), 1, there_second, 0), "second");
+	peer_ask_to_open_socket(twin(), 0, here_second, 7308);
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "first");
+	register_port_name(peer_ask_to_open_socket(far(), 1, there_second, 0), "second");
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7308, 40, 1);
 	peer_send(far(), 1, here_second, 7308, 40, 2);

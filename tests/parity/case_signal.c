@@ -25,7 +25,7 @@ static void signal_count_handled(int sig)
 	handled++;
 }
 
-static void signal_install(void (*handler)(int), int flags)
+static void install_sigalrm_handler(void (*handler)(int), int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
@@ -35,7 +35,7 @@ static void signal_install(void (*handler)(int), int flags)
 }
 
 /* Once; and then, if again_ms is not 0, time and again. */
-static void alarms(unsigned ms, unsigned again_ms)
+static void set_alarm_itimer(unsigned ms, unsigned again_ms)
 {
 	struct itimerval when = {.it_value = {.tv_sec = ms / 1000, .tv_usec = (suseconds_t)(ms % 1000) * 1000},
 	                         .it_interval = {.tv_usec = (suseconds_t)again_ms * 1000}};
@@ -45,14 +45,14 @@ static void alarms(unsigned ms, unsigned again_ms)
 
 static void alarm_after_ms(unsigned ms)
 {
-	alarms(ms, 0);
+	set_alarm_itimer(ms, 0);
 }
 
-static int signal_ready_socket(void)
+static int open_udp_socket_and_far_peer(void)
 {
 	int s = udp_socket_bound_to(here, 0);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
@@ -110,7 +110,7 @@ static int handled_signals_except_late(uint64_t late_ms)
 static void say_interrupted_waits(int flags)
 {
 	static const unsigned delays[] = {1, 100};
-	int s = signal_ready_socket();
+	int s = open_udp_socket_and_far_peer();
 
 	for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++)
 		for (int d = 0; d < 2; d++) {
@@ -118,12 +118,12 @@ static void say_interrupted_waits(int flags)
 			uint64_t start = now_ms(), armed, took;
 			long rc;
 
-			signal_install(signal_count_handled, flags);
-			peer_send_after_ms(far(), 250, 0, here, port_of(s), 20, 1);
+			install_sigalrm_handler(signal_count_handled, flags);
+			peer_ask_to_send_after_ms(far(), 250, 0, here, port_of(s), 20, 1);
 			armed = now_ms() + delays[d];
-			alarms(delays[d], ends ? AGAIN_MS : 0);
+			set_alarm_itimer(delays[d], ends ? AGAIN_MS : 0);
 			rc = result(waits[i].name, waits[i].call(s));
-			alarms(0, 0);
+			set_alarm_itimer(0, 0);
 			took = now_ms();
 			say("handled %d", handled_signals_except_late(took > armed ? took - armed : 0));
 			say_took_about("after", start, ends ? delays[d] : 250);
@@ -145,11 +145,11 @@ CASE(signal_restart, "with SA_RESTART recv goes on; poll, select and epoll_wait 
 
 CASE(signal_recv_with_timeout, "recv with SO_RCVTIMEO is not restarted; EINTR in spite of SA_RESTART")
 {
-	int s = signal_ready_socket();
+	int s = open_udp_socket_and_far_peer();
 	struct timeval tv = {.tv_usec = 300000};
 
 	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
-	signal_install(signal_count_handled, SA_RESTART);
+	install_sigalrm_handler(signal_count_handled, SA_RESTART);
 	alarm_after_ms(100);
 	SAY_RESULT(recv_once(s));
 	say("handled %d", handled);
@@ -171,19 +171,19 @@ static void handler_forks_child(int sig)
 
 CASE(signal_handler_forks, "a handler that forks ends recv with EINTR, or recv goes on, as any other handler's")
 {
-	int s = signal_ready_socket();
+	int s = open_udp_socket_and_far_peer();
 	uint64_t begun = now_ms();
 
-	signal_install(handler_forks_child, 0);
+	install_sigalrm_handler(handler_forks_child, 0);
 	alarm_after_ms(100);
-	peer_send_after_ms(far(), 600, 0, here, port_of(s), 10, 1);
+	peer_ask_to_send_after_ms(far(), 600, 0, here, port_of(s), 10, 1);
 	SAY_RESULT(recv_once(s));
 	say_took_about("it ends", begun, 100);
 	SAY_RESULT(recv_once(s));
-	signal_install(handler_forks_child, SA_RESTART);
+	install_sigalrm_handler(handler_forks_child, SA_RESTART);
 	alarm_after_ms(100);
 	begun = now_ms();
-	peer_send_after_ms(far(), 600, 0, here, port_of(s), 10, 1);
+	peer_ask_to_send_after_ms(far(), 600, 0, here, port_of(s), 10, 1);
 	SAY_RESULT(recv_once(s));
 	say_took_about("it goes on", begun, 600);
 	say("%d handled", (int)handled);
@@ -191,19 +191,19 @@ CASE(signal_handler_forks, "a handler that forks ends recv with EINTR, or recv g
 
 CASE(signal_ignored, "ignored and blocked signals end no wait")
 {
-	int s = signal_ready_socket();
+	int s = open_udp_socket_and_far_peer();
 	sigset_t set;
 
 	signal(SIGALRM, SIG_IGN);
-	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
 	alarm_after_ms(50);
 	SAY_RESULT(signal_poll_once(s));
 	take(s, 0, 0);
-	signal_install(signal_count_handled, 0);
+	install_sigalrm_handler(signal_count_handled, 0);
 	sigemptyset(&set);
 	sigaddset(&set, SIGALRM);
 	sigprocmask(SIG_BLOCK, &set, NULL);
-	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 2);
+	peer_ask_to_send_after_ms(far(), 150, 0, here, port_of(s), 20, 2);
 	alarm_after_ms(50);
 	SAY_RESULT(signal_poll_once(s));
 	say("handled %d", handled);
@@ -213,14 +213,14 @@ CASE(signal_ignored, "ignored and blocked signals end no wait")
 
 CASE(signal_masks, "ppoll, pselect and epoll_pwait let in the signals of their mask only")
 {
-	int s = signal_ready_socket(), set = epoll_create1(0);
+	int s = open_udp_socket_and_far_peer(), set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN};
 	struct pollfd p = {.fd = s, .events = POLLIN};
 	struct timespec second = {.tv_sec = 1};
 	sigset_t blocked, none;
 	fd_set readable;
 
-	signal_install(signal_count_handled, 0);
+	install_sigalrm_handler(signal_count_handled, 0);
 	sigemptyset(&none);
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGALRM);
@@ -270,14 +270,14 @@ static void handler_sends_one_datagram(int sig)
 CASE(signal_handler_sends, "a handler sends on the socket that the interrupted code sends on: all datagrams arrive")
 {
 	struct itimerval often = {.it_interval = {.tv_usec = 500}, .it_value = {.tv_usec = 500}}, never = {0};
-	int port = peer_open(far(), 0, there, 0), sent = 0, failed = 0;
+	int port = peer_ask_to_open_socket(far(), 0, there, 0), sent = 0, failed = 0;
 	uint64_t end;
 	char byte = 5, answer[128];
 
 	the_socket = udp_socket_connected_to(there, port);
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
-	signal_install(handler_sends_one_datagram, SA_RESTART);
+	install_sigalrm_handler(handler_sends_one_datagram, SA_RESTART);
 	setitimer(ITIMER_REAL, &often, NULL);
 	end = now_ms() + 200;
 	while (now_ms() < end && sent < 8000) {
@@ -301,10 +301,10 @@ static void handler_jumps_out(int sig)
 
 CASE(signal_handler_jumps, "siglongjmp out of recv, poll and epoll_wait, spinning or asleep; the socket works on")
 {
-	int s = signal_ready_socket();
+	int s = open_udp_socket_and_far_peer();
 	volatile int jumps = 0;
 
-	signal_install(handler_jumps_out, 0);
+	install_sigalrm_handler(handler_jumps_out, 0);
 	for (volatile int i = 0; i < 16; i++) {
 		if (sigsetjmp(back, 1) == 0) {
 			alarm_after_ms(i % 2 == 0 ? 1 : 60);
@@ -316,17 +316,17 @@ CASE(signal_handler_jumps, "siglongjmp out of recv, poll and epoll_wait, spinnin
 	}
 	say("%d jumps", jumps);
 	signal(SIGALRM, SIG_DFL);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int i = 0; i < 20; i++) {
 		peer_send(far(), 0, here, port_of(s), 20, i);
 		take(s, 2000, 0);
 	}
-	kernel_bypass_check_end(20, 0);
+	check_kernel_udp_was_bypassed(20, 0);
 }
 
 CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing, 200 times")
 {
-	int port = peer_open(far(), 0, there, 0);
+	int port = peer_ask_to_open_socket(far(), 0, there, 0);
 	volatile int jumps = 0;
 	volatile uint64_t end = now_ms() + 10000;
 	char byte = 5;
@@ -334,7 +334,7 @@ CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing
 	the_socket = udp_socket_connected_to(there, port);
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
-	signal_install(handler_jumps_out, 0);
+	install_sigalrm_handler(handler_jumps_out, 0);
 	while (jumps < 200 && now_ms() < end) {
 		if (sigsetjmp(back, 1) == 0) {
 			alarm_after_ms(1);
@@ -347,7 +347,7 @@ CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing
 	signal(SIGALRM, SIG_DFL);
 	register_port_name_of_fd(the_socket, "us");
 	pause_ms(50);
-	peer_open(far(), 1, there, 0);
+	peer_ask_to_open_socket(far(), 1, there, 0);
 	close(the_socket);
 	the_socket = udp_socket_connected_to(there, atoi(peer(far(), "port 1")));
 	register_port_name_of_fd(the_socket, "us");
@@ -358,7 +358,7 @@ CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing
 CASE(signal_actions, "sigaction and signal give back what was set, handlers and flags")
 {
 	struct sigaction action = {.sa_handler = signal_count_handled, .sa_flags = SA_RESTART}, old;
-	int s = signal_ready_socket();
+	int s = open_udp_socket_and_far_peer();
 
 	sigaddset(&action.sa_mask, SIGUSR1);
 	SAY_RESULT(sigaction(SIGALRM, &action, NULL));
@@ -406,7 +406,7 @@ static void *epoll_for_ever(void *arg)
 CASE(cancel_waiters, "pthread_cancel of threads in recv, poll and epoll_wait; the socket works on")
 {
 	static void *(*const thread_bodies[])(void *) = {receive_for_ever, poll_for_ever, epoll_for_ever};
-	int s = signal_ready_socket();
+	int s = open_udp_socket_and_far_peer();
 
 	for (int i = 0; i < 6; i++) {
 		pthread_t thread;
@@ -418,8 +418,8 @@ CASE(cancel_waiters, "pthread_cancel of threads in recv, poll and epoll_wait; th
 		SAY_RESULT(pthread_join(thread, &how));
 		say("cancelled %d", how == PTHREAD_CANCELED);
 	}
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	take(s, 2000, 0);
-	kernel_bypass_check_end(1, 0);
+	check_kernel_udp_was_bypassed(1, 0);
 }

@@ -36,7 +36,7 @@ CASE(syscall_udp, "a UDP socket made, used and closed by syscall()")
 	socklen_t len = sizeof(own);
 	int s;
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	to = address_of(there, atoi(peer(far(), "port 0")));
 	SAY_OK_OR_ERROR(s = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0));
 	SAY_RESULT(syscall(SYS_bind, s, &own, sizeof(own)));
@@ -44,7 +44,7 @@ CASE(syscall_udp, "a UDP socket made, used and closed by syscall()")
 	say("a name of %u bytes, the same: %d", len, ntohs(own.sin_port) == port_of(s));
 	expect_offloaded(s);
 	warm_up_until_offloaded_send(s, there, ntohs(to.sin_port));
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	fill(bytes, sizeof(bytes), 1);
 	SAY_RESULT(syscall(SYS_sendto, s, bytes, 20, 0, &to, sizeof(to)));
 	say_peer_received(far(), 0, 2000);
@@ -62,7 +62,7 @@ CASE(syscall_udp, "a UDP socket made, used and closed by syscall()")
 	piece = (struct iovec){.iov_base = got, .iov_len = sizeof(got)};
 	SAY_RESULT(syscall(SYS_readv, s, &piece, 1));
 	SAY_RESULT(syscall(SYS_recvmsg, s, &msg, 0));
-	kernel_bypass_check_end(4, 2);
+	check_kernel_udp_was_bypassed(4, 2);
 	SAY_RESULT(syscall(SYS_recvfrom, s, got, sizeof(got), MSG_DONTWAIT, NULL, NULL));
 	SAY_RESULT(syscall(SYS_connect, s, &to, sizeof(to)));
 	SAY_RESULT(syscall(SYS_write, s, bytes, 20));
@@ -114,7 +114,7 @@ CASE(syscall_tcp, "a connection made, used and ended by syscall(), and one that 
 	SAY_RESULT(syscall(SYS_connect, s, &to, sizeof(to)));
 	peer(far(), "accept 0 1 2000");
 	expect_offloaded(s);
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	SAY_RESULT(syscall(SYS_write, s, "0123456789", 10));
 	say_far_peer_reads(1, 10, 0, 1);
 	far_peer_writes(1, 40, 1, 1);
@@ -130,7 +130,7 @@ CASE(syscall_tcp, "a connection made, used and ended by syscall(), and one that 
 	SAY_RESULT(syscall(SYS_read, s, got, sizeof(got)));
 	SAY_RESULT(syscall(SYS_shutdown, s, SHUT_WR));
 	say_far_peer_reads(1, 1, 0, 1);
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 	len = sizeof(from);
 	SAY_RESULT(syscall(SYS_getpeername, s, &from, &len));
 	say("the peer: %d", from.sin_port == to.sin_port);
@@ -170,7 +170,7 @@ CASE(syscall_waits,
 	} sized = {&mask, MASK_BYTES};
 	fd_set r;
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	left = (struct timespec){0};
 	SAY_RESULT(syscall(SYS_poll, &p, 1, SYS_poll == SYS_ppoll ? (long)&left : 0L, NULL, 0));
@@ -178,7 +178,7 @@ CASE(syscall_waits,
 	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, NULL, 0));
 	say("%ld.%09ld", (long)left.tv_sec, left.tv_nsec);
 	left = (struct timespec){.tv_sec = 3};
-	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
 	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, &mask, MASK_BYTES));
 	say_time_left("ppoll", left.tv_sec * 1000 + left.tv_nsec / 1000000);
 	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, &mask, 7));
@@ -192,12 +192,12 @@ CASE(syscall_waits,
 
 	FD_ZERO(&r);
 	FD_SET(s, &r);
-	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
 	SAY_RESULT(syscall(SYS_select, s + 1, &r, NULL, NULL, &short_left, NULL));
 	say_time_left("select", short_left.tv_sec * 1000 + short_left.tv_usec / 1000);
 	take(s, 2000, 0);
 	left = (struct timespec){.tv_sec = 3};
-	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
 	SAY_RESULT(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, &sized));
 	say_time_left("pselect6", left.tv_sec * 1000 + left.tv_nsec / 1000000);
 	say("set: %d", FD_ISSET(s, &r));
@@ -217,7 +217,7 @@ CASE(syscall_waits,
 	SAY_RESULT(syscall(SYS_epoll_pwait, set, &found, 1, 20, &mask, 4));
 	SAY_RESULT(syscall(SYS_epoll_pwait, set, &found, 1, 20, NULL, 0));
 	left = (struct timespec){.tv_sec = 3};
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	SAY_RESULT(syscall(SYS_epoll_pwait2, set, &found, 1, &left, &mask, MASK_BYTES));
 	say("%ld s, as before", (long)left.tv_sec);
 	SAY_RESULT(syscall(SYS_close, s));
@@ -228,7 +228,7 @@ CASE(syscall_copies, "dup, dup2, dup3 and F_DUPFD by syscall() share the socket;
 {
 	int s = udp_socket_bound_to(here, 0), copies[4], ends[2];
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	SAY_OK_OR_ERROR(copies[0] = (int)syscall(SYS_dup, s));
 	SAY_OK_OR_ERROR(copies[1] = (int)syscall(SYS_dup2, s, 200, 0));
@@ -262,13 +262,13 @@ struct kernel_action {
 
 static volatile sig_atomic_t handled;
 
-static void syscall_count_handled(int sig)
+static void signal_handler_count_calls(int sig)
 {
 	(void)sig;
 	handled++;
 }
 
-static void alarm_soon(void)
+static void start_50ms_itimer(void)
 {
 	const struct itimerval when = {.it_value = {.tv_usec = 50000}, .it_interval = {.tv_usec = 50000}};
 
@@ -276,7 +276,7 @@ static void alarm_soon(void)
 	setitimer(ITIMER_REAL, &when, NULL);
 }
 
-static void syscall_no_alarm(void)
+static void stop_itimer(void)
 {
 	const struct itimerval never = {.it_interval = {0}};
 
@@ -285,7 +285,7 @@ static void syscall_no_alarm(void)
 
 CASE(syscall_rt_sigaction, "a handler that rt_sigaction installs ends a wait, and is shown again as it was given")
 {
-	struct sigaction by_name = {.sa_handler = syscall_count_handled}, seen;
+	struct sigaction by_name = {.sa_handler = signal_handler_count_calls}, seen;
 	struct kernel_action action, had;
 	int s = udp_socket_bound_to(here, 0);
 	char byte;
@@ -295,20 +295,20 @@ CASE(syscall_rt_sigaction, "a handler that rt_sigaction installs ends a wait, an
 	sigaddset(&by_name.sa_mask, SIGUSR2);
 	SAY_RESULT(sigaction(SIGALRM, &by_name, NULL));
 	SAY_RESULT(syscall(SYS_rt_sigaction, SIGALRM, NULL, &action, MASK_BYTES)); /* with a restorer */
-	say("the same: %d, %lx, mask %lx", action.handler == (void *)syscall_count_handled,
+	say("the same: %d, %lx, mask %lx", action.handler == (void *)signal_handler_count_calls,
 	    action.flags & ~0x04000000UL, (unsigned long)action.mask);
 	by_name.sa_handler = SIG_DFL;
 	SAY_RESULT(sigaction(SIGALRM, &by_name, NULL));
 	SAY_RESULT(syscall(SYS_rt_sigaction, SIGALRM, &action, &had, MASK_BYTES));
 	say("it was the default: %d", had.handler == (void *)SIG_DFL);
-	alarm_soon();
+	start_50ms_itimer();
 	SAY_RESULT(recv(s, &byte, 1, 0));
-	alarm_soon();
+	start_50ms_itimer();
 	SAY_RESULT(syscall(SYS_recvfrom, s, &byte, 1, 0, NULL, NULL));
-	syscall_no_alarm();
+	stop_itimer();
 	say("handled: %d", handled > 0);
 	SAY_RESULT(sigaction(SIGALRM, NULL, &seen));
-	say("%d %d %d", seen.sa_handler == syscall_count_handled, sigismember(&seen.sa_mask, SIGUSR2),
+	say("%d %d %d", seen.sa_handler == signal_handler_count_calls, sigismember(&seen.sa_mask, SIGUSR2),
 	    sigismember(&seen.sa_mask, SIGUSR1));
 	SAY_RESULT(syscall(SYS_rt_sigaction, SIGALRM, &action, NULL, 4));
 	SAY_RESULT(syscall(SYS_rt_sigaction, SIGKILL, &action, NULL, MASK_BYTES));

@@ -15,7 +15,7 @@
 static char bytes[1 << 20];
 static volatile sig_atomic_t pipes;
 
-static void tcp_close_on_pipe(int sig)
+static void tcp_close_count_sigpipe(int sig)
 {
 	(void)sig;
 	pipes++;
@@ -33,13 +33,13 @@ CASE(tcp_close_delivers, "what was written just before close arrives, then the e
 
 	for (int i = 0; i < 10; i++)
 		fill(bytes + i * 20000, 20000, i);
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	peer(far(), "later 100 state 1");
 	SAY_RESULT(write(s, bytes, 200000));
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 20000, 0, 10);
 	say_far_peer_reads(1, 1, 0, 1);
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 }
 
 /* The peer reads meanwhile: the process waits for that, but not for ever. */
@@ -62,7 +62,7 @@ CASE(tcp_exit_delivers, "what was written just before exit arrives, then the end
 	say("status %d", status);
 }
 
-static void *tcp_close_write_on(void *arg)
+static void *tcp_close_keep_writing_thread(void *arg)
 {
 	int s = *(const int *)arg;
 
@@ -95,7 +95,7 @@ CASE(tcp_exit_among_threads, "exit while threads write and read is orderly, and 
 		int own = tcp_socket_connected_to(there, atoi(peer(far(), "listen 0 %s 0", there)));
 
 		for (int i = 0; i < 4; i++)
-			pthread_create(&thread, NULL, tcp_close_write_on, &own);
+			pthread_create(&thread, NULL, tcp_close_keep_writing_thread, &own);
 		pthread_create(&thread, NULL, read_until_end, &own);
 		pause_ms(5);
 		exit(7);
@@ -110,22 +110,22 @@ CASE(tcp_end_of_stream, "the peer closes: what it wrote is read, then the end; e
 {
 	int s = tcp_connected_to_far_peer();
 
-	say_state("connected", s, POLLOUT, 100);
+	wait_and_print_poll_events("connected", s, POLLOUT, 100);
 	far_peer_writes(1, 100, 1, 1);
 	far_peer_shuts_down(1, SHUT_WR);
-	say_state("closed by the peer", s, POLLRDHUP, 1000);
-	say_read(s, 100, MSG_WAITALL);
-	say_read(s, 100, 0);
-	say_read(s, 100, 0);
-	say_write(s, 50, 2, 0);
+	wait_and_print_poll_events("closed by the peer", s, POLLRDHUP, 1000);
+	recv_and_print_result(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, 0);
+	recv_and_print_result(s, 100, 0);
+	send_pattern_and_print_result(s, 50, 2, 0);
 	say_far_peer_reads(1, 50, 2, 1);
 	SAY_RESULT(shutdown(s, SHUT_WR));
 	wait_until_sent_packets_arrived(50);
-	say_state("both closed", s, POLLHUP, 1000);
-	say_write(s, 50, 2, MSG_NOSIGNAL);
+	wait_and_print_poll_events("both closed", s, POLLHUP, 1000);
+	send_pattern_and_print_result(s, 50, 2, MSG_NOSIGNAL);
 	SAY_RESULT(shutdown(s, SHUT_WR));
 	SAY_RESULT(shutdown(s, SHUT_RDWR));
-	say_peer("peer", s);
+	say_peer_address("peer", s);
 	say_so_error(s);
 	close(s);
 }
@@ -134,19 +134,19 @@ CASE(tcp_half_close, "shutdown(SHUT_WR): the peer sees the end and goes on writi
 {
 	int s = tcp_connected_to_far_peer();
 
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	SAY_RESULT(shutdown(s, SHUT_WR));
-	say_state("half closed", s, POLLIN, 50);
+	wait_and_print_poll_events("half closed", s, POLLIN, 50);
 	say_far_peer_reads(1, 10, 1, 1);
 	say_far_peer_reads(1, 1, 0, 1);
 	far_peer_writes(1, 1000, 2, 3);
 	for (int i = 0; i < 3; i++)
-		say_read(s, 1000, MSG_WAITALL);
-	signal(SIGPIPE, tcp_close_on_pipe);
-	say_write(s, 10, 1, 0);
+		recv_and_print_result(s, 1000, MSG_WAITALL);
+	signal(SIGPIPE, tcp_close_count_sigpipe);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say("SIGPIPE %d", (int)pipes);
 	far_peer_shuts_down(1, SHUT_WR);
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	close(s);
 }
 
@@ -157,13 +157,13 @@ CASE(tcp_shutdown_read, "shutdown(SHUT_RD): reads end, what comes later is dropp
 	far_peer_writes(1, 100, 1, 1);
 	wait_until_sent_packets_arrived(30);
 	SAY_RESULT(shutdown(s, SHUT_RD));
-	say_state("read side closed", s, POLLIN, 100);
-	say_read(s, 100, 0);
-	say_read(s, 100, MSG_DONTWAIT);
+	wait_and_print_poll_events("read side closed", s, POLLIN, 100);
+	recv_and_print_result(s, 100, 0);
+	recv_and_print_result(s, 100, MSG_DONTWAIT);
 	far_peer_writes(1, 100, 2, 1);
 	wait_until_sent_packets_arrived(50);
-	say_read(s, 100, MSG_DONTWAIT);
-	say_write(s, 10, 1, 0);
+	recv_and_print_result(s, 100, MSG_DONTWAIT);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say_far_peer_reads(1, 10, 1, 1);
 	close(s);
 	say_far_peer_reads(1, 1, 0, 1);
@@ -175,14 +175,14 @@ CASE(tcp_reset_by_peer,
 	int s = tcp_connected_to_far_peer();
 
 	far_peer_resets();
-	say_state("reset", s, POLLERR, 1000);
-	say_read(s, 10, 0);
-	say_read(s, 10, 0);
-	signal(SIGPIPE, tcp_close_on_pipe);
-	say_write(s, 10, 1, 0);
+	wait_and_print_poll_events("reset", s, POLLERR, 1000);
+	recv_and_print_result(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
+	signal(SIGPIPE, tcp_close_count_sigpipe);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say("SIGPIPE %d", (int)pipes);
 	say_so_error(s);
-	say_peer("peer", s);
+	say_peer_address("peer", s);
 	SAY_RESULT(shutdown(s, SHUT_RDWR));
 	close(s);
 }
@@ -194,10 +194,10 @@ CASE(tcp_reset_with_data, "a reset after data that was not read yet")
 	far_peer_writes(1, 100, 1, 1);
 	wait_until_sent_packets_arrived(30);
 	far_peer_resets();
-	say_state("reset", s, POLLERR, 1000);
-	say_read(s, 100, 0);
-	say_read(s, 100, 0);
-	say_read(s, 100, 0);
+	wait_and_print_poll_events("reset", s, POLLERR, 1000);
+	recv_and_print_result(s, 100, 0);
+	recv_and_print_result(s, 100, 0);
+	recv_and_print_result(s, 100, 0);
 	close(s);
 }
 
@@ -208,8 +208,8 @@ CASE(tcp_reset_tells_so_error, "SO_ERROR takes the error of a reset")
 	far_peer_resets();
 	say_so_error(s);
 	say_so_error(s);
-	say_read(s, 10, 0);
-	say_write(s, 10, 1, MSG_NOSIGNAL);
+	recv_and_print_result(s, 10, 0);
+	send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
 	close(s);
 }
 
@@ -218,10 +218,10 @@ CASE(tcp_reset_tells_writer, "a writer is told of a reset first by ECONNRESET, t
 	int s = tcp_connected_to_far_peer();
 
 	far_peer_resets();
-	say_write(s, 10, 1, MSG_NOSIGNAL);
-	say_write(s, 10, 1, MSG_NOSIGNAL);
-	signal(SIGPIPE, tcp_close_on_pipe);
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
+	send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
+	signal(SIGPIPE, tcp_close_count_sigpipe);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say("SIGPIPE %d", (int)pipes);
 	close(s);
 }
@@ -247,7 +247,7 @@ CASE(tcp_linger_zero, "SO_LINGER of zero resets at close")
 	int s = tcp_connected_to_far_peer();
 	struct linger linger = {.l_onoff = 1, .l_linger = 0};
 
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	wait_until_sent_packets_arrived(30);
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
 	SAY_RESULT(close(s));
@@ -262,7 +262,7 @@ CASE(tcp_linger_waits, "SO_LINGER waits in close until the peer has acknowledged
 	uint64_t since;
 
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
-	say_write(s, 1000, 1, 0);
+	send_pattern_and_print_result(s, 1000, 1, 0);
 	since = now_ms();
 	SAY_RESULT(close(s));
 	say_took_about("closed", since, 0);
@@ -270,7 +270,7 @@ CASE(tcp_linger_waits, "SO_LINGER waits in close until the peer has acknowledged
 	say_far_peer_reads(1, 1, 0, 1);
 }
 
-static void *read_one(void *arg)
+static void *recv_one_byte_and_say_thread(void *arg)
 {
 	char c;
 	ssize_t n = recv(*(int *)arg, &c, 1, 0);
@@ -287,7 +287,7 @@ CASE(tcp_shutdown_wakes_reader, "shutdown in another thread ends a read that wai
 	int s = tcp_connected_to_far_peer(), rc;
 	pthread_t thread;
 
-	pthread_create(&thread, NULL, read_one, &s);
+	pthread_create(&thread, NULL, recv_one_byte_and_say_thread, &s);
 	pause_ms(100);
 	rc = shutdown(s, SHUT_RD);
 	pthread_join(thread, NULL);
@@ -300,7 +300,7 @@ CASE(tcp_reset_wakes_reader, "a reset ends a read that waits")
 	int s = tcp_connected_to_far_peer();
 	pthread_t thread;
 
-	pthread_create(&thread, NULL, read_one, &s);
+	pthread_create(&thread, NULL, recv_one_byte_and_say_thread, &s);
 	pause_ms(100);
 	peer(far(), "reset 1");
 	pthread_join(thread, NULL);
@@ -362,7 +362,7 @@ CASE(tcp_connect_close_many, "a hundred connections, one after the other, each w
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), good = 0;
 
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	for (int i = 0; i < 100; i++) {
 		struct sockaddr_in address = address_of(there, port);
 		int s = tcp_socket();
@@ -378,7 +378,7 @@ CASE(tcp_connect_close_many, "a hundred connections, one after the other, each w
 		close(s);
 	}
 	say("%d good ones", good);
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 }
 
 CASE(tcp_linger_nonblocking, "SO_LINGER waits in close of a non-blocking socket, too")

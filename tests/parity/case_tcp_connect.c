@@ -30,20 +30,20 @@ CASE(tcp_connect_says_its_names,
 {
 	int port = far_peer_listens(), s;
 
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	s = tcp_socket_connected_to(there, port);
 	register_port_name_of_fd(s, "mine");
 	say("accepted: %s", *peer(far(), "accept 0 1 2000") != 'n' ? "yes" : "nobody");
-	say_name("name", s);
-	say_peer("peer", s);
-	say_state("fresh", s, POLLOUT, 1000);
-	say_write(s, 100, 1, 0);
+	say_local_address("name", s);
+	say_peer_address("peer", s);
+	wait_and_print_poll_events("fresh", s, POLLOUT, 1000);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 	far_peer_writes(1, 200, 2, 1);
-	say_read(s, 200, MSG_WAITALL);
+	recv_and_print_result(s, 200, MSG_WAITALL);
 	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	say_so_error(s);
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 	SAY_OK_OR_ERROR(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
 }
@@ -54,12 +54,12 @@ CASE(tcp_connect_refused, "a port that nobody listens on: ECONNREFUSED, and the 
 
 	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
 	say_so_error(s);
-	say_state("refused", s, POLLHUP, 100);
+	wait_and_print_poll_events("refused", s, POLLHUP, 100);
 	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
 	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	expect_offloaded(s);
 	peer(far(), "accept 0 1 2000");
-	say_write(s, 10, 3, 0);
+	send_pattern_and_print_result(s, 10, 3, 0);
 	say_far_peer_reads(1, 10, 3, 1);
 	close(s);
 }
@@ -70,15 +70,15 @@ CASE(tcp_connect_nonblocking, "connect without waiting: EINPROGRESS, writable wh
 
 	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 	SAY_RESULT(tcp_connect_try_connect(s, there, port));
-	say_state("connected", s, POLLOUT, 1000);
+	wait_and_print_poll_events("connected", s, POLLOUT, 1000);
 	say_so_error(s);
 	expect_offloaded(s);
 	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	peer(far(), "accept 0 1 2000");
-	say_write(s, 10, 3, 0);
+	send_pattern_and_print_result(s, 10, 3, 0);
 	say_far_peer_reads(1, 10, 3, 1);
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	close(s);
 }
 
@@ -88,16 +88,16 @@ CASE(tcp_connect_nonblocking_refused, "refused without waiting: told by poll and
 
 	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
-	say_state("refused", s, POLLERR | POLLHUP, 1000);
+	wait_and_print_poll_events("refused", s, POLLERR | POLLHUP, 1000);
 	say_so_error(s);
 	say_so_error(s);
 	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
-	say_state("refused", s, POLLERR | POLLHUP, 1000);
+	wait_and_print_poll_events("refused", s, POLLERR | POLLHUP, 1000);
 	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
 	/* By now. A call right after connect may come before the answer. */
-	say_state("refused", s, POLLERR | POLLHUP, 1000);
-	say_write(s, 1, 1, MSG_NOSIGNAL);
-	say_read(s, 1, 0);
+	wait_and_print_poll_events("refused", s, POLLERR | POLLHUP, 1000);
+	send_pattern_and_print_result(s, 1, 1, MSG_NOSIGNAL);
+	recv_and_print_result(s, 1, 0);
 	close(s);
 }
 
@@ -105,13 +105,13 @@ CASE(tcp_connect_before_reading, "calls on a socket that is not connected")
 {
 	int s = tcp_socket();
 
-	say_state("new", s, POLLHUP, 100);
-	say_read(s, 10, 0);
-	say_write(s, 10, 1, MSG_NOSIGNAL);
+	wait_and_print_poll_events("new", s, POLLHUP, 100);
+	recv_and_print_result(s, 10, 0);
+	send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
 	SAY_RESULT(shutdown(s, SHUT_WR));
 	SAY_RESULT(shutdown(s, 7));
-	say_peer("peer", s);
-	say_name("name", s);
+	say_peer_address("peer", s);
+	say_local_address("name", s);
 	SAY_RESULT(accept(s, NULL, NULL));
 	close(s);
 }
@@ -140,7 +140,7 @@ CASE(tcp_connect_from_bound, "a socket that was bound first connects from there;
 	expect_offloaded(s);
 	say("the peer saw %s",
 	    atoi(strchr(peer(far(), "accept 0 1 2000"), ' ') + 1) == port_of(s) ? "my port" : "another");
-	say_name("name", s);
+	say_local_address("name", s);
 	again = tcp_socket();
 	set_int(again, SOL_SOCKET, SO_REUSEADDR, 1);
 	{
@@ -176,7 +176,7 @@ CASE(tcp_connect_timeout, "SO_SNDTIMEO bounds connect; afterwards it goes on by 
 	SAY_RESULT(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	say_took_about("gave up", since, 300);
 	SAY_RESULT(tcp_connect_try_connect(s, "10.9.0.99", 80));
-	say_state("on its way", s, POLLHUP, 50);
+	wait_and_print_poll_events("on its way", s, POLLHUP, 50);
 	close(s);
 }
 
@@ -187,12 +187,12 @@ CASE(tcp_connect_again_after_unspec, "AF_UNSPEC ends a connection; the socket co
 
 	peer(far(), "accept 0 1 2000");
 	SAY_RESULT(connect(s, &unspec, sizeof(unspec)));
-	say_peer("peer", s);
+	say_peer_address("peer", s);
 	say("the peer: %s", peer(far(), "read 1 1 0 1"));
 	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	expect_offloaded(s);
 	peer(far(), "accept 0 1 2000");
-	say_write(s, 10, 3, 0);
+	send_pattern_and_print_result(s, 10, 3, 0);
 	say_far_peer_reads(1, 10, 3, 1);
 	close(s);
 }
@@ -205,8 +205,8 @@ CASE(tcp_connect_local, "an address of this host is the kernel's: it connects, a
 	expect_os_any(s);
 	other = accept(listener, NULL, NULL);
 	SAY_OK_OR_ERROR(other);
-	say_write(s, 10, 3, 0);
-	say_read(other, 10, MSG_WAITALL);
+	send_pattern_and_print_result(s, 10, 3, 0);
+	recv_and_print_result(other, 10, MSG_WAITALL);
 	close(s);
 	close(other);
 	close(listener);
@@ -223,17 +223,17 @@ CASE(tcp_connect_own_address, "from this host to its own address, where an offlo
 	SAY_RESULT(tcp_connect_try_connect(s, here, port_of(listener)));
 	other = accept(listener, NULL, NULL);
 	SAY_OK_OR_ERROR(other);
-	say_write(s, 1000, 3, 0);
-	say_read(other, 1000, MSG_WAITALL);
-	say_write(other, 10, 4, 0);
-	say_read(s, 10, MSG_WAITALL);
+	send_pattern_and_print_result(s, 1000, 3, 0);
+	recv_and_print_result(other, 1000, MSG_WAITALL);
+	send_pattern_and_print_result(other, 10, 4, 0);
+	recv_and_print_result(s, 10, MSG_WAITALL);
 	close(s);
-	say_read(other, 10, 0);
+	recv_and_print_result(other, 10, 0);
 	close(other);
 	close(listener);
 }
 
-static void *connect_far(void *arg)
+static void *thread_connect_to_absent_host(void *arg)
 {
 	int s = *(int *)arg;
 
@@ -248,7 +248,7 @@ CASE(tcp_connect_closed_meanwhile, "shutdown in another thread ends a connect th
 
 	run_shell_command_here(
 	        "ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
-	pthread_create(&thread, NULL, connect_far, &s);
+	pthread_create(&thread, NULL, thread_connect_to_absent_host, &s);
 	pause_ms(200);
 	rc = shutdown(s, SHUT_RDWR);
 	pthread_join(thread, NULL);
@@ -270,28 +270,28 @@ static void shut_while_connecting(int how, int first)
 	SAY_RESULT(shutdown(s, how));
 	SAY_RESULT(epoll_wait(set, &event, 1, 100));
 	say("events %#x", event.events);
-	say_state("shut", s, POLLHUP, 10);
-	say_peer("peer", s);
+	wait_and_print_poll_events("shut", s, POLLHUP, 10);
+	say_peer_address("peer", s);
 	if (first == 0)
 		say_so_error(s);
 	else if (first == 1)
-		say_read(s, 10, 0);
+		recv_and_print_result(s, 10, 0);
 	else
-		say_write(s, 10, 1, MSG_NOSIGNAL);
-	say_state("told", s, POLLHUP, 10);
+		send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
+	wait_and_print_poll_events("told", s, POLLHUP, 10);
 	say_so_error(s);
-	say_read(s, 10, 0);
-	say_write(s, 10, 1, MSG_NOSIGNAL);
+	recv_and_print_result(s, 10, 0);
+	send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
 	SAY_RESULT(ioctl(s, FIONREAD, &queued));
 	fcntl(s, F_SETFL, 0);
 	port = atoi(peer(far(), "listen 0 %s 0", there));
 	register_port_name(port, "listener");
 	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	peer(far(), "accept 0 1 1000");
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say_far_peer_reads(1, 10, 1, 1);
 	far_peer_writes(1, 10, 1, 1);
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	close(set);
 	close(s);
 }

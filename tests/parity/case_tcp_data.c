@@ -21,7 +21,7 @@
 static char bytes[1 << 20];
 static volatile int minus_one = -1, too_many = 2000; /* which the compiler would warn of */
 
-static void wait_for_bytes(int s, int count)
+static void wait_for_and_say_fionread_bytes(int s, int count)
 {
 	int waiting = 0;
 	uint64_t end = now_ms() + 2000;
@@ -43,9 +43,9 @@ CASE(tcp_read_every_way,
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2, .msg_name = &from, .msg_namelen = sizeof(from)};
 	struct mmsghdr many[2] = {{.msg_hdr = msg}, {.msg_hdr = msg}};
 
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	far_peer_writes(1, 100, 1, 7);
-	wait_for_bytes(s, 700);
+	wait_for_and_say_fionread_bytes(s, 700);
 	say("seed %d", (SAY_RESULT(read(s, bytes, 100)), seed_of_payload(bytes, 100)));
 	say("seed %d", (SAY_RESULT(readv(s, iov, 2)), seed_of_payload(bytes, 100)));
 	say("seed %d", (SAY_RESULT(recv(s, bytes, 100, 0)), seed_of_payload(bytes, 100)));
@@ -56,7 +56,7 @@ CASE(tcp_read_every_way,
 	say("name of %u bytes, flags %d", msg.msg_namelen, msg.msg_flags);
 	SAY_RESULT(recvmmsg(s, many, 2, 0, NULL));
 	say("%u and %u bytes", many[0].msg_len, many[1].msg_len);
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 	close(s);
 }
 
@@ -69,7 +69,7 @@ CASE(tcp_write_every_way,
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
 	struct mmsghdr many[2] = {{.msg_hdr = msg}, {.msg_hdr = msg}};
 
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	fill(bytes, 100, 1);
 	SAY_RESULT(write(s, bytes, 100));
 	SAY_RESULT(writev(s, iov, 2));
@@ -81,7 +81,7 @@ CASE(tcp_write_every_way,
 		say_far_peer_reads(1, 100, 1, 1);
 	SAY_RESULT(write(s, bytes, 0));
 	SAY_RESULT(send(s, bytes, 0, 0));
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 	close(s);
 }
 
@@ -89,20 +89,20 @@ CASE(tcp_read_flags, "MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC and what el
 {
 	int s = tcp_connected_to_far_peer();
 
-	say_read(s, 10, MSG_DONTWAIT);
+	recv_and_print_result(s, 10, MSG_DONTWAIT);
 	far_peer_writes(1, 100, 1, 3);
-	wait_for_bytes(s, 300);
-	say_read(s, 100, MSG_PEEK);
-	say_read(s, 50, MSG_PEEK);
+	wait_for_and_say_fionread_bytes(s, 300);
+	recv_and_print_result(s, 100, MSG_PEEK);
+	recv_and_print_result(s, 50, MSG_PEEK);
 	SAY_RESULT(recv(s, bytes, 300, MSG_PEEK));
 	SAY_RESULT(recv(s, bytes, 400, MSG_PEEK | MSG_DONTWAIT));
 	SAY_RESULT(recv(s, NULL, 50, MSG_TRUNC));
 	SAY_RESULT(recv(s, NULL, 50, MSG_TRUNC));
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	SAY_RESULT(recv(s, bytes, 0, 0));
 	SAY_RESULT(recv(s, bytes, 50, 0x4000000));
 	SAY_RESULT(recv(s, bytes, 1000, MSG_DONTWAIT | MSG_WAITALL));
-	say_read(s, 10, MSG_DONTWAIT);
+	recv_and_print_result(s, 10, MSG_DONTWAIT);
 	SAY_RESULT(recv(s, bytes, 10, MSG_ERRQUEUE));
 	SAY_RESULT(recv(s, bytes, 10, MSG_OOB));
 	close(s);
@@ -132,7 +132,7 @@ CASE(tcp_read_times_out, "SO_RCVTIMEO bounds a read; with part of it there, MSG_
 
 	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	since = now_ms();
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	say_took_about("nothing", since, 200);
 	far_peer_writes(1, 10, 1, 1);
 	since = now_ms();
@@ -146,7 +146,7 @@ CASE(tcp_bulk, "a megabyte each way, in pieces that do not fit")
 	int s = tcp_connected_to_far_peer();
 	size_t got = 0;
 
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	peer(far(), "later 0 write 1 50000 0 20");
 	while (got < 1000000) {
 		ssize_t n = recv(s, bytes + got, 1000000 - got, 0);
@@ -163,7 +163,7 @@ CASE(tcp_bulk, "a megabyte each way, in pieces that do not fit")
 	for (int i = 0; i < 20; i++)
 		fill(bytes + i * 50000, 50000, i);
 	SAY_RESULT(write(s, bytes, 1000000));
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 	SAY_RESULT(shutdown(s, SHUT_WR));
 	pause_ms(300);
 	say_far_peer_state(1);
@@ -191,10 +191,10 @@ CASE(tcp_write_fills_up, "without waiting, a writer whose peer does not read get
 		}
 	}
 	say("full: %s", full == 3 ? "yes" : "no");
-	say_state("full", s, POLLOUT, 50);
+	wait_and_print_poll_events("full", s, POLLOUT, 50);
 	say("the peer reads it all: %s",
 	    strncmp(peer(far(), "read 1 1000 70 %zu 500", written / 1000 + 1), "0 bytes", 7) != 0 ? "yes" : "no");
-	say_state("empty", s, POLLOUT, 1000);
+	wait_and_print_poll_events("empty", s, POLLOUT, 1000);
 	close(s);
 }
 
@@ -227,15 +227,15 @@ CASE(tcp_bad_pointers, "bad pointers: EFAULT, and no byte is lost")
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2}, bad = {.msg_iov = bad_pointer(), .msg_iovlen = 1};
 
 	far_peer_writes(1, 100, 1, 1);
-	wait_for_bytes(s, 100);
+	wait_for_and_say_fionread_bytes(s, 100);
 	SAY_RESULT(recv(s, bad_pointer(), 100, 0));
-	wait_for_bytes(s, 100);
+	wait_for_and_say_fionread_bytes(s, 100);
 	SAY_RESULT(recvmsg(s, bad_pointer(), 0));
 	SAY_RESULT(recvmsg(s, &bad, 0));
 	SAY_RESULT(readv(s, &none, 1));
 	SAY_RESULT(readv(s, iov, minus_one));
 	SAY_RESULT(readv(s, iov, too_many));
-	say_read(s, 100, 0);
+	recv_and_print_result(s, 100, 0);
 	fill(bytes, 100, 2);
 	SAY_RESULT(send(s, bad_pointer(), 100, 0));
 	SAY_RESULT(sendmsg(s, bad_pointer(), 0));
@@ -252,18 +252,18 @@ CASE(tcp_more, "MSG_MORE and TCP_CORK hold a short segment back; what follows ta
 	int s = tcp_connected_to_far_peer();
 	uint64_t since;
 
-	say_write(s, 10, 1, MSG_MORE);
+	send_pattern_and_print_result(s, 10, 1, MSG_MORE);
 	say("the peer: %s", peer(far(), "read 1 10 1 1 50"));
-	say_write(s, 10, 2, 0);
+	send_pattern_and_print_result(s, 10, 2, 0);
 	say_far_peer_reads(1, 10, 1, 2);
 	SAY_RESULT(set_int(s, IPPROTO_TCP, 3 /* TCP_CORK */, 1));
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say("the peer: %s", peer(far(), "read 1 10 1 1 50"));
 	SAY_RESULT(set_int(s, IPPROTO_TCP, 3, 0));
 	say_far_peer_reads(1, 10, 1, 1);
 	SAY_RESULT(set_int(s, IPPROTO_TCP, 3, 1));
 	since = now_ms();
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say_far_peer_reads(1, 10, 1, 1);
 	say_took_about("the cork gives way", since, 200);
 	close(s);
@@ -275,7 +275,7 @@ CASE(tcp_nodelay_corked, "TCP_NODELAY sends what TCP_CORK holds back, each time 
 
 	SAY_RESULT(set_int(s, IPPROTO_TCP, 3 /* TCP_CORK */, 1));
 	for (int i = 0; i < 3; i++) {
-		say_write(s, 10, i, 0);
+		send_pattern_and_print_result(s, 10, i, 0);
 		say("the peer: %s", peer(far(), "read 1 10 %d 1 50", i));
 		SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_NODELAY, 1));
 		say("the peer: %s", peer(far(), "read 1 10 %d 1 100", i));
@@ -284,7 +284,7 @@ CASE(tcp_nodelay_corked, "TCP_NODELAY sends what TCP_CORK holds back, each time 
 }
 
 /* Writes until nothing more is taken for a while; what waits unsent then. */
-static int write_all_there_is_room_for(int s)
+static int send_until_full_and_get_unsent(int s)
 {
 	int unsent = 0;
 
@@ -303,11 +303,11 @@ CASE(tcp_notsent_lowat, "TCP_NOTSENT_LOWAT bounds what waits, also within one wr
 
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000));
-	unsent = write_all_there_is_room_for(s);
+	unsent = send_until_full_and_get_unsent(s);
 	say("unsent: %s", unsent >= 20000 && unsent < 20000 + 65536 ? "up to the mark" : "odd");
-	say_state("then", s, POLLOUT, 100);
+	wait_and_print_poll_events("then", s, POLLOUT, 100);
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0)); /* as the host says: no bound */
-	unsent = write_all_there_is_room_for(s);
+	unsent = send_until_full_and_get_unsent(s);
 	say("unsent: %s", unsent > 20000 + 65536 ? "more" : "odd");
 	close(s);
 }
@@ -333,7 +333,7 @@ CASE(tcp_sendfile, "sendfile and splice send a file's bytes, from its offset or 
 	say_far_peer_reads(1, 1000, 5, 5);
 	SAY_RESULT(pipe(ends));
 	far_peer_writes(1, 1000, 7, 1);
-	wait_for_bytes(s, 1000);
+	wait_for_and_say_fionread_bytes(s, 1000);
 	SAY_RESULT(splice(s, NULL, ends[1], NULL, 1000, 0));
 	SAY_RESULT(read(ends[0], bytes, 1000));
 	say("seed %d", seed_of_payload(bytes, 1000));
@@ -353,13 +353,13 @@ CASE(tcp_queue_sizes, "FIONREAD, SIOCOUTQ and SIOCOUTQNSD")
 	say("%d", value);
 	SAY_RESULT(ioctl(s, 0x894B /* SIOCOUTQNSD */, &value));
 	say("%d", value);
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	wait_until_sent_packets_arrived(100);
 	SAY_RESULT(ioctl(s, TIOCOUTQ, &value));
 	say("%d", value);
 	SAY_RESULT(ioctl(s, FIONREAD, bad_pointer()));
 	far_peer_writes(1, 10, 1, 1);
-	wait_for_bytes(s, 10);
+	wait_for_and_say_fionread_bytes(s, 10);
 	close(s);
 	s = tcp_listener(here, 0, 5);
 	SAY_RESULT(ioctl(s, FIONREAD, &value));
@@ -373,9 +373,9 @@ CASE(tcp_urgent, "one urgent byte: MSG_OOB, SIOCATMARK, POLLPRI")
 	char c = 0;
 
 	far_peer_writes(1, 10, 1, 1);
-	wait_for_bytes(s, 10);
+	wait_for_and_say_fionread_bytes(s, 10);
 	peer(far(), "urgent 1 X");
-	say_state("urgent", s, POLLPRI, 1000);
+	wait_and_print_poll_events("urgent", s, POLLPRI, 1000);
 	wait_until_sent_packets_arrived(30);
 	SAY_RESULT(recv(s, &c, 1, MSG_OOB | MSG_PEEK));
 	SAY_RESULT(recv(s, &c, 1, MSG_OOB));
@@ -404,11 +404,11 @@ CASE(tcp_urgent_mark, "sockatmark says whether the reader is at the mark")
 	peer(far(), "urgent 1 U");
 	wait_until_sent_packets_arrived(50);
 	SAY_RESULT(sockatmark(s));
-	say_read(s, 100, 0);
+	recv_and_print_result(s, 100, 0);
 	SAY_RESULT(sockatmark(s));
 	far_peer_writes(1, 10, 1, 1);
 	wait_until_sent_packets_arrived(50);
-	say_read(s, 100, 0);
+	recv_and_print_result(s, 100, 0);
 	SAY_RESULT(sockatmark(s));
 	SAY_RESULT(sockatmark(-1));
 	SAY_RESULT(sockatmark(0));
@@ -440,7 +440,7 @@ static void say_at_urgent_mark(int s)
 	say("at the mark: %d", mark);
 }
 
-static void say_urgent_byte(int s)
+static void recv_and_say_urgent_byte(int s)
 {
 	char c = '-';
 
@@ -449,7 +449,7 @@ static void say_urgent_byte(int s)
 }
 
 /* abX cdY ef: X is urgent first, then Y, and nobody has read anything. */
-static void say_two_urgent_marks(void)
+static void far_peer_sends_two_urgent_bytes(void)
 {
 	far_peer_writes(1, 2, 1, 1);
 	peer(far(), "urgent 1 X");
@@ -461,7 +461,7 @@ static void say_two_urgent_marks(void)
 	wait_until_sent_packets_arrived(50);
 }
 
-static void read_to_the_end(int s)
+static void recv_5_times_and_say_urgent_mark(int s)
 {
 	for (int i = 0; i < 5; i++) {
 		SAY_RESULT(recv(s, bytes, 100, MSG_DONTWAIT));
@@ -473,11 +473,11 @@ CASE(tcp_urgent_again, "a second urgent byte before the first was read: the firs
 {
 	int s = tcp_connected_to_far_peer();
 
-	say_two_urgent_marks();
+	far_peer_sends_two_urgent_bytes();
 	say_at_urgent_mark(s);
-	read_to_the_end(s);
-	say_urgent_byte(s);
-	say_urgent_byte(s);
+	recv_5_times_and_say_urgent_mark(s);
+	recv_and_say_urgent_byte(s);
+	recv_and_say_urgent_byte(s);
 	close(s);
 }
 
@@ -485,18 +485,18 @@ CASE(tcp_urgent_again_taken, "a second urgent byte, taken before what is before 
 {
 	int s = tcp_connected_to_far_peer();
 
-	say_two_urgent_marks();
-	say_urgent_byte(s);
-	read_to_the_end(s);
+	far_peer_sends_two_urgent_bytes();
+	recv_and_say_urgent_byte(s);
+	recv_5_times_and_say_urgent_mark(s);
 	far_peer_writes(1, 2, 4, 1);
 	peer(far(), "urgent 1 V");
 	wait_until_sent_packets_arrived(50);
-	say_urgent_byte(s);
+	recv_and_say_urgent_byte(s);
 	far_peer_writes(1, 2, 5, 1);
 	peer(far(), "urgent 1 W");
 	wait_until_sent_packets_arrived(50);
-	say_urgent_byte(s);
-	read_to_the_end(s);
+	recv_and_say_urgent_byte(s);
+	recv_5_times_and_say_urgent_mark(s);
 	close(s);
 }
 
@@ -512,8 +512,8 @@ CASE(tcp_urgent_again_at_mark, "a second urgent byte, right behind the first; on
 	say_at_urgent_mark(s);
 	peer(far(), "urgent 1 Z");
 	wait_until_sent_packets_arrived(50);
-	read_to_the_end(s);
-	say_urgent_byte(s);
+	recv_5_times_and_say_urgent_mark(s);
+	recv_and_say_urgent_byte(s);
 	far_peer_writes(1, 2, 2, 1);
 	peer(far(), "urgent 1 P");
 	wait_until_sent_packets_arrived(50);
@@ -522,8 +522,8 @@ CASE(tcp_urgent_again_at_mark, "a second urgent byte, right behind the first; on
 	far_peer_writes(1, 1, 3, 1);
 	peer(far(), "urgent 1 Q");
 	wait_until_sent_packets_arrived(50);
-	read_to_the_end(s);
-	say_urgent_byte(s);
+	recv_5_times_and_say_urgent_mark(s);
+	recv_and_say_urgent_byte(s);
 	close(s);
 }
 
@@ -541,11 +541,11 @@ CASE(tcp_urgent_row, "urgent bytes in a row while the reader is at the first: it
 		wait_until_sent_packets_arrived(30);
 	}
 	say_at_urgent_mark(s);
-	say_state("in a row", s, POLLIN, 30);
-	say_urgent_byte(s);
+	wait_and_print_poll_events("in a row", s, POLLIN, 30);
+	recv_and_say_urgent_byte(s);
 	far_peer_writes(1, 2, 2, 1);
 	wait_until_sent_packets_arrived(50);
-	read_to_the_end(s);
+	recv_5_times_and_say_urgent_mark(s);
 	close(s);
 }
 
@@ -560,7 +560,7 @@ CASE(tcp_urgent_then_inline, "an urgent byte that a second one had the reader pa
 	wait_until_sent_packets_arrived(30);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
 	say_at_urgent_mark(s);
-	read_to_the_end(s);
+	recv_5_times_and_say_urgent_mark(s);
 	close(s);
 }
 
@@ -569,14 +569,14 @@ CASE(tcp_urgent_again_inline, "a second urgent byte where they are read inline")
 	int s = tcp_connected_to_far_peer();
 
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
-	say_two_urgent_marks();
+	far_peer_sends_two_urgent_bytes();
 	say_at_urgent_mark(s);
-	read_to_the_end(s);
-	say_urgent_byte(s);
+	recv_5_times_and_say_urgent_mark(s);
+	recv_and_say_urgent_byte(s);
 	close(s);
 }
 
-static void *tcp_data_read_some(void *arg)
+static void *tcp_data_recv_100_at_a_time_thread(void *arg)
 {
 	static _Atomic int total;
 	char some[100];
@@ -594,7 +594,7 @@ CASE(tcp_read_by_threads, "several threads read one stream: every byte once, all
 	void *total = NULL;
 
 	for (int i = 0; i < 4; i++)
-		pthread_create(&threads[i], NULL, tcp_data_read_some, &s);
+		pthread_create(&threads[i], NULL, tcp_data_recv_100_at_a_time_thread, &s);
 	far_peer_writes(1, 1000, 1, 50);
 	far_peer_shuts_down(1, SHUT_WR);
 	for (int i = 0; i < 4; i++)
@@ -610,14 +610,14 @@ CASE(tcp_duplicates, "dup, dup2 and F_DUPFD share the stream; it ends with the l
 
 	expect_offloaded(a);
 	expect_offloaded(b);
-	say_write(a, 10, 1, 0);
-	say_write(b, 10, 2, 0);
-	say_write(c, 10, 3, 0);
+	send_pattern_and_print_result(a, 10, 1, 0);
+	send_pattern_and_print_result(b, 10, 2, 0);
+	send_pattern_and_print_result(c, 10, 3, 0);
 	say_far_peer_reads(1, 10, 1, 3);
 	far_peer_writes(1, 10, 4, 2);
 	close(s);
-	say_read(b, 10, MSG_WAITALL);
-	say_read(c, 10, MSG_WAITALL);
+	recv_and_print_result(b, 10, MSG_WAITALL);
+	recv_and_print_result(c, 10, MSG_WAITALL);
 	close(a);
 	close(b);
 	say("the peer: %s", peer(far(), "read 1 1 0 1 50"));
@@ -640,7 +640,7 @@ CASE(tcp_many_pieces, "writev and readv of as many pieces as there may be")
 	SAY_RESULT(writev(s, out, PIECES));
 	say_far_peer_reads(1, sizeof(from), 9, 1);
 	far_peer_writes(1, sizeof(to), 10, 1);
-	wait_for_bytes(s, sizeof(to));
+	wait_for_and_say_fionread_bytes(s, sizeof(to));
 	SAY_RESULT(readv(s, in, PIECES));
 	say("seed %d", seed_of_payload(to, sizeof(to)));
 	SAY_RESULT(writev(s, out, PIECES + 1));
@@ -654,16 +654,16 @@ CASE(tcp_low_water, "SO_RCVLOWAT: fewer bytes do not make it readable, but for t
 
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_RCVLOWAT, 10));
 	far_peer_writes(1, 5, 1, 1);
-	say_state("five", s, POLLIN, 100);
+	wait_and_print_poll_events("five", s, POLLIN, 100);
 	far_peer_writes(1, 5, 2, 1);
-	say_state("ten", s, POLLIN, 1000);
-	say_read(s, 4, 0);
-	say_state("six", s, POLLIN, 50);
-	say_read(s, 5, MSG_DONTWAIT);
+	wait_and_print_poll_events("ten", s, POLLIN, 1000);
+	recv_and_print_result(s, 4, 0);
+	wait_and_print_poll_events("six", s, POLLIN, 50);
+	recv_and_print_result(s, 5, MSG_DONTWAIT);
 	far_peer_shuts_down(1, SHUT_WR);
-	say_state("one, and the end", s, POLLIN, 1000);
-	say_read(s, 5, 0);
-	say_read(s, 5, 0);
+	wait_and_print_poll_events("one, and the end", s, POLLIN, 1000);
+	recv_and_print_result(s, 5, 0);
+	recv_and_print_result(s, 5, 0);
 	close(s);
 }
 
@@ -676,7 +676,7 @@ CASE(tcp_zerocopy, "MSG_ZEROCOPY: the bytes arrive, and a notice says so for eac
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_ZEROCOPY, 1));
 	SAY_RESULT(send(s, bytes, 20000, MSG_ZEROCOPY));
 	say_far_peer_reads(1, 20100, 0, 1);
-	say_state("a notice", s, POLLERR, 1000);
+	wait_and_print_poll_events("a notice", s, POLLERR, 1000);
 	{
 		char control[200];
 		struct msghdr msg = {.msg_control = control, .msg_controllen = sizeof(control)};
@@ -696,7 +696,7 @@ CASE(tcp_zerocopy, "MSG_ZEROCOPY: the bytes arrive, and a notice says so for eac
 
 static void *read_in_thread(void *arg)
 {
-	say_read(*(int *)arg, 100, 0);
+	recv_and_print_result(*(int *)arg, 100, 0);
 	return NULL;
 }
 
@@ -708,7 +708,7 @@ CASE(tcp_close_while_reading,
 
 	pthread_create(&thread, NULL, read_in_thread, &copy);
 	pause_ms(100);
-	SAY_RESULT(close_in_use(s));
+	SAY_RESULT(close_fd_in_use_without_tsan_report(s));
 	pause_ms(50);
 	far_peer_writes(1, 10, 3, 1);
 	pthread_join(thread, NULL);

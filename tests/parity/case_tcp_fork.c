@@ -26,7 +26,7 @@ static pid_t clone_by_number(void)
 	return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
 }
 
-static pid_t fork_with_output_kept(pid_t (*copy)(void))
+static pid_t fork_with_child_stdout_to_file(pid_t (*copy)(void))
 {
 	pid_t child;
 
@@ -41,9 +41,9 @@ static pid_t fork_with_output_kept(pid_t (*copy)(void))
 	return child;
 }
 
-static pid_t tcp_fork_quietly(void)
+static pid_t tcp_fork_child_stdout_to_file(void)
 {
-	return fork_with_output_kept(fork);
+	return fork_with_child_stdout_to_file(fork);
 }
 
 static void say_output_of_children(void)
@@ -58,7 +58,7 @@ static void say_output_of_children(void)
 		die_with_message("ftruncate");
 }
 
-static void tcp_fork_await(pid_t child)
+static void wait_for_child_and_say_output(pid_t child)
 {
 	int status = 0;
 
@@ -69,13 +69,13 @@ static void tcp_fork_await(pid_t child)
 }
 
 /* One question of 100 bytes, one answer of 50. */
-static void tcp_fork_answer(int s, int seed)
+static void read_100_bytes_and_answer_50(int s, int seed)
 {
-	say_read(s, 100, MSG_WAITALL);
-	say_write(s, 50, seed, 0);
+	recv_and_print_result(s, 100, MSG_WAITALL);
+	send_pattern_and_print_result(s, 50, seed, 0);
 }
 
-static void tcp_fork_ask(int seed)
+static void far_peer_ask_100_and_read_50(int seed)
 {
 	far_peer_writes(1, 100, seed, 1);
 	say_far_peer_reads(1, 50, seed + 1, 1);
@@ -87,19 +87,19 @@ static void say_conversation_by_children(pid_t (*copy)(void))
 	pid_t child;
 
 	for (int i = 0; i < 3; i++) {
-		child = fork_with_output_kept(copy);
+		child = fork_with_child_stdout_to_file(copy);
 		if (child == 0) {
 			close(at);
-			tcp_fork_answer(s, 2);
-			tcp_fork_answer(s, 4);
-			say_read(s, 1, 0);
+			read_100_bytes_and_answer_50(s, 2);
+			read_100_bytes_and_answer_50(s, 4);
+			recv_and_print_result(s, 1, 0);
 			exit(0);
 		}
 		SAY_RESULT(close(s));
-		tcp_fork_ask(1);
-		tcp_fork_ask(3);
+		far_peer_ask_100_and_read_50(1);
+		far_peer_ask_100_and_read_50(3);
 		far_peer_shuts_down(1, SHUT_WR);
-		tcp_fork_await(child);
+		wait_for_child_and_say_output(child);
 		say_far_peer_reads(1, 1, 0, 1);
 		if (i == 2)
 			break;
@@ -127,21 +127,21 @@ CASE(tcp_fork_child_goes_on, "a client forks, and the child goes on with the con
 	pid_t child;
 
 	far_peer_writes(1, 100, 1, 1);
-	tcp_fork_answer(s, 2);
+	read_100_bytes_and_answer_50(s, 2);
 	say_far_peer_reads(1, 50, 2, 1);
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
-		tcp_fork_answer(s, 4);
-		tcp_fork_answer(s, 6);
+		read_100_bytes_and_answer_50(s, 4);
+		read_100_bytes_and_answer_50(s, 6);
 		SAY_RESULT(close(s));
 		exit(0);
 	}
-	tcp_fork_ask(3);
-	tcp_fork_ask(5);
-	tcp_fork_await(child);
-	expect_os(s, VMA_SOCK_FORKED);
+	far_peer_ask_100_and_read_50(3);
+	far_peer_ask_100_and_read_50(5);
+	wait_for_child_and_say_output(child);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_FORKED);
 	far_peer_writes(1, 100, 7, 1);
-	tcp_fork_answer(s, 8);
+	read_100_bytes_and_answer_50(s, 8);
 	say_far_peer_reads(1, 50, 8, 1);
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
@@ -166,14 +166,14 @@ CASE(tcp_fork_segment_size, "a connection that was handed over sends segments as
 	pid_t child;
 
 	say_segment_size(s);
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
-		tcp_fork_answer(s, 2);
+		read_100_bytes_and_answer_50(s, 2);
 		say_segment_size(s);
 		exit(0);
 	}
-	tcp_fork_ask(1);
-	tcp_fork_await(child);
+	far_peer_ask_100_and_read_50(1);
+	wait_for_child_and_say_output(child);
 	say_segment_size(s);
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
@@ -184,17 +184,17 @@ CASE(tcp_fork_both_write, "parent and child both write; the end comes when both 
 	int s = tcp_connected_to_far_peer();
 	pid_t child;
 
-	say_write(s, 100, 1, 0);
-	child = tcp_fork_quietly();
+	send_pattern_and_print_result(s, 100, 1, 0);
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
-		say_write(s, 100, 2, 0);
+		send_pattern_and_print_result(s, 100, 2, 0);
 		exit(0);
 	}
-	tcp_fork_await(child);
-	say_write(s, 100, 3, 0);
+	wait_for_child_and_say_output(child);
+	send_pattern_and_print_result(s, 100, 3, 0);
 	for (int i = 1; i <= 3; i++)
 		say_far_peer_reads(1, 100, i, 1);
-	say_state("still open", s, POLLOUT, 100);
+	wait_and_print_poll_events("still open", s, POLLOUT, 100);
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
 }
@@ -202,22 +202,22 @@ CASE(tcp_fork_both_write, "parent and child both write; the end comes when both 
 CASE(tcp_fork_parent_ends_first, "the parent exits at once: the child has the connection")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there));
-	pid_t parent = tcp_fork_quietly();
+	pid_t parent = tcp_fork_child_stdout_to_file();
 
 	if (parent == 0) {
 		int s = tcp_socket_connected_to(there, port);
-		pid_t child = tcp_fork_quietly();
+		pid_t child = tcp_fork_child_stdout_to_file();
 
 		if (child != 0)
 			exit(0);
 		pause_ms(200);
-		tcp_fork_answer(s, 2);
-		say_read(s, 1, 0);
+		read_100_bytes_and_answer_50(s, 2);
+		recv_and_print_result(s, 1, 0);
 		exit(0);
 	}
 	peer(far(), "accept 0 1 3000");
-	tcp_fork_await(parent);
-	tcp_fork_ask(1);
+	wait_for_child_and_say_output(parent);
+	far_peer_ask_100_and_read_50(1);
 	far_peer_shuts_down(1, SHUT_WR);
 	say_far_peer_reads(1, 1, 0, 1);
 	pause_ms(100);
@@ -229,9 +229,9 @@ CASE(tcp_fork_child_ends, "a child that closes the connection, or only ends, cos
 	int s = tcp_connected_to_far_peer();
 	pid_t child;
 
-	kernel_segments_check_begin();
+	kernel_segments_wait_idle_and_start_count();
 	for (int i = 0; i < 3; i++) {
-		child = tcp_fork_quietly();
+		child = tcp_fork_child_stdout_to_file();
 		if (child == 0) {
 			if (i == 1)
 				close(s);
@@ -240,14 +240,14 @@ CASE(tcp_fork_child_ends, "a child that closes the connection, or only ends, cos
 				_exit(0);
 			exit(0);
 		}
-		tcp_fork_await(child);
+		wait_for_child_and_say_output(child);
 		expect_offloaded(s);
 		far_peer_writes(1, 100, 1, 1);
-		tcp_fork_answer(s, 2);
+		read_100_bytes_and_answer_50(s, 2);
 		say_far_peer_reads(1, 50, 2, 1);
 	}
 	expect_offloaded(s);
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
 }
@@ -266,15 +266,15 @@ CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the conne
 		die_with_message("popen");
 	pclose(pipe);
 	say("popen: %s", strtok(line, "\n"));
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
 		execl("/bin/true", "true", NULL);
 		_exit(1);
 	}
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 	expect_offloaded(s);
 	far_peer_writes(1, 100, 1, 1);
-	tcp_fork_answer(s, 2);
+	read_100_bytes_and_answer_50(s, 2);
 	say_far_peer_reads(1, 50, 2, 1);
 	SAY_RESULT(close(s));
 }
@@ -282,7 +282,7 @@ CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the conne
 CASE(tcp_fork_exec, "the child's next program has the connection as its standard input and output")
 {
 	int at, s = tcp_accepted_from_far_peer(&at);
-	pid_t child = tcp_fork_quietly();
+	pid_t child = tcp_fork_child_stdout_to_file();
 
 	if (child == 0) {
 		dup2(s, 0);
@@ -299,14 +299,14 @@ CASE(tcp_fork_exec, "the child's next program has the connection as its standard
 	}
 	far_peer_shuts_down(1, SHUT_WR);
 	say_far_peer_reads(1, 1, 0, 1);
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 	close(at);
 }
 
 CASE(tcp_exec, "the process itself becomes another program, and its connection goes along")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s;
-	pid_t child = tcp_fork_quietly();
+	pid_t child = tcp_fork_child_stdout_to_file();
 
 	if (child == 0) {
 		s = tcp_socket_connected_to(there, port);
@@ -323,7 +323,7 @@ CASE(tcp_exec, "the process itself becomes another program, and its connection g
 	}
 	far_peer_shuts_down(1, SHUT_WR);
 	say_far_peer_reads(1, 1, 0, 1);
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 }
 
 CASE(tcp_fork_unread, "what had come before the child has the connection, and was not read, is the child's")
@@ -333,19 +333,19 @@ CASE(tcp_fork_unread, "what had come before the child has the connection, and wa
 
 	far_peer_writes(1, BLOCK, 1, 2);
 	wait_until_sent_packets_arrived(100);
-	say_read(s, 1000, MSG_WAITALL | MSG_PEEK);
-	child = tcp_fork_quietly();
+	recv_and_print_result(s, 1000, MSG_WAITALL | MSG_PEEK);
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
 		close(at);
 		for (int i = 0; i < 6; i++)
-			say_read(s, BLOCK, MSG_WAITALL);
-		say_read(s, 1, 0);
+			recv_and_print_result(s, BLOCK, MSG_WAITALL);
+		recv_and_print_result(s, 1, 0);
 		exit(0);
 	}
 	SAY_RESULT(close(s));
 	far_peer_writes(1, BLOCK, 3, 4);
 	far_peer_shuts_down(1, SHUT_WR);
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 	say_far_peer_reads(1, 1, 0, 1);
 	close(at);
 }
@@ -367,10 +367,10 @@ CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after 
 		}
 		blocks++;
 	}
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
 		pause_ms(100);
-		say_write(s, 100, 6, 0);
+		send_pattern_and_print_result(s, 100, 6, 0);
 		exit(0);
 	}
 	SAY_RESULT(close(s));
@@ -378,7 +378,7 @@ CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after 
 		say_far_peer_reads(1, BLOCK, 5, 1);
 	say_far_peer_reads(1, 100, 6, 1);
 	say_far_peer_reads(1, 1, 0, 1);
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 }
 
 CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, both ways")
@@ -390,9 +390,9 @@ CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, 
 	peer(far(), "later 1 write 1 %d 1 %d", BLOCK, BLOCKS);
 	for (int i = 0; i < 3; i++)
 		got += recv(s, bytes, sizeof(bytes), MSG_WAITALL) == BLOCK && seed_of_payload(bytes, BLOCK) == i + 1;
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
-		writer = tcp_fork_quietly();
+		writer = tcp_fork_child_stdout_to_file();
 		for (int i = 3; i < BLOCKS; i++) {
 			if (writer == 0) {
 				fill(bytes, sizeof(bytes), i);
@@ -413,7 +413,7 @@ CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, 
 	for (int i = 3; i < BLOCKS; i++)
 		say_far_peer_reads(1, BLOCK, i, 1);
 	say_far_peer_reads(1, 1, 0, 1);
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 }
 
 CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes to it")
@@ -424,17 +424,17 @@ CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes 
 	far_peer_writes(1, 100, 1, 1);
 	far_peer_shuts_down(1, SHUT_WR);
 	wait_until_sent_packets_arrived(100);
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
 		close(at);
-		say_state("in the child", s, POLLIN | POLLRDHUP, 1000);
-		tcp_fork_answer(s, 2);
-		say_read(s, 1, 0);
+		wait_and_print_poll_events("in the child", s, POLLIN | POLLRDHUP, 1000);
+		read_100_bytes_and_answer_50(s, 2);
+		recv_and_print_result(s, 1, 0);
 		exit(0);
 	}
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 50, 2, 1);
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 	say_far_peer_reads(1, 1, 0, 1);
 	close(at);
 }
@@ -444,21 +444,21 @@ CASE(tcp_fork_half_closed, "this side was shut down before the fork: the child r
 	int s = tcp_connected_to_far_peer();
 	pid_t child;
 
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	SAY_RESULT(shutdown(s, SHUT_WR));
 	say_far_peer_reads(1, 100, 1, 1);
 	say_far_peer_reads(1, 1, 0, 1);
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
-		say_read(s, 100, MSG_WAITALL);
+		recv_and_print_result(s, 100, MSG_WAITALL);
 		SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
-		say_read(s, 1, 0);
+		recv_and_print_result(s, 1, 0);
 		exit(0);
 	}
 	SAY_RESULT(close(s));
 	far_peer_writes(1, 100, 2, 1);
 	far_peer_shuts_down(1, SHUT_WR);
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 }
 
 CASE(tcp_fork_waits, "the first thing that a child does with the connection is to wait for it: poll, select, epoll")
@@ -467,7 +467,7 @@ CASE(tcp_fork_waits, "the first thing that a child does with the connection is t
 	pid_t child;
 
 	for (int how = 0; how < 3; how++) {
-		child = tcp_fork_quietly();
+		child = tcp_fork_child_stdout_to_file();
 		if (child == 0) {
 			struct epoll_event event = {.events = EPOLLIN};
 			struct timeval wait = {3, 0};
@@ -477,17 +477,17 @@ CASE(tcp_fork_waits, "the first thing that a child does with the connection is t
 			FD_SET(s, &set);
 			ep = epoll_create1(0);
 			if (how == 0)
-				say_state("poll", s, POLLIN, 3000);
+				wait_and_print_poll_events("poll", s, POLLIN, 3000);
 			else if (how == 1)
 				SAY_RESULT(select(s + 1, &set, NULL, NULL, &wait));
 			else if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) == 0)
 				SAY_RESULT(epoll_wait(ep, &event, 1, 3000));
-			tcp_fork_answer(s, 2);
+			read_100_bytes_and_answer_50(s, 2);
 			exit(0);
 		}
 		pause_ms(100);
-		tcp_fork_ask(1);
-		tcp_fork_await(child);
+		far_peer_ask_100_and_read_50(1);
+		wait_for_child_and_say_output(child);
 		close(s);
 		peer(far(), "close 1");
 		peer(far(), "close 0");
@@ -505,28 +505,28 @@ CASE(tcp_fork_parent_waits,
 
 	if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) != 0)
 		die_with_message("epoll_ctl");
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
 		pause_ms(100);
-		say_write(s, 100, 1, 0);
+		send_pattern_and_print_result(s, 100, 1, 0);
 		exit(0);
 	}
 	peer(far(), "later 300 write 1 100 2 2");
 	SAY_RESULT(epoll_wait(ep, &event, 1, 3000));
-	say_read(s, 100, MSG_WAITALL);
-	say_read(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
+	recv_and_print_result(s, 100, MSG_WAITALL);
 	SAY_RESULT(epoll_wait(ep, &event, 1, 50));
-	tcp_fork_await(child);
-	expect_os(s, VMA_SOCK_FORKED);
+	wait_for_child_and_say_output(child);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_FORKED);
 	say_far_peer_reads(1, 100, 1, 1);
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
-		say_write(s, 100, 3, 0);
+		send_pattern_and_print_result(s, 100, 3, 0);
 		exit(0);
 	}
 	peer(far(), "later 100 write 1 100 4 1");
-	say_read(s, 100, MSG_WAITALL);
-	tcp_fork_await(child);
+	recv_and_print_result(s, 100, MSG_WAITALL);
+	wait_for_child_and_say_output(child);
 	say_far_peer_reads(1, 100, 3, 1);
 	close(s);
 }
@@ -534,16 +534,16 @@ CASE(tcp_fork_parent_waits,
 CASE(tcp_fork_parent_reads, "the parent is in recv while the child takes the connection over")
 {
 	int s = tcp_connected_to_far_peer();
-	pid_t child = tcp_fork_quietly();
+	pid_t child = tcp_fork_child_stdout_to_file();
 
 	if (child == 0) {
 		pause_ms(100);
-		say_write(s, 100, 1, 0);
+		send_pattern_and_print_result(s, 100, 1, 0);
 		exit(0);
 	}
 	peer(far(), "later 300 write 1 100 2 1");
-	say_read(s, 100, MSG_WAITALL);
-	tcp_fork_await(child);
+	recv_and_print_result(s, 100, MSG_WAITALL);
+	wait_for_child_and_say_output(child);
 	say_far_peer_reads(1, 100, 1, 1);
 	close(s);
 }
@@ -557,13 +557,13 @@ CASE(tcp_fork_names, "both names and the options are the same in the child, befo
 	SAY_RESULT(setsockopt(s, 6, 1, &one, sizeof(one)));
 	if (pipe(to_child) != 0)
 		die_with_message("pipe");
-	child = tcp_fork_quietly();
+	child = tcp_fork_child_stdout_to_file();
 	if (child == 0) {
 		for (int i = 0; i < 2; i++) {
 			socklen_t len = sizeof(one);
 
-			say_peer("peer", s);
-			say_name("name", s);
+			say_peer_address("peer", s);
+			say_local_address("name", s);
 			one = 0;
 			SAY_RESULT(getsockopt(s, 6, 1, &one, &len));
 			say("no delay %d", one);
@@ -576,7 +576,7 @@ CASE(tcp_fork_names, "both names and the options are the same in the child, befo
 	SAY_RESULT(close(s));
 	if (write(to_child[1], "x", 1) != 1)
 		die_with_message("write");
-	tcp_fork_await(child);
+	wait_for_child_and_say_output(child);
 	say_far_peer_reads(1, 1, 0, 1);
 	close(at);
 }

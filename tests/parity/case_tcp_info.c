@@ -30,7 +30,7 @@ static struct newest_info tcp_info_info_of(int fd)
 }
 
 /* What is the same in each run. How acknowledgements are delayed is not: segments without data are not counted. */
-static void say_info(const char *when, int fd)
+static void say_stable_tcp_info(const char *when, int fd)
 {
 	const struct newest_info info = tcp_info_info_of(fd);
 	const struct tcp_info *known = &info.known;
@@ -67,10 +67,10 @@ static void say_tcp_info_is_in_bounds(int fd)
 static void tcp_info_ping_pong(int fd, int slot, int times)
 {
 	for (int i = 0; i < times; i++) {
-		say_write(fd, 1000, 1 + i, 0);
+		send_pattern_and_print_result(fd, 1000, 1 + i, 0);
 		say_far_peer_reads(slot, 1000, 1 + i, 1);
 		far_peer_writes(slot, 500, 100 + i, 1);
-		say_read(fd, 500, MSG_WAITALL);
+		recv_and_print_result(fd, 500, MSG_WAITALL);
 	}
 	wait_until_sent_packets_arrived(100);
 }
@@ -80,14 +80,14 @@ CASE(tcp_info_conversation, "TCP_INFO: bytes and segments of a short conversatio
 	int s = tcp_connected_to_far_peer();
 
 	wait_until_sent_packets_arrived(20);
-	say_info("connected", s);
+	say_stable_tcp_info("connected", s);
 	tcp_info_ping_pong(s, 1, 3);
-	say_info("talked", s);
+	say_stable_tcp_info("talked", s);
 	say_tcp_info_is_in_bounds(s);
 	far_peer_shuts_down(1, SHUT_WR);
 	wait_until_sent_packets_arrived(100);
-	say_info("the peer has ended", s);
-	say_write(s, 10, 1, 0);
+	say_stable_tcp_info("the peer has ended", s);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	SAY_RESULT(shutdown(s, SHUT_WR));
 	say_far_peer_reads(1, 10, 1, 1);
 	say_far_peer_reads(1, 1, 0, 1);
@@ -100,13 +100,13 @@ CASE(tcp_info_accepted, "TCP_INFO of the side that was asked; it ends first")
 	int s = tcp_accepted_from_far_peer(NULL);
 
 	wait_until_sent_packets_arrived(20);
-	say_info("connected", s);
+	say_stable_tcp_info("connected", s);
 	tcp_info_ping_pong(s, 1, 2);
-	say_info("talked", s);
+	say_stable_tcp_info("talked", s);
 	say_tcp_info_is_in_bounds(s);
 	SAY_RESULT(shutdown(s, SHUT_WR));
 	wait_until_sent_packets_arrived(100);
-	say_info("ended", s);
+	say_stable_tcp_info("ended", s);
 	say_far_peer_reads(1, 1, 0, 1);
 	close(s);
 }
@@ -119,7 +119,7 @@ CASE(tcp_info_segments, "TCP_INFO: the segments of a handshake, and of the first
 	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
 	say("connected: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
-	say_write(s, 1000, 1, 0);
+	send_pattern_and_print_result(s, 1000, 1, 0);
 	say_far_peer_reads(1, 1000, 1, 1);
 	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
@@ -129,7 +129,7 @@ CASE(tcp_info_segments, "TCP_INFO: the segments of a handshake, and of the first
 	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
 	say("accepted: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
-	say_write(s, 1000, 1, 0);
+	send_pattern_and_print_result(s, 1000, 1, 0);
 	say_far_peer_reads(1, 1000, 1, 1);
 	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
@@ -142,11 +142,11 @@ CASE(tcp_info_many_bytes, "TCP_INFO: bytes of larger transfers, each way, and wh
 	int s = tcp_connected_to_far_peer();
 
 	for (int i = 0; i < 5; i++) {
-		say_write(s, 60000, i, 0);
+		send_pattern_and_print_result(s, 60000, i, 0);
 		say_far_peer_reads(1, 60000, i, 1);
 		far_peer_writes(1, 50000, i, 1);
 		if (i < 4)
-			say_read(s, 50000, MSG_WAITALL);
+			recv_and_print_result(s, 50000, MSG_WAITALL);
 	}
 	wait_until_sent_packets_arrived(100);
 	for (int i = 0; i < 1; i++) {
@@ -165,7 +165,7 @@ CASE(tcp_info_many_bytes, "TCP_INFO: bytes of larger transfers, each way, and wh
 
 /* The library hears of a new route a moment later than the kernel: the first connection that has its window, or one
  * that has not after three seconds. */
-static int tcp_out_by_route(unsigned window)
+static int tcp_connect_until_route_cwnd_applies(unsigned window)
 {
 	const uint64_t end = now_ms() + 3000;
 
@@ -188,7 +188,7 @@ CASE(tcp_info_metrics, "TCP_INFO: advmss and initcwnd of the route, of both kind
 	snprintf(command, sizeof(command), "ip route replace %s/32 dev %s src %s advmss 900 initcwnd 33", there,
 	         if_first, here);
 	run_shell_command_here(command);
-	s = tcp_out_by_route(33);
+	s = tcp_connect_until_route_cwnd_applies(33);
 	info = tcp_info_info_of(s);
 	say("out: window %u, announced %u", info.known.tcpi_snd_cwnd, info.known.tcpi_advmss);
 	close(s);
@@ -207,7 +207,7 @@ CASE(tcp_info_not_sent, "TCP_INFO: what waits behind a cork")
 	struct newest_info info;
 
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_CORK, 1));
-	say_write(s, 700, 1, 0);
+	send_pattern_and_print_result(s, 700, 1, 0);
 	info = tcp_info_info_of(s);
 	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_CORK, 0));
@@ -223,10 +223,10 @@ CASE(tcp_info_sent_again, "TCP_INFO: what had to be sent again is counted, and a
 	int s = tcp_connected_to_far_peer();
 	struct newest_info info;
 
-	say_write(s, 1000, 1, 0);
+	send_pattern_and_print_result(s, 1000, 1, 0);
 	say_far_peer_reads(1, 1000, 1, 1);
 	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
-	say_write(s, 1000, 2, 0);
+	send_pattern_and_print_result(s, 1000, 2, 0);
 	pause_ms(900);
 	info = tcp_info_info_of(s);
 	say("not acknowledged %u, acked %llu, delivered %u", info.known.tcpi_unacked,

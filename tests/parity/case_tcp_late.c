@@ -36,7 +36,7 @@ static const char *timestamp_age_text(const struct timespec *stamp)
 	return stamp->tv_sec <= now.tv_sec && stamp->tv_sec + 10 > now.tv_sec ? "a moment ago" : "odd";
 }
 
-static void tcp_late_say_control(const struct cmsghdr *head)
+static void print_cmsg(const struct cmsghdr *head)
 {
 	const void *data = CMSG_DATA(head);
 	struct timespec stamp = {0};
@@ -60,7 +60,7 @@ static void tcp_late_say_control(const struct cmsghdr *head)
 }
 
 /* One message, and what comes with it, as far as there is room for it. */
-static void tcp_late_read_with(int fd, size_t len, int flags, size_t room)
+static void recvmsg_and_print_cmsgs(int fd, size_t len, int flags, size_t room)
 {
 	_Alignas(8) char control[512];
 	struct iovec iov = {.iov_base = bytes, .iov_len = len};
@@ -76,23 +76,23 @@ static void tcp_late_read_with(int fd, size_t len, int flags, size_t room)
 	}
 	say("read: %zd bytes, flags %x, control %zu", got, msg.msg_flags, msg.msg_controllen);
 	for (struct cmsghdr *head = CMSG_FIRSTHDR(&msg); head != NULL; head = CMSG_NXTHDR(&msg, head))
-		tcp_late_say_control(head);
+		print_cmsg(head);
 }
 
 /* Both ways still, and the kernel's now. */
-static void tcp_late_goes_on(int s)
+static void check_connection_works_on_kernel(int s)
 {
-	expect_os(s, VMA_SOCK_OPTION);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_OPTION);
 	far_peer_writes(1, 3000, 7, 1);
-	say_read(s, 3000, MSG_WAITALL);
-	say_write(s, 2000, 8, 0);
+	recv_and_print_result(s, 3000, MSG_WAITALL);
+	send_pattern_and_print_result(s, 2000, 8, 0);
 	say_far_peer_reads(1, 2000, 8, 1);
 }
 
-static void tcp_late_ends(int s)
+static void peer_shuts_down_then_close(int s)
 {
 	far_peer_shuts_down(1, SHUT_WR);
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	SAY_RESULT(close(s));
 	say_far_peer_reads(1, 1, 0, 1);
 }
@@ -111,27 +111,27 @@ CASE(tcp_late_inq, "TCP_INQ on a connection: each message says how much is left,
 	say("%d (%u)", on, len);
 	far_peer_writes(1, 1000, 1, 1);
 	wait_until_sent_packets_arrived(50);
-	tcp_late_read_with(s, 300, 0, 512);
-	tcp_late_read_with(s, 100, MSG_PEEK, 512);
-	tcp_late_read_with(s, 100, 0, 24);
-	tcp_late_read_with(s, 100, 0, 20);
-	tcp_late_read_with(s, 100, 0, 18);
-	tcp_late_read_with(s, 100, 0, 16);
-	tcp_late_read_with(s, 100, 0, 15);
-	tcp_late_read_with(s, 50, MSG_TRUNC, 512);
-	tcp_late_read_with(s, 0, 0, 512);
-	tcp_late_read_with(s, 10, 0, 0);
-	say_read(s, 10, 0);
-	tcp_late_read_with(s, 1000, 0, 512);
-	tcp_late_read_with(s, 10, MSG_DONTWAIT, 512);
+	recvmsg_and_print_cmsgs(s, 300, 0, 512);
+	recvmsg_and_print_cmsgs(s, 100, MSG_PEEK, 512);
+	recvmsg_and_print_cmsgs(s, 100, 0, 24);
+	recvmsg_and_print_cmsgs(s, 100, 0, 20);
+	recvmsg_and_print_cmsgs(s, 100, 0, 18);
+	recvmsg_and_print_cmsgs(s, 100, 0, 16);
+	recvmsg_and_print_cmsgs(s, 100, 0, 15);
+	recvmsg_and_print_cmsgs(s, 50, MSG_TRUNC, 512);
+	recvmsg_and_print_cmsgs(s, 0, 0, 512);
+	recvmsg_and_print_cmsgs(s, 10, 0, 0);
+	recv_and_print_result(s, 10, 0);
+	recvmsg_and_print_cmsgs(s, 1000, 0, 512);
+	recvmsg_and_print_cmsgs(s, 10, MSG_DONTWAIT, 512);
 	far_peer_writes(1, 10, 1, 1);
 	far_peer_shuts_down(1, SHUT_WR);
 	wait_until_sent_packets_arrived(50);
-	tcp_late_read_with(s, 4, 0, 512);
-	tcp_late_read_with(s, 10, 0, 512);
-	tcp_late_read_with(s, 10, 0, 512);
+	recvmsg_and_print_cmsgs(s, 4, 0, 512);
+	recvmsg_and_print_cmsgs(s, 10, 0, 512);
+	recvmsg_and_print_cmsgs(s, 10, 0, 512);
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_INQ, 0));
-	tcp_late_read_with(s, 10, 0, 512);
+	recvmsg_and_print_cmsgs(s, 10, 0, 512);
 	expect_offloaded(s);
 	close(s);
 }
@@ -142,13 +142,13 @@ CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its co
 	struct sockaddr_in address = address_of(there, port);
 
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
-	tcp_late_read_with(s, 10, MSG_DONTWAIT, 512);
+	recvmsg_and_print_cmsgs(s, 10, MSG_DONTWAIT, 512);
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	peer(far(), "accept 0 1 2000");
 	expect_offloaded(s);
 	far_peer_writes(1, 100, 1, 1);
 	wait_until_sent_packets_arrived(50);
-	tcp_late_read_with(s, 30, 0, 512);
+	recvmsg_and_print_cmsgs(s, 30, 0, 512);
 	close(s);
 	l = tcp_socket_bound_to(here, 0);
 	SAY_RESULT(set_int(l, IPPROTO_TCP, TCP_INQ, 1));
@@ -158,7 +158,7 @@ CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its co
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	far_peer_writes(2, 100, 1, 1);
 	wait_until_sent_packets_arrived(50);
-	tcp_late_read_with(s, 30, 0, 512);
+	recvmsg_and_print_cmsgs(s, 30, 0, 512);
 	expect_offloaded(s);
 	close(s);
 	close(l);
@@ -184,20 +184,20 @@ CASE(tcp_late_tuning, "options that merely tune, or are taken away, leave a conn
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_TIMESTAMP, bad_pointer(), 4));
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_TIMESTAMP, bytes, 2));
 	far_peer_writes(1, 3000, 7, 1);
-	say_read(s, 3000, MSG_WAITALL);
+	recv_and_print_result(s, 3000, MSG_WAITALL);
 	expect_offloaded(s);
-	tcp_late_ends(s);
+	peer_shuts_down_then_close(s);
 }
 
 /* ---- the kernel's from then on ---- */
 
-static void stamps(int s, int option)
+static void check_receive_timestamp_option(int s, int option)
 {
 	SAY_RESULT(set_int(s, SOL_SOCKET, option, 1));
 	pause_ms(100); /* the kernel begins to stamp a moment later */
 	far_peer_writes(1, 30, 1, 1);
 	wait_until_sent_packets_arrived(50);
-	tcp_late_read_with(s, 100, 0, 512);
+	recvmsg_and_print_cmsgs(s, 100, 0, 512);
 	SAY_RESULT(set_int(s, SOL_SOCKET, option, 0));
 }
 
@@ -205,13 +205,13 @@ CASE(tcp_late_timestamp, "SO_TIMESTAMP and SO_TIMESTAMPNS on a connection: what 
 {
 	int s = tcp_connected_to_far_peer();
 
-	say_write(s, 500, 1, 0);
+	send_pattern_and_print_result(s, 500, 1, 0);
 	say_far_peer_reads(1, 500, 1, 1);
 	expect_offloaded(s);
-	stamps(s, SO_TIMESTAMP);
-	stamps(s, SO_TIMESTAMPNS);
-	tcp_late_goes_on(s);
-	tcp_late_ends(s);
+	check_receive_timestamp_option(s, SO_TIMESTAMP);
+	check_receive_timestamp_option(s, SO_TIMESTAMPNS);
+	check_connection_works_on_kernel(s);
+	peer_shuts_down_then_close(s);
 }
 
 CASE(tcp_late_timestamp_queued, "SO_TIMESTAMP while bytes wait to be read, and others to be taken by the peer")
@@ -221,17 +221,17 @@ CASE(tcp_late_timestamp_queued, "SO_TIMESTAMP while bytes wait to be read, and o
 
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 300000));
 	far_peer_writes(1, 40000, 1, 1);
-	say_write(s, 60000, 2, 0);
+	send_pattern_and_print_result(s, 60000, 2, 0);
 	wait_until_sent_packets_arrived(50);
-	say_read(s, 1000, 0);
+	recv_and_print_result(s, 1000, 0);
 	expect_offloaded(s);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
-	expect_os(s, VMA_SOCK_OPTION);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_OPTION);
 	SAY_RESULT(recv(s, bytes, 39000, MSG_WAITALL));
 	fill(sent, sizeof(sent), 1);
 	say("%s", memcmp(bytes, sent + 1000, 39000) == 0 ? "in order" : "others");
 	say_far_peer_reads(1, 60000, 2, 1);
-	tcp_late_ends(s);
+	peer_shuts_down_then_close(s);
 }
 
 CASE(tcp_late_timestamping,
@@ -239,25 +239,25 @@ CASE(tcp_late_timestamping,
 {
 	int s = tcp_accepted_from_far_peer(NULL);
 
-	say_write(s, 500, 1, 0);
+	send_pattern_and_print_result(s, 500, 1, 0);
 	say_far_peer_reads(1, 500, 1, 1);
 	expect_offloaded(s);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 1 << 30));
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING,
 	                   SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
 	                           SOF_TIMESTAMPING_OPT_ID));
-	expect_os(s, VMA_SOCK_OPTION);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_OPTION);
 	pause_ms(100);
 	far_peer_writes(1, 30, 1, 1);
 	wait_until_sent_packets_arrived(50);
-	tcp_late_read_with(s, 100, 0, 512);
-	say_write(s, 10, 2, 0);
+	recvmsg_and_print_cmsgs(s, 100, 0, 512);
+	send_pattern_and_print_result(s, 10, 2, 0);
 	say_far_peer_reads(1, 10, 2, 1);
-	say_state("sent", s, POLLIN, 500);
-	tcp_late_read_with(s, 100, MSG_ERRQUEUE, 512);
-	tcp_late_read_with(s, 100, MSG_ERRQUEUE, 512);
-	tcp_late_goes_on(s);
-	tcp_late_ends(s);
+	wait_and_print_poll_events("sent", s, POLLIN, 500);
+	recvmsg_and_print_cmsgs(s, 100, MSG_ERRQUEUE, 512);
+	recvmsg_and_print_cmsgs(s, 100, MSG_ERRQUEUE, 512);
+	check_connection_works_on_kernel(s);
+	peer_shuts_down_then_close(s);
 }
 
 CASE(tcp_late_peek_off, "SO_PEEK_OFF on a connection: each peek goes on behind the last one")
@@ -268,12 +268,12 @@ CASE(tcp_late_peek_off, "SO_PEEK_OFF on a connection: each peek goes on behind t
 	wait_until_sent_packets_arrived(50);
 	expect_offloaded(s);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 10));
-	say_read(s, 5, MSG_PEEK);
-	say_read(s, 100, MSG_PEEK);
-	say_read(s, 100, MSG_PEEK | MSG_DONTWAIT);
-	say_read(s, 100, 0);
-	tcp_late_goes_on(s);
-	tcp_late_ends(s);
+	recv_and_print_result(s, 5, MSG_PEEK);
+	recv_and_print_result(s, 100, MSG_PEEK);
+	recv_and_print_result(s, 100, MSG_PEEK | MSG_DONTWAIT);
+	recv_and_print_result(s, 100, 0);
+	check_connection_works_on_kernel(s);
+	peer_shuts_down_then_close(s);
 }
 
 CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes again when it has gone")
@@ -283,16 +283,16 @@ CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes aga
 	int s = tcp_connected_to_far_peer();
 
 	far_peer_writes(1, 30, 1, 1);
-	say_read(s, 30, MSG_WAITALL);
+	recv_and_print_result(s, 30, MSG_WAITALL);
 	expect_offloaded(s);
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
 	far_peer_writes(1, 30, 2, 1);
 	wait_until_sent_packets_arrived(100);
-	say_read(s, 30, MSG_DONTWAIT);
+	recv_and_print_result(s, 30, MSG_DONTWAIT);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_DETACH_FILTER, 0));
-	say_read(s, 30, MSG_WAITALL);
-	tcp_late_goes_on(s);
-	tcp_late_ends(s);
+	recv_and_print_result(s, 30, MSG_WAITALL);
+	check_connection_works_on_kernel(s);
+	peer_shuts_down_then_close(s);
 }
 
 CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not heard")
@@ -300,16 +300,16 @@ CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not
 	int s = tcp_connected_to_far_peer();
 
 	far_peer_writes(1, 30, 1, 1);
-	say_read(s, 30, MSG_WAITALL);
+	recv_and_print_result(s, 30, MSG_WAITALL);
 	expect_offloaded(s);
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MINTTL, 255));
 	far_peer_writes(1, 30, 2, 1);
 	wait_until_sent_packets_arrived(100);
-	say_read(s, 30, MSG_DONTWAIT);
+	recv_and_print_result(s, 30, MSG_DONTWAIT);
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MINTTL, 64));
-	say_read(s, 30, MSG_WAITALL);
-	tcp_late_goes_on(s);
-	tcp_late_ends(s);
+	recv_and_print_result(s, 30, MSG_WAITALL);
+	check_connection_works_on_kernel(s);
+	peer_shuts_down_then_close(s);
 }
 
 CASE(tcp_late_recverr, "IP_RECVERR on a connection")
@@ -321,8 +321,8 @@ CASE(tcp_late_recverr, "IP_RECVERR on a connection")
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	SAY_RESULT(getsockopt(s, IPPROTO_IP, IP_RECVERR, &on, &len));
 	say("%d", on);
-	tcp_late_goes_on(s);
-	tcp_late_ends(s);
+	check_connection_works_on_kernel(s);
+	peer_shuts_down_then_close(s);
 }
 
 /* What is sent in 100 KB, at 200 KB a second. */
@@ -347,7 +347,7 @@ CASE(tcp_late_pacing, "SO_MAX_PACING_RATE on a connection, and before: what is s
 	peer(far(), "later 0 read 1 50000 0 2 8000");
 	expect_offloaded(s);
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
-	expect_os(s, VMA_SOCK_OPTION);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_OPTION);
 	say_paced_send(s);
 	close(s);
 	port = atoi(peer(far(), "listen 2 %s 0", there));
@@ -355,7 +355,7 @@ CASE(tcp_late_pacing, "SO_MAX_PACING_RATE on a connection, and before: what is s
 	s = tcp_socket();
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	expect_os(s, VMA_SOCK_OPTION);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_OPTION);
 	close(s);
 }
 
@@ -367,17 +367,17 @@ CASE(tcp_late_port_range, "IP_LOCAL_PORT_RANGE: connect chooses a port within it
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_LOCAL_PORT_RANGE, (int)(40010U << 16 | 40000)));
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	say("%s", port_of(s) >= 40000 && port_of(s) <= 40010 ? "within" : "outside");
-	expect_os(s, VMA_SOCK_OPTION);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_OPTION);
 	close(s);
 }
 
 /* ---- while others use it ---- */
 
-static void *tcp_late_reader(void *arg)
+static void *thread_read_1000_bytes(void *arg)
 {
 	int s = *(int *)arg;
 
-	say_read(s, 1000, MSG_WAITALL);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
 	return NULL;
 }
 
@@ -387,13 +387,13 @@ CASE(tcp_late_while_read, "SO_TIMESTAMP set by one thread while another waits in
 	pthread_t thread;
 
 	expect_offloaded(s);
-	pthread_create(&thread, NULL, tcp_late_reader, &s);
+	pthread_create(&thread, NULL, thread_read_1000_bytes, &s);
 	pause_ms(100);
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
 	far_peer_writes(1, 1000, 1, 1);
 	pthread_join(thread, NULL);
-	tcp_late_goes_on(s);
-	tcp_late_ends(s);
+	check_connection_works_on_kernel(s);
+	peer_shuts_down_then_close(s);
 }
 
 CASE(tcp_late_in_epoll, "SO_TIMESTAMP of a connection that an epoll set watches: it goes on watching")
@@ -408,7 +408,7 @@ CASE(tcp_late_in_epoll, "SO_TIMESTAMP of a connection that an epoll set watches:
 	far_peer_writes(1, 1000, 1, 1);
 	SAY_RESULT(epoll_wait(ep, &event, 1, 2000));
 	say("%x %llu", event.events, (unsigned long long)event.data.u64);
-	say_read(s, 1000, MSG_WAITALL);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
 	SAY_RESULT(epoll_wait(ep, &event, 1, 0));
 	far_peer_shuts_down(1, SHUT_WR);
 	SAY_RESULT(epoll_wait(ep, &event, 1, 2000));
@@ -424,12 +424,12 @@ CASE(tcp_late_unprivileged, "SO_PEEK_OFF of a connection of nobody's: it is hand
 	expect_offloaded(s);
 	SAY_RESULT(setuid(65534));
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 0));
-	expect_os(s, VMA_SOCK_OPTION);
+	expect_kernel_socket_for_reason(s, VMA_SOCK_OPTION);
 	far_peer_writes(1, 3000, 7, 1);
-	say_read(s, 3000, MSG_WAITALL);
-	say_write(s, 2000, 8, 0);
+	recv_and_print_result(s, 3000, MSG_WAITALL);
+	send_pattern_and_print_result(s, 2000, 8, 0);
 	say_far_peer_reads(1, 2000, 8, 1);
-	tcp_late_ends(s);
+	peer_shuts_down_then_close(s);
 }
 
 CASE(tcp_late_connecting, "SO_TIMESTAMP while a connection is being made: it is made all the same")
@@ -442,11 +442,11 @@ CASE(tcp_late_connecting, "SO_TIMESTAMP while a connection is being made: it is 
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
 	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
-	say_state("connected", s, POLLOUT, 5000);
+	wait_and_print_poll_events("connected", s, POLLOUT, 5000);
 	say_so_error(s);
 	peer(far(), "accept 0 1 2000");
 	SAY_RESULT(ioctl(s, FIONBIO, &(int){0}));
 	far_peer_writes(1, 30, 1, 1);
-	say_read(s, 30, MSG_WAITALL);
+	recv_and_print_result(s, 30, MSG_WAITALL);
 	close(s);
 }

@@ -23,21 +23,21 @@ CASE(tcp_accept_names, "accept: names, flags, bytes both ways around the kernel"
 	socklen_t len = sizeof(from);
 
 	expect_offloaded(l);
-	kernel_segments_check_begin();
-	say_state("nobody yet", l, POLLIN, 0);
+	kernel_segments_wait_idle_and_start_count();
+	wait_and_print_poll_events("nobody yet", l, POLLIN, 0);
 	tcp_listen_far_dials(1, l);
-	say_state("somebody", l, POLLIN, 1000);
+	wait_and_print_poll_events("somebody", l, POLLIN, 1000);
 	s = SAY_OK_OR_ERROR(accept(l, (struct sockaddr *)&from, &len));
 	expect_offloaded(s);
 	say("from %s (%u)", address_text(&from, len), len);
-	say_name("name", s);
-	say_peer("peer", s);
-	say_state("nobody any more", l, POLLIN, 0);
+	say_local_address("name", s);
+	say_peer_address("peer", s);
+	wait_and_print_poll_events("nobody any more", l, POLLIN, 0);
 	far_peer_writes(1, 1000, 1, 1);
-	say_read(s, 1000, MSG_WAITALL);
-	say_write(s, 2000, 2, 0);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
+	send_pattern_and_print_result(s, 2000, 2, 0);
 	say_far_peer_reads(1, 2000, 2, 1);
-	kernel_segments_check_end();
+	check_kernel_segments_were_bypassed();
 	close(s);
 	close(l);
 }
@@ -52,20 +52,20 @@ CASE(tcp_accept4_flags, "accept4: O_NONBLOCK and FD_CLOEXEC, and what it refuses
 	SAY_RESULT(accept(l, NULL, NULL));
 	SAY_RESULT(accept4(l, NULL, NULL, 0x1234));
 	tcp_listen_far_dials(1, l);
-	say_state("somebody", l, POLLIN, 1000);
+	wait_and_print_poll_events("somebody", l, POLLIN, 1000);
 	s = SAY_OK_OR_ERROR(accept4(l, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC));
 	say("length %u", len);
 	say("flags %s%s", fcntl(s, F_GETFL) & O_NONBLOCK ? "nonblocking " : "",
 	    fcntl(s, F_GETFD) & FD_CLOEXEC ? "cloexec" : "");
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	close(s);
 	tcp_listen_far_dials(2, l);
-	say_state("somebody", l, POLLIN, 1000);
+	wait_and_print_poll_events("somebody", l, POLLIN, 1000);
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	say("flags %s%s", fcntl(s, F_GETFL) & O_NONBLOCK ? "nonblocking " : "",
 	    fcntl(s, F_GETFD) & FD_CLOEXEC ? "cloexec" : "");
 	tcp_listen_far_dials(3, l);
-	say_state("somebody", l, POLLIN, 1000);
+	wait_and_print_poll_events("somebody", l, POLLIN, 1000);
 	SAY_RESULT(accept(l, bad_pointer(), &len));
 	len = sizeof(from);
 	close(s);
@@ -81,20 +81,20 @@ CASE(tcp_accept_any_address, "a listener on 0.0.0.0 accepts on every link and fr
 	tcp_listen_far_dials(1, l);
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	expect_offloaded(s);
-	say_name("name", s);
+	say_local_address("name", s);
 	close(s);
 	peer(far(), "dial 2 %s %d", here_second, port_of(l));
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	expect_offloaded(s);
-	say_name("name", s);
+	say_local_address("name", s);
 	close(s);
 	local = tcp_socket();
 	SAY_RESULT(connect(local, (struct sockaddr *)&address, sizeof(address)));
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	expect_os_any(s);
-	say_name("name", s);
-	say_write(local, 10, 5, 0);
-	say_read(s, 10, MSG_WAITALL);
+	say_local_address("name", s);
+	send_pattern_and_print_result(local, 10, 5, 0);
+	recv_and_print_result(s, 10, MSG_WAITALL);
 	close(s);
 	close(local);
 	close(l);
@@ -114,10 +114,10 @@ CASE(tcp_accept_many, "connections are accepted in the order in which they came;
 	for (int i = 0; i < 5; i++) {
 		s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 		snprintf(what, sizeof(what), "number %d", i);
-		say_state(what, s, POLLIN, 1000);
-		say_read(s, 10, MSG_WAITALL);
+		wait_and_print_poll_events(what, s, POLLIN, 1000);
+		recv_and_print_result(s, 10, MSG_WAITALL);
 		if (i == 2)
-			say_read(s, 10, 0);
+			recv_and_print_result(s, 10, 0);
 		close(s);
 	}
 	close(l);
@@ -132,11 +132,11 @@ CASE(tcp_accept_reset_before, "a connection that was reset before it is accepted
 	wait_until_sent_packets_arrived(30);
 	peer(far(), "reset 1");
 	wait_until_sent_packets_arrived(50);
-	say_state("listener", l, POLLIN, 100);
+	wait_and_print_poll_events("listener", l, POLLIN, 100);
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
-	say_read(s, 10, 0);
-	say_read(s, 10, 0);
-	say_write(s, 10, 1, MSG_NOSIGNAL);
+	recv_and_print_result(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
+	send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
 	close(s);
 	close(l);
 }
@@ -163,7 +163,7 @@ CASE(tcp_accept_ends_with_shutdown, "accept in another thread returns when its l
 	rc = shutdown(l, SHUT_RDWR);
 	pthread_join(thread, NULL);
 	say("shutdown: %d", rc);
-	say_state("listener", l, POLLHUP, 100);
+	wait_and_print_poll_events("listener", l, POLLHUP, 100);
 	SAY_RESULT(accept(l, NULL, NULL));
 	SAY_RESULT(listen(l, 5));
 	tcp_listen_far_dials(1, l);
@@ -188,7 +188,7 @@ CASE(tcp_accept_waits, "accept waits for a connection; SO_RCVTIMEO bounds it")
 	close(l);
 }
 
-static void tcp_listen_on_alarm(int sig)
+static void on_alarm_do_nothing(int sig)
 {
 	(void)sig;
 }
@@ -196,7 +196,7 @@ static void tcp_listen_on_alarm(int sig)
 CASE(tcp_accept_interrupted, "a signal interrupts accept, with SA_RESTART it goes on")
 {
 	int l = tcp_listener(here, 0, 16);
-	struct sigaction action = {.sa_handler = tcp_listen_on_alarm};
+	struct sigaction action = {.sa_handler = on_alarm_do_nothing};
 
 	expect_offloaded(l);
 	sigaction(SIGALRM, &action, NULL);
@@ -219,8 +219,8 @@ CASE(tcp_listen_twice, "listen again changes the backlog; bind and connect of a 
 	SAY_RESULT(bind(other, (struct sockaddr *)&address, sizeof(address)));
 	SAY_RESULT(bind(l, (struct sockaddr *)&address, sizeof(address)));
 	SAY_RESULT(connect(l, (struct sockaddr *)&peer_at, sizeof(peer_at)));
-	say_read(l, 10, 0);
-	say_write(l, 10, 1, MSG_NOSIGNAL);
+	recv_and_print_result(l, 10, 0);
+	send_pattern_and_print_result(l, 10, 1, MSG_NOSIGNAL);
 	tcp_listen_far_dials(1, l);
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	SAY_RESULT(listen(s, 5));
@@ -237,8 +237,8 @@ CASE(tcp_listen_closed, "a closed listener refuses; what it accepted before goes
 	close(l);
 	pause_ms(50);
 	far_peer_writes(1, 5000, 1, 1);
-	say_read(s, 5000, MSG_WAITALL);
-	say_write(s, 5000, 2, 0);
+	recv_and_print_result(s, 5000, MSG_WAITALL);
+	send_pattern_and_print_result(s, 5000, 2, 0);
 	say_far_peer_reads(1, 5000, 2, 1);
 	peer_run_shell_command(
 	        far(), "! python3 -c 'import socket,sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), "
@@ -250,7 +250,7 @@ CASE(tcp_listen_closed, "a closed listener refuses; what it accepted before goes
 	tcp_listen_far_dials(2, l);
 	SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	far_peer_writes(1, 5000, 3, 1);
-	say_read(s, 5000, MSG_WAITALL);
+	recv_and_print_result(s, 5000, MSG_WAITALL);
 	close(s);
 	close(l);
 }
@@ -353,7 +353,7 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 			SAY_RESULT(accept_with_bad_arguments(listener, kind));
 		wait_until_sent_packets_arrived(50);
 		say_far_peer_state(1);
-		say_state("after", listener, POLLIN, 50);
+		wait_and_print_poll_events("after", listener, POLLIN, 50);
 	}
 	tcp_listen_far_dials(2, listener);
 	SAY_OK_OR_ERROR(accept(listener, NULL, NULL));
@@ -361,7 +361,7 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 }
 
 /* Which of the two gets a connection is a matter of its port. */
-static void serve_two_listeners(int a, int b)
+static void accept_far_conns_on_two_listeners(int a, int b)
 {
 	enum { EACH = 8 };
 	int got = 0;
@@ -405,15 +405,15 @@ static void say_two_reuseport_listeners_here(int family)
 
 	expect_offloaded(a);
 	expect_offloaded(b);
-	serve_two_listeners(a, b);
+	accept_far_conns_on_two_listeners(a, b);
 	for (int i = 0; i < 30; i++) {
 		pause_ms(100);
 		expect_offloaded(a);
 		expect_offloaded(b);
 	}
-	serve_two_listeners(a, b);
+	accept_far_conns_on_two_listeners(a, b);
 	close(a);
-	serve_two_listeners(b, b);
+	accept_far_conns_on_two_listeners(b, b);
 	close(b);
 }
 

@@ -106,7 +106,7 @@ CASE(tcp_options_set, "options that are set, within and outside of their ranges,
 	SAY_RESULT(setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &s, 1));
 	SAY_RESULT(setsockopt(s, IPPROTO_TCP, 12345, &s, 4));
 	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, bad_pointer(), bad_pointer()));
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say_far_peer_reads(1, 10, 1, 1);
 	close(s);
 }
@@ -168,7 +168,7 @@ CASE(tcp_options_congestion, "TCP_CONGESTION: the name, known ones, unknown ones
 	close(s);
 	s = tcp_connected_to_far_peer();
 	say_congestion_options(s);
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say_far_peer_reads(1, 10, 1, 1);
 	close(s);
 }
@@ -179,10 +179,10 @@ CASE(tcp_options_info, "TCP_INFO: state and what does not differ from run to run
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
-	say_write(s, 1000, 1, 0);
+	send_pattern_and_print_result(s, 1000, 1, 0);
 	say_far_peer_reads(1, 1000, 1, 1);
 	far_peer_writes(1, 500, 2, 1);
-	say_read(s, 500, MSG_WAITALL);
+	recv_and_print_result(s, 500, MSG_WAITALL);
 	wait_until_sent_packets_arrived(60);
 	memset(&info, 0, sizeof(info));
 	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len));
@@ -212,10 +212,10 @@ CASE(tcp_options_maxseg, "TCP_MAXSEG before connect bounds segments, and the pee
 	expect_offloaded(s);
 	peer(far(), "accept 0 1 2000");
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
-	say_write(s, 5000, 1, 0);
+	send_pattern_and_print_result(s, 5000, 1, 0);
 	say_far_peer_reads(1, 5000, 1, 1);
 	far_peer_writes(1, 5000, 2, 1);
-	say_read(s, 5000, MSG_WAITALL);
+	recv_and_print_result(s, 5000, MSG_WAITALL);
 	close(s);
 }
 
@@ -232,7 +232,7 @@ CASE(tcp_options_while_connecting,
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	OPTION(IPPROTO_IP, IP_MTU);
 	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
-	say_state("connected", s, POLLOUT, 5000);
+	wait_and_print_poll_events("connected", s, POLLOUT, 5000);
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	OPTION(IPPROTO_IP, IP_MTU);
 	OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP);
@@ -268,7 +268,7 @@ CASE(tcp_options_meminfo, "SO_MEMINFO: the limits, and whether something is queu
 	len = sizeof(buffer);
 	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_RCVBUF, &buffer, &len));
 	say("%d", buffer);
-	say_read(s, 1000, MSG_WAITALL);
+	recv_and_print_result(s, 1000, MSG_WAITALL);
 	close(s);
 }
 
@@ -281,11 +281,11 @@ CASE(tcp_options_defer_accept, "TCP_DEFER_ACCEPT: a connection is there when its
 	SAY_RESULT(listen(l, 5));
 	expect_offloaded(l);
 	register_port_name(atoi(peer(far(), "dial 1 %s %d", here, port_of(l))), "its");
-	say_state("connected", l, POLLIN, 100);
+	wait_and_print_poll_events("connected", l, POLLIN, 100);
 	far_peer_writes(1, 10, 1, 1);
-	say_state("bytes", l, POLLIN, 1000);
+	wait_and_print_poll_events("bytes", l, POLLIN, 1000);
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
-	say_read(s, 10, MSG_WAITALL);
+	recv_and_print_result(s, 10, MSG_WAITALL);
 	close(s);
 	close(l);
 }
@@ -298,11 +298,11 @@ CASE(tcp_options_user_timeout, "TCP_USER_TIMEOUT: a peer that has gone is notice
 
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_USER_TIMEOUT, 600));
 	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	since = now_ms();
 	SAY_RESULT(recv(s, &c, 1, 0));
 	say("it took %s", now_ms() - since >= 500 && now_ms() - since < 2500 ? "about as long" : "another time");
-	say_write(s, 10, 1, MSG_NOSIGNAL);
+	send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
 	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
 	close(s);
 }

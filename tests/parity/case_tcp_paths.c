@@ -19,14 +19,14 @@ static int tcp_paths_try_connect(int fd, const char *ip, int port)
 }
 
 /* 10.88.0.0/16 lies behind the far namespace. */
-static void route_through_far(void)
+static void add_route_through_far_peer(void)
 {
 	peer_run_shell_command(far(), "echo 1 >/proc/sys/net/ipv4/ip_forward");
 	run_shell_command_here("ip route replace 10.88.0.0/16 via $PARITY_THERE dev $PARITY_IF_FIRST");
 	pause_ms(30);
 }
 
-static void no_route_through_far(void)
+static void remove_route_through_far_peer(void)
 {
 	run_shell_command_here("ip route del 10.88.0.0/16");
 	peer_run_shell_command(far(), "echo 0 >/proc/sys/net/ipv4/ip_forward");
@@ -39,7 +39,7 @@ CASE(tcp_path_unreachable, "a router says that there is no way: connect ends wit
 	static const char *const routes[] = {"unreachable", "prohibit"};
 	char command[128];
 
-	route_through_far();
+	add_route_through_far_peer();
 	for (int i = 0; i < 2; i++) {
 		int s = tcp_socket();
 
@@ -50,12 +50,12 @@ CASE(tcp_path_unreachable, "a router says that there is no way: connect ends wit
 		s = tcp_socket();
 		SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 		SAY_RESULT(tcp_paths_try_connect(s, "10.88.1.1", 80));
-		say_state("told", s, POLLHUP, 3000);
+		wait_and_print_poll_events("told", s, POLLHUP, 3000);
 		say_so_error(s);
 		close(s);
 		peer_run_shell_command(far(), "ip route del 10.88.1.0/24");
 	}
-	no_route_through_far();
+	remove_route_through_far_peer();
 }
 
 CASE(tcp_path_lost, "nothing comes back: SYNs are repeated as often as TCP_SYNCNT says, then ETIMEDOUT")
@@ -63,7 +63,7 @@ CASE(tcp_path_lost, "nothing comes back: SYNs are repeated as often as TCP_SYNCN
 	int s = tcp_socket();
 	uint64_t since;
 
-	route_through_far();
+	add_route_through_far_peer();
 	peer_run_shell_command(far(), "ip route add blackhole 10.88.2.0/24");
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_SYNCNT, 1));
 	since = now_ms();
@@ -71,7 +71,7 @@ CASE(tcp_path_lost, "nothing comes back: SYNs are repeated as often as TCP_SYNCN
 	say_took_about("given up", since, 3000);
 	close(s);
 	peer_run_shell_command(far(), "ip route del 10.88.2.0/24");
-	no_route_through_far();
+	remove_route_through_far_peer();
 }
 
 /* A host behind far, by a link that lets less through than both ends think. It ends by itself. */
@@ -90,7 +90,7 @@ CASE(tcp_path_mtu, "a router wants smaller segments: they become so, and all byt
 	socklen_t len = sizeof(value);
 	char answer[80] = "";
 
-	route_through_far();
+	add_route_through_far_peer();
 	peer_run_shell_command(far(), NARROW_HOST);
 	SAY_RESULT(tcp_paths_try_connect(s, "10.88.3.2", 7700));
 	expect_offloaded(s);
@@ -106,7 +106,7 @@ CASE(tcp_path_mtu, "a router wants smaller segments: they become so, and all byt
 	say("segments %d", value);
 	close(s);
 	peer_run_shell_command(far(), "ip link del pm0");
-	no_route_through_far();
+	remove_route_through_far_peer();
 }
 
 CASE(tcp_simultaneous_open, "both sides connect to each other: one connection, and both have made it")
@@ -119,15 +119,15 @@ CASE(tcp_simultaneous_open, "both sides connect to each other: one connection, a
 	pause_ms(100);
 	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
 	say("the peer connects: %s", atoi(peer(far(), "dial 1 %s 7801 %s 7802", here, there)) == 7802 ? "ok" : "not");
-	say_state("so do we", s, POLLOUT, 2000);
+	wait_and_print_poll_events("so do we", s, POLLOUT, 2000);
 	say_so_error(s);
 	expect_offloaded(s);
-	say_write(s, 1000, 1, 0);
+	send_pattern_and_print_result(s, 1000, 1, 0);
 	say_far_peer_reads(1, 1000, 1, 1);
 	far_peer_writes(1, 2000, 2, 1);
-	say_state("something to read", s, POLLIN, 1000);
+	wait_and_print_poll_events("something to read", s, POLLIN, 1000);
 	wait_until_sent_packets_arrived(20);
-	say_read(s, 2000, 0);
+	recv_and_print_result(s, 2000, 0);
 	close(s);
 	say_far_peer_reads(1, 1, 0, 1);
 }

@@ -15,7 +15,7 @@
 
 static char bytes[1 << 20];
 
-static void say_epoll(const char *what, int set, int wait_ms)
+static void epoll_wait_and_say_events(const char *what, int set, int wait_ms)
 {
 	struct epoll_event events[4];
 	int n = epoll_wait(set, events, 4, wait_ms);
@@ -28,7 +28,7 @@ static void say_epoll(const char *what, int set, int wait_ms)
 		say("%s: %x data %lu", what, events[i].events, (unsigned long)events[i].data.u64);
 }
 
-static int watched(int s, unsigned events)
+static int create_epoll_set_watching(int s, unsigned events)
 {
 	struct epoll_event event = {.events = events, .data.u64 = 7};
 	int set = epoll_create1(0);
@@ -39,46 +39,47 @@ static int watched(int s, unsigned events)
 
 CASE(tcp_epoll_level, "level: readable as long as there are bytes, writable as long as there is room")
 {
-	int s = tcp_connected_to_far_peer(), set = watched(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+	int s = tcp_connected_to_far_peer(), set = create_epoll_set_watching(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
 
-	say_epoll("fresh", set, 1000);
+	epoll_wait_and_say_events("fresh", set, 1000);
 	far_peer_writes(1, 100, 1, 1);
 	wait_until_sent_packets_arrived(50);
-	say_epoll("bytes", set, 1000);
-	say_read(s, 50, 0);
-	say_epoll("some left", set, 1000);
-	say_read(s, 50, 0);
-	say_epoll("none left", set, 1000);
+	epoll_wait_and_say_events("bytes", set, 1000);
+	recv_and_print_result(s, 50, 0);
+	epoll_wait_and_say_events("some left", set, 1000);
+	recv_and_print_result(s, 50, 0);
+	epoll_wait_and_say_events("none left", set, 1000);
 	far_peer_shuts_down(1, SHUT_WR);
 	wait_until_sent_packets_arrived(50);
-	say_epoll("closed by the peer", set, 1000);
+	epoll_wait_and_say_events("closed by the peer", set, 1000);
 	shutdown(s, SHUT_WR);
 	wait_until_sent_packets_arrived(50);
-	say_epoll("closed by both", set, 1000);
+	epoll_wait_and_say_events("closed by both", set, 1000);
 	close(s);
-	say_epoll("gone", set, 50);
+	epoll_wait_and_say_events("gone", set, 50);
 	close(set);
 }
 
 CASE(tcp_epoll_edge, "edge: told once of bytes, once of the end; acknowledgements are no events")
 {
-	int s = tcp_connected_to_far_peer(), set = watched(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+	int s = tcp_connected_to_far_peer(),
+	    set = create_epoll_set_watching(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
 
-	say_epoll("fresh", set, 1000);
-	say_epoll("again", set, 50);
-	say_write(s, 100, 1, 0);
+	epoll_wait_and_say_events("fresh", set, 1000);
+	epoll_wait_and_say_events("again", set, 50);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
 	wait_until_sent_packets_arrived(80);
-	say_epoll("acknowledged", set, 50);
+	epoll_wait_and_say_events("acknowledged", set, 50);
 	far_peer_writes(1, 100, 1, 1);
-	say_epoll("bytes", set, 1000);
-	say_epoll("again", set, 50);
+	epoll_wait_and_say_events("bytes", set, 1000);
+	epoll_wait_and_say_events("again", set, 50);
 	far_peer_writes(1, 100, 2, 1);
-	say_epoll("more bytes", set, 1000);
-	say_epoll("again", set, 50);
+	epoll_wait_and_say_events("more bytes", set, 1000);
+	epoll_wait_and_say_events("again", set, 50);
 	far_peer_shuts_down(1, SHUT_WR);
-	say_epoll("the end", set, 1000);
-	say_epoll("again", set, 50);
+	epoll_wait_and_say_events("the end", set, 1000);
+	epoll_wait_and_say_events("again", set, 50);
 	close(s);
 	close(set);
 }
@@ -89,8 +90,8 @@ CASE(tcp_epoll_edge_room, "edge: a writer who found no room is told once when th
 
 	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 40000));
-	set = watched(s, EPOLLOUT | EPOLLET);
-	say_epoll("fresh", set, 1000);
+	set = create_epoll_set_watching(s, EPOLLOUT | EPOLLET);
+	epoll_wait_and_say_events("fresh", set, 1000);
 	for (int i = 0; i < 3; i++) {
 		while (write(s, bytes, 10000) > 0)
 			;
@@ -99,9 +100,9 @@ CASE(tcp_epoll_edge_room, "edge: a writer who found no room is told once when th
 	while (epoll_wait(set, (struct epoll_event[1]){}, 1, 30) > 0)
 		while (write(s, bytes, 10000) > 0)
 			;
-	say_epoll("full", set, 50);
+	epoll_wait_and_say_events("full", set, 50);
 	peer(far(), "later 0 read 1 10000 70 1000 300");
-	say_epoll("room", set, 1000);
+	epoll_wait_and_say_events("room", set, 1000);
 	say("written: %s", write(s, bytes, 100) == 100 ? "yes" : error_name(errno));
 	close(s);
 	close(set);
@@ -109,16 +110,16 @@ CASE(tcp_epoll_edge_room, "edge: a writer who found no room is told once when th
 
 CASE(tcp_epoll_oneshot, "one-shot: told once, again after EPOLL_CTL_MOD")
 {
-	int s = tcp_connected_to_far_peer(), set = watched(s, EPOLLIN | EPOLLONESHOT);
+	int s = tcp_connected_to_far_peer(), set = create_epoll_set_watching(s, EPOLLIN | EPOLLONESHOT);
 	struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = 8};
 
 	far_peer_writes(1, 100, 1, 1);
-	say_epoll("bytes", set, 1000);
-	say_epoll("again", set, 50);
+	epoll_wait_and_say_events("bytes", set, 1000);
+	epoll_wait_and_say_events("again", set, 50);
 	far_peer_writes(1, 100, 2, 1);
-	say_epoll("more", set, 100);
+	epoll_wait_and_say_events("more", set, 100);
 	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_MOD, s, &event));
-	say_epoll("armed anew", set, 1000);
+	epoll_wait_and_say_events("armed anew", set, 1000);
 	close(s);
 	close(set);
 }
@@ -129,17 +130,17 @@ CASE(tcp_epoll_connecting, "a connect on its way in an epoll set: hung up before
 	struct sockaddr_in address = address_of(there, port), nobody = address_of(there, 9);
 
 	fcntl(s, F_SETFL, O_NONBLOCK);
-	set = watched(s, EPOLLIN | EPOLLOUT | EPOLLET);
-	say_epoll("new", set, 50);
+	set = create_epoll_set_watching(s, EPOLLIN | EPOLLOUT | EPOLLET);
+	epoll_wait_and_say_events("new", set, 50);
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	say_epoll("connected", set, 1000);
+	epoll_wait_and_say_events("connected", set, 1000);
 	expect_offloaded(s);
 	close(s);
 	s = tcp_socket();
 	fcntl(s, F_SETFL, O_NONBLOCK);
 	SAY_RESULT(connect(s, (struct sockaddr *)&nobody, sizeof(nobody)));
 	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &(struct epoll_event){.events = EPOLLOUT, .data.u64 = 9}));
-	say_epoll("refused", set, 1000);
+	epoll_wait_and_say_events("refused", set, 1000);
 	close(s);
 	close(set);
 }
@@ -169,7 +170,7 @@ CASE(tcp_select, "select: readable, writable, exceptional")
 	close(s);
 }
 
-static void tcp_poll_on_alarm(int sig)
+static void tcp_poll_empty_alarm_handler(int sig)
 {
 	(void)sig;
 }
@@ -177,13 +178,13 @@ static void tcp_poll_on_alarm(int sig)
 /* What is to be interrupted may begin late, on a busy machine: the next one finds it. */
 static void set_alarm_with_handler_flags(int flags)
 {
-	struct sigaction action = {.sa_handler = tcp_poll_on_alarm, .sa_flags = flags};
+	struct sigaction action = {.sa_handler = tcp_poll_empty_alarm_handler, .sa_flags = flags};
 
 	sigaction(SIGALRM, &action, NULL);
 	ualarm(100000, flags & SA_RESTART ? 0 : 100000);
 }
 
-static void tcp_poll_no_alarm(void)
+static void tcp_poll_cancel_alarm(void)
 {
 	ualarm(0, 0);
 }
@@ -195,21 +196,21 @@ CASE(tcp_signals, "a signal interrupts recv, send and connect; with SA_RESTART r
 	ssize_t n;
 
 	set_alarm_with_handler_flags(0);
-	say_read(s, 10, 0);
-	tcp_poll_no_alarm();
+	recv_and_print_result(s, 10, 0);
+	tcp_poll_cancel_alarm();
 	set_alarm_with_handler_flags(SA_RESTART);
 	peer(far(), "later 250 write 1 10 3");
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	set_int(s, SOL_SOCKET, SO_SNDBUF, 20000);
 	set_alarm_with_handler_flags(0);
 	n = write(s, bytes, sizeof(bytes));
-	tcp_poll_no_alarm();
+	tcp_poll_cancel_alarm();
 	say("write: %s", n > 0 && n < (ssize_t)sizeof(bytes) ? "a part" : n < 0 ? error_name(errno) : "all");
 	run_shell_command_here(
 	        "ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
 	set_alarm_with_handler_flags(0);
 	SAY_RESULT(connect(other, (struct sockaddr *)&nobody, sizeof(nobody)));
-	tcp_poll_no_alarm();
+	tcp_poll_cancel_alarm();
 	close(other);
 	close(s);
 }
@@ -229,17 +230,17 @@ CASE(tcp_jump, "siglongjmp out of recv leaves the stream as it was")
 	signal(SIGALRM, tcp_poll_handler_jumps_out);
 	if (sigsetjmp(handler_jump_target, 1) == 0) {
 		ualarm(100000, 0);
-		say_read(s, 10, 0);
+		recv_and_print_result(s, 10, 0);
 		say("not reached");
 	}
 	far_peer_writes(1, 10, 5, 1);
-	say_read(s, 10, MSG_WAITALL);
-	say_write(s, 10, 6, 0);
+	recv_and_print_result(s, 10, MSG_WAITALL);
+	send_pattern_and_print_result(s, 10, 6, 0);
 	say_far_peer_reads(1, 10, 6, 1);
 	close(s);
 }
 
-static void *wait_for_ever(void *arg)
+static void *block_in_recv_thread(void *arg)
 {
 	recv(*(int *)arg, bytes, 10, 0);
 	return NULL;
@@ -251,13 +252,13 @@ CASE(tcp_cancel, "a thread is cancelled in recv; the stream goes on")
 	pthread_t thread;
 	void *how = NULL;
 
-	pthread_create(&thread, NULL, wait_for_ever, &s);
+	pthread_create(&thread, NULL, block_in_recv_thread, &s);
 	pause_ms(100);
 	pthread_cancel(thread);
 	pthread_join(thread, &how);
 	say("cancelled: %d", how == PTHREAD_CANCELED);
 	far_peer_writes(1, 10, 5, 1);
-	say_read(s, 10, MSG_WAITALL);
+	recv_and_print_result(s, 10, MSG_WAITALL);
 	close(s);
 }
 
@@ -280,7 +281,7 @@ CASE(tcp_handler_sends, "a signal handler sends on the socket that the program w
 	sigaction(SIGALRM, &action, NULL);
 	ualarm(100000, 0);
 	peer(far(), "later 250 write 1 10 3");
-	say_read(handler_socket, 10, 0);
+	recv_and_print_result(handler_socket, 10, 0);
 	say_far_peer_reads(1, 10, 9, 1);
 	close(handler_socket);
 }
@@ -301,7 +302,7 @@ static void sigio_handler(int sig, siginfo_t *info, void *context)
 }
 
 /* The first signal of several; of one that nobody has chosen only which it is. */
-static void say_signal(const char *what, int s, bool chosen)
+static void wait_for_signal_and_say(const char *what, int s, bool chosen)
 {
 	for (int i = 0; i < 100 && told == 0; i++)
 		pause_ms(10);
@@ -324,31 +325,31 @@ CASE(tcp_async, "O_ASYNC: the owner's signal; the one of F_SETSIG says what is r
 	sigaction(SIGRTMIN + 1, &action, NULL);
 	SAY_RESULT(fcntl(s, F_SETOWN, getpid()));
 	peer(far(), "urgent 1 U");
-	say_signal("an urgent byte", s, false);
+	wait_for_signal_and_say("an urgent byte", s, false);
 	SAY_RESULT(fcntl(s, F_SETFL, O_ASYNC | O_NONBLOCK));
 	far_peer_writes(1, 10, 1, 1);
-	say_signal("bytes", s, false);
+	wait_for_signal_and_say("bytes", s, false);
 	SAY_RESULT(fcntl(s, F_SETSIG, SIGRTMIN + 1));
 	far_peer_writes(1, 10, 1, 1);
-	say_signal("bytes, by a signal of one's own", s, true);
+	wait_for_signal_and_say("bytes, by a signal of one's own", s, true);
 	SAY_RESULT(fcntl(s, F_SETSIG, SIGIO));
 	far_peer_writes(1, 10, 1, 1);
-	say_signal("bytes, by SIGIO as one's own", s, true);
+	wait_for_signal_and_say("bytes, by SIGIO as one's own", s, true);
 	SAY_RESULT(fcntl(s, F_SETOWN_EX, &thread));
 	far_peer_writes(1, 10, 1, 1);
-	say_signal("bytes, to a thread", s, true);
+	wait_for_signal_and_say("bytes, to a thread", s, true);
 	SAY_RESULT(fcntl(s, F_SETSIG, 0));
 	far_peer_writes(1, 10, 1, 1);
-	say_signal("bytes, to a thread, by SIGIO", s, false);
+	wait_for_signal_and_say("bytes, to a thread, by SIGIO", s, false);
 	SAY_RESULT(fcntl(s, F_SETSIG, SIGRTMIN + 1));
 	SAY_RESULT(fcntl(s, F_SETOWN, 0));
 	far_peer_writes(1, 10, 1, 1);
-	say_signal("bytes, to nobody", s, true);
+	wait_for_signal_and_say("bytes, to nobody", s, true);
 	SAY_RESULT(fcntl(s, F_SETOWN, getpid()));
 	far_peer_shuts_down(1, SHUT_WR);
-	say_signal("the end", s, true);
+	wait_for_signal_and_say("the end", s, true);
 	peer(far(), "reset 1");
-	say_signal("a reset", s, true);
+	wait_for_signal_and_say("a reset", s, true);
 	close(s);
 }
 

@@ -40,7 +40,7 @@ CASE(tcp_time_wait_connect, "from a port whose connection is in TIME_WAIT: with 
 	result("to another", rc);
 	expect_offloaded(s);
 	peer(far(), "accept 2 1 2000");
-	say_write(s, 10, 1, 0);
+	send_pattern_and_print_result(s, 10, 1, 0);
 	say_far_peer_reads(1, 10, 1, 1);
 	close(s);
 	peer(far(), "close 1");
@@ -65,7 +65,7 @@ CASE(tcp_time_wait_accept, "a peer connects from the port whose connection is in
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	expect_offloaded(s);
 	peer(far(), "write 2 10 1");
-	say_read(s, 10, MSG_WAITALL);
+	recv_and_print_result(s, 10, MSG_WAITALL);
 	close(s);
 	close(l);
 }
@@ -120,11 +120,11 @@ CASE(tcp_backlog_full, "a full queue lets nobody in: who comes then is let in wh
 		s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 		close(s);
 	}
-	say_state("the third", l, POLLIN, 100);
-	say_state("and its next attempt", l, POLLIN, 3000);
+	wait_and_print_poll_events("the third", l, POLLIN, 100);
+	wait_and_print_poll_events("and its next attempt", l, POLLIN, 3000);
 	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	peer(far(), "write 3 10 5");
-	say_read(s, 10, MSG_WAITALL);
+	recv_and_print_result(s, 10, MSG_WAITALL);
 	close(s);
 	close(l);
 }
@@ -149,7 +149,7 @@ CASE(tcp_bind_taken, "ports that are taken: by a listener, by a connection, by a
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_REUSEADDR, 1));
 	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	peer(near(), "close 0");
-	say_write(in, 10, 1, 0);
+	send_pattern_and_print_result(in, 10, 1, 0);
 	say_far_peer_reads(1, 10, 1, 1);
 	close(in);
 	close(s);
@@ -170,7 +170,7 @@ static int listener_with_reuse_option(const char *ip, int port, int reuse)
 }
 
 /* Accepts one connection of the far peer's and closes it first. */
-static void serve_one(int l)
+static void accept_far_conn_and_close_first(int l)
 {
 	int s;
 
@@ -183,7 +183,7 @@ static void serve_one(int l)
 	wait_until_sent_packets_arrived(20);
 }
 
-static void say_bind(const char *ip, const char *name, int port, int reuse, const char *how)
+static void say_bind_and_listen_result(const char *ip, const char *name, int port, int reuse, const char *how)
 {
 	struct sockaddr_in address = address_of(ip, port);
 	int s = tcp_socket();
@@ -198,7 +198,7 @@ static void say_bind(const char *ip, const char *name, int port, int reuse, cons
 	close(s);
 }
 
-static void say_binds(int port)
+static void say_bind_results_by_reuse_option(int port)
 {
 	static const struct {
 		int option;
@@ -206,9 +206,9 @@ static void say_binds(int port)
 	} hows[] = {{0, "no option"}, {SO_REUSEADDR, "SO_REUSEADDR"}, {SO_REUSEPORT, "SO_REUSEPORT"}};
 
 	for (size_t i = 0; i < sizeof(hows) / sizeof(*hows); i++) {
-		say_bind(here, "the same address", port, hows[i].option, hows[i].text);
-		say_bind("0.0.0.0", "any address", port, hows[i].option, hows[i].text);
-		say_bind(here_second, "another address", port, hows[i].option, hows[i].text);
+		say_bind_and_listen_result(here, "the same address", port, hows[i].option, hows[i].text);
+		say_bind_and_listen_result("0.0.0.0", "any address", port, hows[i].option, hows[i].text);
+		say_bind_and_listen_result(here_second, "another address", port, hows[i].option, hows[i].text);
 	}
 }
 
@@ -220,10 +220,10 @@ CASE(tcp_time_wait_bind, "a listener is closed whose connection is in TIME_WAIT:
 	for (int i = 0; i < 6; i++) {
 		int l = listener_with_reuse_option(i < 3 ? here : "0.0.0.0", 0, reuses[i % 3]), port = port_of(l);
 
-		serve_one(l);
+		accept_far_conn_and_close_first(l);
 		close(l);
 		say("the listener had %s", reuse_names[i % 3]);
-		say_binds(port);
+		say_bind_results_by_reuse_option(port);
 	}
 }
 
@@ -234,7 +234,7 @@ static void serve_and_end(int reuse, bool listener_first, int to)
 	if (write(to, &port, sizeof(port)) != sizeof(port) || dup2(to, STDOUT_FILENO) < 0)
 		_exit(1);
 	if (!listener_first) {
-		serve_one(l);
+		accept_far_conn_and_close_first(l);
 		exit(0);
 	}
 	peer(far(), "dial 1 %s %d", here, port);
@@ -273,7 +273,7 @@ static bool kernel_has_time_wait_conn(int port)
  * A kernel that is short of memory, or has too many orphans, closes such a connection at once: there is nothing to ask
  * about then, and the process is started again.
  */
-static int port_of_dead_process_conn(int reuse, bool listener_first, int *status)
+static int port_of_conn_left_by_killed_server(int reuse, bool listener_first, int *status)
 {
 	char said[256];
 	int ends[2], port = 0;
@@ -309,10 +309,10 @@ static int port_of_dead_process_conn(int reuse, bool listener_first, int *status
 CASE(tcp_time_wait_of_the_dead, "a process has ended whose connection is in TIME_WAIT: who may bind the port then")
 {
 	for (int i = 0; i < 6; i++) {
-		int status = 0, port = port_of_dead_process_conn(reuses[i % 3], i >= 3, &status);
+		int status = 0, port = port_of_conn_left_by_killed_server(reuses[i % 3], i >= 3, &status);
 
 		say("its listener had %s%s, status %x", reuse_names[i % 3], i >= 3 ? ", and was closed first" : "",
 		    (unsigned)status);
-		say_binds(port);
+		say_bind_results_by_reuse_option(port);
 	}
 }

@@ -29,15 +29,15 @@ CASE(tcp_rare_disconnect, "connect(AF_UNSPEC) cuts a connection off: the socket 
 			SAY_OK_OR_ERROR(shutdown(s, SHUT_WR));
 		wait_until_sent_packets_arrived(30);
 		SAY_RESULT(connect(s, &unspec, sizeof(unspec)));
-		say_state("cut off", s, POLLERR, 50);
+		wait_and_print_poll_events("cut off", s, POLLERR, 50);
 		if (kind == 0)
 			say_so_error(s);
 		else if (kind == 1)
-			say_write(s, 10, 1, MSG_NOSIGNAL);
+			send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
 		else
-			say_read(s, 10, 0);
+			recv_and_print_result(s, 10, 0);
 		say_so_error(s);
-		say_read(s, 10, 0);
+		recv_and_print_result(s, 10, 0);
 		wait_until_sent_packets_arrived(10);
 		say_far_peer_state(1);
 		close(s);
@@ -58,9 +58,9 @@ CASE(tcp_rare_data_for_nobody, "data for who has shut both sides resets the conn
 			SAY_OK_OR_ERROR(shutdown(s, SHUT_RD));
 		far_peer_writes(1, 100, 1, 1);
 		wait_until_sent_packets_arrived(50);
-		say_state("after", s, POLLERR, 30);
-		say_write(s, 0, 1, MSG_NOSIGNAL);
-		say_read(s, 100, MSG_DONTWAIT);
+		wait_and_print_poll_events("after", s, POLLERR, 30);
+		send_pattern_and_print_result(s, 0, 1, MSG_NOSIGNAL);
+		recv_and_print_result(s, 100, MSG_DONTWAIT);
 		say_so_error(s);
 		say_far_peer_state(1);
 		close(s);
@@ -77,13 +77,13 @@ CASE(tcp_rare_urgent_unread, "an urgent byte that reading has not passed is unre
 		peer(far(), "urgent 1 U");
 		wait_until_sent_packets_arrived(50);
 		if (kind == 1)
-			say_read(s, 10, MSG_OOB);
+			recv_and_print_result(s, 10, MSG_OOB);
 		else if (kind == 2)
 			SAY_OK_OR_ERROR(shutdown(s, SHUT_RD));
 		else if (kind == 3)
-			say_read(s, 100, 0);
+			recv_and_print_result(s, 100, 0);
 		else if (kind == 4)
-			say_read(s, 100, MSG_DONTWAIT);
+			recv_and_print_result(s, 100, MSG_DONTWAIT);
 		close(s);
 		wait_until_sent_packets_arrived(50);
 		say_far_peer_state(1);
@@ -96,18 +96,18 @@ CASE(tcp_rare_nothing_to_send, "a send of nothing fails where any other would")
 	struct msghdr msg = {.msg_iov = &none, .msg_iovlen = 1};
 	int s = tcp_connected_to_far_peer();
 
-	say_write(s, 0, 1, 0);
+	send_pattern_and_print_result(s, 0, 1, 0);
 	peer(far(), "reset 1");
 	wait_until_sent_packets_arrived(50);
-	say_write(s, 10, 1, MSG_NOSIGNAL);
-	say_write(s, 0, 1, MSG_NOSIGNAL);
+	send_pattern_and_print_result(s, 10, 1, MSG_NOSIGNAL);
+	send_pattern_and_print_result(s, 0, 1, MSG_NOSIGNAL);
 	SAY_RESULT(sendmsg(s, &msg, MSG_NOSIGNAL));
 	msg.msg_iovlen = 0;
 	SAY_RESULT(sendmsg(s, &msg, MSG_NOSIGNAL));
 	close(s);
 }
 
-static void tcp_rare_send_with(int s, int level, int type, size_t len, uint32_t value)
+static void sendmsg_with_cmsg_and_print_result(int s, int level, int type, size_t len, uint32_t value)
 {
 	union {
 		struct cmsghdr head;
@@ -126,19 +126,19 @@ CASE(tcp_rare_control, "control messages of a send: which are refused; none is s
 {
 	int s = tcp_connected_to_far_peer();
 
-	tcp_rare_send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 0);
-	tcp_rare_send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 1 << 20);
-	tcp_rare_send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(2), 0);
-	tcp_rare_send_with(s, SOL_SOCKET, SO_MARK, CMSG_LEN(4), 7);
-	tcp_rare_send_with(s, SOL_SOCKET, SO_MARK, CMSG_LEN(8), 7);
-	tcp_rare_send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
-	tcp_rare_send_with(s, SOL_SOCKET, SO_TXTIME, CMSG_LEN(8), 7);
-	tcp_rare_send_with(s, IPPROTO_IP, 8, CMSG_LEN(4), 7);
-	tcp_rare_send_with(s, IPPROTO_IP, 8, 3, 7);
-	tcp_rare_send_with(s, IPPROTO_IP, 8, 100, 7);
+	sendmsg_with_cmsg_and_print_result(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 0);
+	sendmsg_with_cmsg_and_print_result(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 1 << 20);
+	sendmsg_with_cmsg_and_print_result(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(2), 0);
+	sendmsg_with_cmsg_and_print_result(s, SOL_SOCKET, SO_MARK, CMSG_LEN(4), 7);
+	sendmsg_with_cmsg_and_print_result(s, SOL_SOCKET, SO_MARK, CMSG_LEN(8), 7);
+	sendmsg_with_cmsg_and_print_result(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
+	sendmsg_with_cmsg_and_print_result(s, SOL_SOCKET, SO_TXTIME, CMSG_LEN(8), 7);
+	sendmsg_with_cmsg_and_print_result(s, IPPROTO_IP, 8, CMSG_LEN(4), 7);
+	sendmsg_with_cmsg_and_print_result(s, IPPROTO_IP, 8, 3, 7);
+	sendmsg_with_cmsg_and_print_result(s, IPPROTO_IP, 8, 100, 7);
 	say_far_peer_reads(1, 10, 1, 20);
 	SAY_OK_OR_ERROR(shutdown(s, SHUT_WR));
-	tcp_rare_send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
+	sendmsg_with_cmsg_and_print_result(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
 	close(s);
 }
 
@@ -181,14 +181,14 @@ CASE(tcp_rare_row_fault, "recvmmsg: an error after the first is left to the next
 	far_peer_writes(1, 30, 1, 1);
 	wait_until_sent_packets_arrived(30);
 	SAY_RESULT(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
-	say_state("left", s, POLLERR, 20);
-	say_read(s, 10, MSG_DONTWAIT);
+	wait_and_print_poll_events("left", s, POLLERR, 20);
+	recv_and_print_result(s, 10, MSG_DONTWAIT);
 	say_so_error(s);
 	far_peer_writes(1, 30, 1, 1);
 	wait_until_sent_packets_arrived(30);
 	SAY_RESULT(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
 	SAY_RESULT(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
-	say_read(s, 10, MSG_DONTWAIT);
+	recv_and_print_result(s, 10, MSG_DONTWAIT);
 	close(s);
 }
 
@@ -209,7 +209,7 @@ CASE(tcp_rare_address, "connect: an address that is too long is refused before a
 	close(s);
 }
 
-static void tcp_rare_say_option(int s, const char *what, int name, socklen_t len)
+static void print_sockopt_address_family(int s, const char *what, int name, socklen_t len)
 {
 	struct sockaddr_storage value = {0};
 	int rc = getsockopt(s, SOL_SOCKET, name, &value, &len);
@@ -224,19 +224,19 @@ CASE(tcp_rare_options, "SO_PEERNAME, and options that are taken before a connect
 {
 	int s = tcp_socket();
 
-	tcp_rare_say_option(s, "of nobody", SO_PEERNAME, 16);
+	print_sockopt_address_family(s, "of nobody", SO_PEERNAME, 16);
 	close(s);
 	s = tcp_connected_to_far_peer();
-	tcp_rare_say_option(s, "the peer's name", SO_PEERNAME, 16);
-	tcp_rare_say_option(s, "part of it", SO_PEERNAME, 2);
-	tcp_rare_say_option(s, "more than it", SO_PEERNAME, 17);
+	print_sockopt_address_family(s, "the peer's name", SO_PEERNAME, 16);
+	print_sockopt_address_family(s, "part of it", SO_PEERNAME, 2);
+	print_sockopt_address_family(s, "more than it", SO_PEERNAME, 17);
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_FASTOPEN, 5));
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
 	far_peer_writes(1, 10, 2, 1);
-	say_read(s, 10, MSG_WAITALL);
+	recv_and_print_result(s, 10, MSG_WAITALL);
 	peer(far(), "reset 1");
 	wait_until_sent_packets_arrived(50);
-	tcp_rare_say_option(s, "of one that has gone", SO_PEERNAME, 16);
+	print_sockopt_address_family(s, "of one that has gone", SO_PEERNAME, 16);
 	close(s);
 }
 
@@ -250,12 +250,12 @@ CASE(tcp_rare_no_time, "a negative SO_RCVTIMEO or SO_SNDTIMEO: a call does not w
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
 	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &now, &len));
 	say("%ld.%06ld", (long)now.tv_sec, (long)now.tv_usec);
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &unset, sizeof(unset)));
 	peer(far(), "later 100 write 1 10 3 1");
-	say_read(s, 10, MSG_WAITALL);
+	recv_and_print_result(s, 10, MSG_WAITALL);
 	SAY_RESULT(setsockopt(udp, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
-	say_read(udp, 10, 0);
+	recv_and_print_result(udp, 10, 0);
 	close(udp);
 	close(s);
 }
@@ -270,10 +270,10 @@ CASE(tcp_rare_inq_at_mark, "FIONREAD right before an urgent byte is 0, whatever 
 	wait_until_sent_packets_arrived(50);
 	ioctl(s, FIONREAD, &waiting);
 	say("before: %d", waiting);
-	say_read(s, 10, 0);
+	recv_and_print_result(s, 10, 0);
 	ioctl(s, FIONREAD, &waiting);
 	say("at the mark: %d", waiting);
-	say_read(s, 5, 0);
+	recv_and_print_result(s, 5, 0);
 	ioctl(s, FIONREAD, &waiting);
 	say("behind it: %d", waiting);
 	close(s);
@@ -287,7 +287,7 @@ struct waiter {
 	bool by_epoll;
 };
 
-static void *tcp_rare_wait_for(void *arg)
+static void *thread_wait_for_event_and_time_it(void *arg)
 {
 	struct waiter *waiter = arg;
 	struct pollfd p = {.fd = waiter->fd, .events = waiter->events};
@@ -310,7 +310,7 @@ static void say_wait_with_option_changed(const char *what, struct waiter waiter,
 {
 	pthread_t thread;
 
-	pthread_create(&thread, NULL, tcp_rare_wait_for, &waiter);
+	pthread_create(&thread, NULL, thread_wait_for_event_and_time_it, &waiter);
 	pause_ms(200);
 	SAY_RESULT(set_int(waiter.fd, level, name, value));
 	pthread_join(thread, NULL);

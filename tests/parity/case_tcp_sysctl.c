@@ -69,7 +69,7 @@ static void run_rest_of_case_with_sysctl(const char *name, const char *value)
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
-static struct tcp_info tcp_sysctl_info_of(int fd)
+static struct tcp_info tcp_sysctl_get_tcp_info(int fd)
 {
 	struct tcp_info info = {0};
 	socklen_t len = sizeof(info);
@@ -80,37 +80,37 @@ static struct tcp_info tcp_sysctl_info_of(int fd)
 }
 
 /* What the peer has seen of our SYN or SYN-ACK, and both ends of it; some bytes go each way. */
-static void say_agreed_tcp_options(const char *what, int fd)
+static void say_negotiated_tcp_options_and_transfer(const char *what, int fd)
 {
-	const struct tcp_info info = tcp_sysctl_info_of(fd);
+	const struct tcp_info info = tcp_sysctl_get_tcp_info(fd);
 
 	say("%s, the peer: %s", what, peer(far(), "agreed 1"));
 	say("%s, here: SACK %d, scales %d, of the peer's %s", what, (info.tcpi_options & 2) != 0,
 	    (info.tcpi_options & 4) != 0, info.tcpi_snd_wscale != 0 ? "some" : "none");
 	for (int i = 0; i < 3; i++) {
-		say_write(fd, 60000, i, 0);
+		send_pattern_and_print_result(fd, 60000, i, 0);
 		say_far_peer_reads(1, 60000, i, 1);
 		far_peer_writes(1, 50000, i, 1);
-		say_read(fd, 50000, MSG_WAITALL);
+		recv_and_print_result(fd, 50000, MSG_WAITALL);
 	}
 }
 
-static void say_both_sides_agreed(void)
+static void say_tcp_options_of_both_directions(void)
 {
 	int s = tcp_connected_to_far_peer();
 
-	say_agreed_tcp_options("out", s);
+	say_negotiated_tcp_options_and_transfer("out", s);
 	close(s);
 	peer(far(), "close 1");
 	s = tcp_accepted_from_far_peer(NULL);
-	say_agreed_tcp_options("in", s);
+	say_negotiated_tcp_options_and_transfer("in", s);
 	close(s);
 }
 
 CASE(tcp_sysctl_sack, "tcp_sack 0: neither offered nor agreed to, on either side of a connection")
 {
 	run_rest_of_case_with_sysctl("tcp_sack", "0");
-	say_both_sides_agreed();
+	say_tcp_options_of_both_directions();
 }
 
 CASE(tcp_sysctl_window_scaling, "tcp_window_scaling 0: neither offered nor agreed to, and no window is above 64 KB")
@@ -119,13 +119,13 @@ CASE(tcp_sysctl_window_scaling, "tcp_window_scaling 0: neither offered nor agree
 	int s;
 
 	run_rest_of_case_with_sysctl("tcp_window_scaling", "0");
-	say_both_sides_agreed();
+	say_tcp_options_of_both_directions();
 	s = tcp_connected_to_far_peer();
 	for (int i = 0; i < 10; i++) {
-		say_write(s, 60000, i, 0);
+		send_pattern_and_print_result(s, 60000, i, 0);
 		say_far_peer_reads(1, 60000, i, 1);
 	}
-	info = tcp_sysctl_info_of(s);
+	info = tcp_sysctl_get_tcp_info(s);
 	say("the peer's window %s", info.tcpi_snd_wnd > 1000 && info.tcpi_snd_wnd <= 65535 ? "sane" : "odd");
 	close(s);
 }
@@ -144,12 +144,12 @@ static void say_window_after_pause(void)
 		peer(far(), "read 1 %d %d 1", (int)sizeof(bytes), i);
 	}
 	wait_until_sent_packets_arrived(100);
-	before = tcp_sysctl_info_of(s).tcpi_snd_cwnd;
+	before = tcp_sysctl_get_tcp_info(s).tcpi_snd_cwnd;
 	say("before: %s", before >= 20 ? "a large window" : "a small window");
 	pause_ms(1300);
-	say_write(s, 100, 1, 0);
+	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(1, 100, 1, 1);
-	after = tcp_sysctl_info_of(s).tcpi_snd_cwnd;
+	after = tcp_sysctl_get_tcp_info(s).tcpi_snd_cwnd;
 	if (after >= before)
 		say("after a pause: as before");
 	else
@@ -186,7 +186,7 @@ CASE(tcp_sysctl_notsent_lowat, "tcp_notsent_lowat bounds what waits, unless the 
 		}
 		ioctl(s, SIOCOUTQNSD, &unsent);
 		say("unsent: %s", unsent < 20000 ? "less" : unsent < 20000 + 65536 ? "up to the mark" : "more");
-		say_state("then", s, POLLOUT, 100);
+		wait_and_print_poll_events("then", s, POLLOUT, 100);
 	}
 	close(s);
 }

@@ -13,16 +13,16 @@
 static int the_socket, threads_epoll_set;
 static atomic_int received, wrong;
 
-static int threads_ready_socket(void)
+static int threads_open_offloaded_udp_socket(void)
 {
 	int s = udp_socket_bound_to(here, 0);
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
 
-static void *receive_until_empty(void *arg)
+static void *thread_receive_until_empty_datagram(void *arg)
 {
 	char bytes[64];
 
@@ -43,21 +43,21 @@ CASE(threads_receive, "eight threads receive on one socket: each datagram goes t
 {
 	pthread_t threads[8];
 
-	the_socket = threads_ready_socket();
+	the_socket = threads_open_offloaded_udp_socket();
 	set_int(the_socket, SOL_SOCKET, SO_RCVBUFFORCE, 8000000);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int i = 0; i < 8; i++)
-		pthread_create(&threads[i], NULL, receive_until_empty, NULL);
+		pthread_create(&threads[i], NULL, thread_receive_until_empty_datagram, NULL);
 	peer(far(), "send 0 %s %d 32 0 2000 20", here, port_of(the_socket));
 	pause_ms(50);
 	peer(far(), "send 0 %s %d 0 0 8 1000", here, port_of(the_socket));
 	for (int i = 0; i < 8; i++)
 		pthread_join(threads[i], NULL);
-	kernel_bypass_check_end(2000, 0);
+	check_kernel_udp_was_bypassed(2000, 0);
 	say("%d received, %d wrong", atomic_load(&received), atomic_load(&wrong));
 }
 
-static void *send_500(void *arg)
+static void *thread_send_500_datagrams(void *arg)
 {
 	char bytes[32];
 
@@ -73,18 +73,18 @@ CASE(threads_send, "eight threads send on one socket: all arrives, whole")
 	pthread_t threads[8];
 	char answer[64];
 
-	the_socket = udp_socket_connected_to(there, peer_open(far(), 0, there, 0));
+	the_socket = udp_socket_connected_to(there, peer_ask_to_open_socket(far(), 0, there, 0));
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
 	warm_up_until_offloaded_send(the_socket, NULL, 0);
-	kernel_bypass_check_begin();
+	save_kernel_udp_counters();
 	for (int i = 0; i < 8; i++)
-		pthread_create(&threads[i], NULL, send_500, (void *)(intptr_t)i);
+		pthread_create(&threads[i], NULL, thread_send_500_datagrams, (void *)(intptr_t)i);
 	for (int i = 0; i < 8; i++)
 		pthread_join(threads[i], NULL);
 	snprintf(answer, sizeof(answer), "%s", peer(far(), "count 0 4000 0 500"));
 	say("%d failed, %d came", atomic_load(&wrong), atoi(answer));
-	kernel_bypass_check_end(0, 4000);
+	check_kernel_udp_was_bypassed(0, 4000);
 }
 
 static void *receive_one(void *arg)
@@ -96,7 +96,7 @@ static void *receive_one(void *arg)
 	return NULL;
 }
 
-static void *threads_receive_quietly(void *arg)
+static void *thread_receive_and_count_one(void *arg)
 {
 	char bytes[64];
 
@@ -110,11 +110,11 @@ CASE(threads_close_while_receiving, "a socket is closed while a thread waits in 
 	pthread_t thread;
 	int port;
 
-	the_socket = threads_ready_socket();
+	the_socket = threads_open_offloaded_udp_socket();
 	port = port_of(the_socket);
 	pthread_create(&thread, NULL, receive_one, NULL);
 	pause_ms(100);
-	SAY_RESULT(close_in_use(the_socket));
+	SAY_RESULT(close_fd_in_use_without_tsan_report(the_socket));
 	pause_ms(50);
 	peer_send(far(), 0, here, port, 20, 1);
 	pthread_join(thread, NULL);
@@ -124,7 +124,7 @@ CASE(threads_shutdown_while_receiving, "shutdown ends the recv of another thread
 {
 	pthread_t thread;
 
-	the_socket = udp_socket_connected_to(there, peer_open(far(), 0, there, 0));
+	the_socket = udp_socket_connected_to(there, peer_ask_to_open_socket(far(), 0, there, 0));
 	expect_offloaded(the_socket);
 	pthread_create(&thread, NULL, receive_one, NULL);
 	pause_ms(100);
@@ -149,7 +149,7 @@ CASE(threads_add_while_waiting, "a socket is added to a set while a thread waits
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
 	pthread_t thread;
-	int s = threads_ready_socket();
+	int s = threads_open_offloaded_udp_socket();
 
 	threads_epoll_set = epoll_create1(0);
 	pthread_create(&thread, NULL, say_epoll_wait_in_thread, NULL);
@@ -171,7 +171,7 @@ CASE(threads_bind_while_waiting, "a socket is bound and connected while a thread
 	pthread_t thread;
 
 	the_socket = udp_socket();
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	pthread_create(&thread, NULL, receive_one, NULL);
 	pause_ms(100);
 	SAY_RESULT(bind(the_socket, (struct sockaddr *)&address, sizeof(address)));
@@ -193,7 +193,7 @@ CASE(threads_all_woken, "a datagram wakes every thread that polls for it")
 {
 	pthread_t threads[4];
 
-	the_socket = threads_ready_socket();
+	the_socket = threads_open_offloaded_udp_socket();
 	for (int i = 0; i < 4; i++)
 		pthread_create(&threads[i], NULL, say_poll_in_thread, NULL);
 	pause_ms(150);
@@ -202,7 +202,7 @@ CASE(threads_all_woken, "a datagram wakes every thread that polls for it")
 		pthread_join(threads[i], NULL);
 }
 
-static void *poll_and_count_wrong(void *arg)
+static void *thread_poll_and_count_failure(void *arg)
 {
 	struct pollfd p = {.fd = the_socket, .events = POLLIN};
 
@@ -227,7 +227,7 @@ CASE(threads_exit_while_busy, "exit while other threads send and receive is orde
 {
 	pthread_t threads[3];
 
-	the_socket = udp_socket_connected_to(there, peer_open(far(), 0, there, 0));
+	the_socket = udp_socket_connected_to(there, peer_ask_to_open_socket(far(), 0, there, 0));
 	expect_offloaded(the_socket);
 	for (int i = 0; i < 3; i++)
 		pthread_create(&threads[i], NULL, i < 2 ? send_and_receive_for_ever : receive_one, NULL);
@@ -240,13 +240,14 @@ CASE(threads_end, "threads that used sockets come and go, 200 of them")
 {
 	pthread_t thread;
 
-	the_socket = threads_ready_socket();
+	the_socket = threads_open_offloaded_udp_socket();
 	for (int i = 0; i < 200; i++) {
 		peer_send(far(), 0, here, port_of(the_socket), 20, i % 64);
-		pthread_create(&thread, NULL, i % 2 == 0 ? threads_receive_quietly : poll_and_count_wrong, NULL);
+		pthread_create(&thread, NULL, i % 2 == 0 ? thread_receive_and_count_one : thread_poll_and_count_failure,
+		               NULL);
 		pthread_join(thread, NULL);
 		if (i % 2 != 0)
-			threads_receive_quietly(NULL);
+			thread_receive_and_count_one(NULL);
 	}
 	say("%d received, %d not polled", atomic_load(&received), atomic_load(&wrong));
 }

@@ -15,7 +15,7 @@ CASE(timeout_of_recv, "SO_RCVTIMEO: recv gives up in time, and does not when som
 	uint64_t start;
 	char bytes[32];
 
-	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv)));
 	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &got, &len));
@@ -31,13 +31,13 @@ CASE(timeout_of_recv, "SO_RCVTIMEO: recv gives up in time, and does not when som
 	say_took_about("MSG_DONTWAIT", start, 0);
 	tv.tv_sec = 2;
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv)));
-	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	start = now_ms();
 	SAY_RESULT(recv(s, bytes, sizeof(bytes), 0));
 	say_took_about("recv", start, 50);
 	tv = (struct timeval){0};
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv)));
-	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	peer_ask_to_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
 	start = now_ms();
 	SAY_RESULT(recv(s, bytes, sizeof(bytes), 0));
 	say_took_about("without a limit", start, 150);

@@ -10,7 +10,7 @@ static struct parity_case *first, **last = &first;
 static int failures;
 const char *here, *there, *there_too, *here_second, *there_second, *if_first, *if_second, *this_program;
 
-void parity_add(struct parity_case *entry)
+void parity_register_case(struct parity_case *entry)
 {
 	*last = entry;
 	last = &entry->next;
@@ -47,7 +47,7 @@ void complain(const char *format, ...)
 	failures++;
 }
 
-static const char *environment(const char *name)
+static const char *getenv_or_exit(const char *name)
 {
 	const char *value = getenv(name);
 
@@ -72,13 +72,13 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	this_program = argv[0];
-	here = environment("PARITY_HERE");
-	there = environment("PARITY_THERE");
-	there_too = environment("PARITY_THERE_TOO");
-	here_second = environment("PARITY_HERE_SECOND");
-	there_second = environment("PARITY_THERE_SECOND");
-	if_first = environment("PARITY_IF_FIRST");
-	if_second = environment("PARITY_IF_SECOND");
+	here = getenv_or_exit("PARITY_HERE");
+	there = getenv_or_exit("PARITY_THERE");
+	there_too = getenv_or_exit("PARITY_THERE_TOO");
+	here_second = getenv_or_exit("PARITY_HERE_SECOND");
+	there_second = getenv_or_exit("PARITY_THERE_SECOND");
+	if_first = getenv_or_exit("PARITY_IF_FIRST");
+	if_second = getenv_or_exit("PARITY_IF_SECOND");
 	for (entry = first; entry != NULL; entry = entry->next)
 		if (strcmp(entry->name, argv[1]) == 0) {
 			entry->run();

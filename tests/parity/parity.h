@@ -47,13 +47,13 @@ struct parity_case {
 	void (*run)(void);
 	struct parity_case *next;
 };
-void parity_add(struct parity_case *entry);
+void parity_register_case(struct parity_case *entry);
 #define CASE(id, text)                                                                                                 \
 	static void run_##id(void);                                                                                    \
 	static struct parity_case case_##id = {#id, text, run_##id, NULL};                                             \
 	__attribute__((constructor)) static void add_##id(void)                                                        \
 	{                                                                                                              \
-		parity_add(&case_##id);                                                                                \
+		parity_register_case(&case_##id);                                                                      \
 	}                                                                                                              \
 	static void run_##id(void)
 
@@ -81,8 +81,8 @@ void register_port_name(int port, const char *name);
 void register_port_name_of_fd(int fd, const char *name);
 /* "10.9.0.2:name", "[::ffff:10.9.0.2]:name", one of a few buffers in turn. */
 const char *address_text(const void *address, socklen_t len);
-void say_name(const char *what, int fd); /* getsockname */
-void say_peer(const char *what, int fd); /* getpeername */
+void say_local_address(const char *what, int fd); /* getsockname */
+void say_peer_address(const char *what, int fd);  /* getpeername */
 
 /* "text: after about N ms", or what it really took. */
 uint64_t now_ms(void);
@@ -101,28 +101,28 @@ void *bad_pointer(void); /* a page that cannot be read or written */
  * control messages. The length, or -1. */
 ssize_t take(int fd, int wait_ms, int flags);
 /* The same with a buffer of `size` bytes. */
-ssize_t say_received_up_to(int fd, int wait_ms, int flags, size_t size);
+ssize_t receive_and_say_up_to(int fd, int wait_ms, int flags, size_t size);
 /* Reads with `flags` and MSG_DONTWAIT until EAGAIN, printing each: after the last has surely arrived. */
 void take_all(int fd);
 void pause_ms(unsigned ms);
 /* What was under way between here and the far peer has arrived, on both links, and so has what the kernel answers to
  * it, and `ms` have passed since: for a look that does not wait. A pause alone is for what does not come. */
 void wait_until_sent_packets_arrived(unsigned ms);
-int close_in_use(int fd); /* close, while another thread waits in a call on it */
+int close_fd_in_use_without_tsan_report(int fd); /* close, while another thread waits in a call on it */
 bool is_readable(int fd, int wait_ms);
 
 /* ---- what is declared (state.c) ---- */
 
 void expect_offloaded(int fd);
-void expect_os(int fd, enum vma_sock_reason reason);
+void expect_kernel_socket_for_reason(int fd, enum vma_sock_reason reason);
 void expect_os_any(int fd); /* whatever the reason */
 /* Between the two the kernel of this namespace counts no datagram of ours under the preload, and at least so many
  * without it. */
-void kernel_bypass_check_begin(void);
+void save_kernel_udp_counters(void);
 /* The first datagrams to a destination may go by the kernel, while the way there is being looked up: sends one from a
  * connected socket to the far peer's slot 0, or to ip:port, until one has not (under the preload; a few at most). */
 void warm_up_until_offloaded_send(int fd, const char *ip, int port);
-void kernel_bypass_check_end(unsigned received, unsigned sent);
+void check_kernel_udp_was_bypassed(unsigned received, unsigned sent);
 
 /* ---- streams (stream.c) ---- */
 
@@ -139,16 +139,16 @@ void say_far_peer_reads(int slot, int len, int seed, int count); /* prints "the 
 void far_peer_shuts_down(int slot, int how);
 void say_far_peer_state(int slot);
 /* Prints what one recv gives: bytes and seed, "the end", or the error. The length. */
-ssize_t say_read(int fd, size_t len, int flags);
+ssize_t recv_and_print_result(int fd, size_t len, int flags);
 /* Writes len bytes of fill(); prints what send gives. */
-ssize_t say_write(int fd, size_t len, int seed, int flags);
+ssize_t send_pattern_and_print_result(int fd, size_t len, int seed, int flags);
 /* Prints poll's events after up to wait_ms for any of `wanted`. */
-void say_state(const char *what, int fd, short wanted, int wait_ms);
+void wait_and_print_poll_events(const char *what, int fd, short wanted, int wait_ms);
 /* Prints SO_ERROR. */
 void say_so_error(int fd);
-/* As kernel_bypass_check_begin and _end, of TCP segments received. */
-void kernel_segments_check_begin(void);
-void kernel_segments_check_end(void);
+/* As save_kernel_udp_counters and _end, of TCP segments received. */
+void kernel_segments_wait_idle_and_start_count(void);
+void check_kernel_segments_were_bypassed(void);
 
 /* ---- peers: processes that do what they are told (peer.c, parity_peer.c) ---- */
 
@@ -159,9 +159,9 @@ struct peer *twin(void); /* in this namespace, preloaded when we are */
 /* One command of parity_peer.c; its answer, valid until the next one. A leading "later MS " answers at once. */
 const char *peer(struct peer *peer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Socket `slot` (0..255) at ip:port; its port. */
-int peer_open(struct peer *p, int slot, const char *ip, int port);
+int peer_ask_to_open_socket(struct peer *p, int slot, const char *ip, int port);
 void peer_send(struct peer *p, int slot, const char *ip, int port, int len, int seed);
-void peer_send_after_ms(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed);
+void peer_ask_to_send_after_ms(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed);
 /* Prints what the peer's socket receives within wait_ms. */
 void say_peer_received(struct peer *p, int slot, int wait_ms);
 void peer_run_shell_command(struct peer *p, const char *command); /* a shell command, which must succeed */

@@ -21,7 +21,7 @@ static struct peer peers[] = {{.variable = "PARITY_FAR", .fd = -1},
                               {.variable = "PARITY_TWIN", .fd = -1}};
 
 /* A connection per case: the peer serves it in a child of its own, whose sockets end with it. */
-static struct peer *peer_connected(struct peer *p)
+static struct peer *peer_connect_if_needed(struct peer *p)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	const char *path = getenv(p->variable);
@@ -45,17 +45,17 @@ static struct peer *peer_connected(struct peer *p)
 
 struct peer *far(void)
 {
-	return peer_connected(&peers[0]);
+	return peer_connect_if_needed(&peers[0]);
 }
 
 struct peer *near(void)
 {
-	return peer_connected(&peers[1]);
+	return peer_connect_if_needed(&peers[1]);
 }
 
 struct peer *twin(void)
 {
-	return peer_connected(&peers[2]);
+	return peer_connect_if_needed(&peers[2]);
 }
 
 const char *peer(struct peer *p, const char *format, ...)
@@ -103,7 +103,7 @@ void wait_until_sent_packets_arrived(unsigned ms)
 	}
 }
 
-int peer_open(struct peer *p, int slot, const char *ip, int port)
+int peer_ask_to_open_socket(struct peer *p, int slot, const char *ip, int port)
 {
 	return atoi(peer(p, "open %d %s %d", slot, ip, port));
 }
@@ -113,7 +113,7 @@ void peer_send(struct peer *p, int slot, const char *ip, int port, int len, int 
 	peer(p, "send %d %s %d %d %d", slot, ip, port, len, seed);
 }
 
-void peer_send_after_ms(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed)
+void peer_ask_to_send_after_ms(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed)
 {
 	peer(p, "later %d send %d %s %d %d %d", ms, slot, ip, port, len, seed);
 }

@@ -86,7 +86,7 @@ static struct sockaddr_in peer_commands_to_address(const char *ip, int port)
 	return address;
 }
 
-static void open_udp_slot(struct message *m, int slot, const char *ip, int port, int option)
+static void peer_open_udp_socket_in_slot(struct message *m, int slot, const char *ip, int port, int option)
 {
 	struct sockaddr_in address = peer_commands_to_address(ip, port);
 	socklen_t len = sizeof(address);
@@ -107,7 +107,7 @@ static void open_udp_slot(struct message *m, int slot, const char *ip, int port,
 	peer_commands_answer(m, "%d", ntohs(address.sin_port));
 }
 
-static void open_dual_stack_slot(struct message *m, int slot, int port, int option, int v6only)
+static void peer_open_dual_stack_udp_socket(struct message *m, int slot, int port, int option, int v6only)
 {
 	struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
 	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1;
@@ -224,7 +224,7 @@ static void *peer_commands_echo(void *arg)
 	}
 }
 
-static void peer_commands_join(struct message *m, int fd, const char *args)
+static void peer_commands_join_multicast_group(struct message *m, int fd, const char *args)
 {
 	struct ip_mreq_source with_source = {0};
 	struct ip_mreqn any = {0};
@@ -294,7 +294,7 @@ static void run_command_on_slot(const char *verb, const char *args, int slot, st
 		sscanf(args, "%d %d %d", &a, &b, &c);
 		peer_commands_answer_rc(m, setsockopt(fd, a, b, &c, sizeof(c)));
 	} else if (strcmp(verb, "join") == 0) {
-		peer_commands_join(m, fd, args);
+		peer_commands_join_multicast_group(m, fd, args);
 	} else if (strcmp(verb, "line") == 0) {
 		sscanf(args, "%31s %d", ip, &a);
 		address = peer_commands_to_address(ip, a);
@@ -355,7 +355,7 @@ static void postpone_command(struct message *m, const char *args)
 }
 
 /* Who was dialed may see the connection before the thread that dials has put it there. */
-static bool peer_commands_is_empty(int slot)
+static bool peer_slot_is_empty_after_wait(int slot)
 {
 	for (int ms = 0; ms < 5000 && slots[slot] == 0 && atomic_load(&postponed_commands_n) > 0; ms++)
 		usleep(1000);
@@ -380,26 +380,26 @@ void peer_command(const char *command, char *text, size_t size)
 		else
 			peer_commands_answer(&m, "failed: status %d", rc);
 	} else if (strcmp(verb, "frame") == 0) {
-		peer_frame_command(args, text, size);
+		peer_frame_send_by_command(args, text, size);
 	} else if (strcmp(verb, "ping") == 0) {
 		peer_ping_command(args, text, size);
 	} else if (sscanf(args, "%d %n", &slot, &used) < 1 || slot < 0 || slot >= SLOTS) {
 		peer_commands_answer(&m, "failed: which slot?");
 	} else if (strcmp(verb, "open") == 0 || strcmp(verb, "share") == 0) {
 		if (sscanf(args + used, "%31s %d %d", ip, &port, &option) >= 2)
-			open_udp_slot(&m, slot, ip, port, option);
+			peer_open_udp_socket_in_slot(&m, slot, ip, port, option);
 		else
 			peer_commands_answer(&m, "failed: where?");
 	} else if (strcmp(verb, "both") == 0) {
 		if (sscanf(args + used, "%d %d %d", &port, &option, &v6only) == 3)
-			open_dual_stack_slot(&m, slot, port, option, v6only);
+			peer_open_dual_stack_udp_socket(&m, slot, port, option, v6only);
 		else
 			peer_commands_answer(&m, "failed: where?");
 	} else if (strcmp(verb, "listen") == 0) {
 		store_fd_in_slot(slot, stream_listen(args + used, text, size));
 	} else if (strcmp(verb, "dial") == 0) {
 		store_fd_in_slot(slot, peer_stream_dial(args + used, text, size));
-	} else if (peer_commands_is_empty(slot)) {
+	} else if (peer_slot_is_empty_after_wait(slot)) {
 		peer_commands_answer(&m, "failed: slot %d is empty", slot);
 	} else {
 		run_command_on_slot(verb, args + used, slot, &m);

@@ -34,7 +34,7 @@ struct frame {
 	unsigned flags, option_bytes;
 };
 
-static void peer_frame_put16(uint8_t *at, unsigned value)
+static void peer_frame_put_be16(uint8_t *at, unsigned value)
 {
 	at[0] = (uint8_t)(value >> 8);
 	at[1] = (uint8_t)value;
@@ -60,24 +60,24 @@ static unsigned write_transport_header(uint8_t *at, const struct frame *f)
 	const unsigned bytes = f->is_tcp ? 20 : 8 + PAYLOAD;
 	uint32_t sum = bytes + (f->is_tcp ? IPPROTO_TCP : IPPROTO_UDP);
 
-	peer_frame_put16(at, (unsigned)f->source_port);
-	peer_frame_put16(at + 2, (unsigned)f->dest_port);
+	peer_frame_put_be16(at, (unsigned)f->source_port);
+	peer_frame_put_be16(at + 2, (unsigned)f->dest_port);
 	if (f->is_tcp) {
-		peer_frame_put16(at + 6, 1000); /* sequence number */
+		peer_frame_put_be16(at + 6, 1000); /* sequence number */
 		at[12] = 5 << 4;
 		at[13] = (uint8_t)f->flags;
-		peer_frame_put16(at + 14, 65535);
+		peer_frame_put_be16(at + 14, 65535);
 	} else {
-		peer_frame_put16(at + 4, bytes);
+		peer_frame_put_be16(at + 4, bytes);
 		fill(at + 8, PAYLOAD, 1);
 	}
 	sum = checksum_add_bytes_of_frame(sum, (const uint8_t *)&f->source, 4);
 	sum = checksum_add_bytes_of_frame(sum, (const uint8_t *)&f->dest, 4);
-	peer_frame_put16(at + (f->is_tcp ? 16 : 6), checksum_fold(checksum_add_bytes_of_frame(sum, at, bytes)));
+	peer_frame_put_be16(at + (f->is_tcp ? 16 : 6), checksum_fold(checksum_add_bytes_of_frame(sum, at, bytes)));
 	return bytes;
 }
 
-static unsigned write_frame(uint8_t *out, const uint8_t *own_mac, const struct frame *f)
+static unsigned peer_frame_build(uint8_t *out, const uint8_t *own_mac, const struct frame *f)
 {
 	const unsigned head = 20 + f->option_bytes;
 	uint8_t *ip = out + ETH_HLEN;
@@ -85,21 +85,21 @@ static unsigned write_frame(uint8_t *out, const uint8_t *own_mac, const struct f
 
 	memcpy(out, f->mac, 6);
 	memcpy(out + 6, own_mac, 6);
-	peer_frame_put16(out + 12, ETHERTYPE_IP);
+	peer_frame_put_be16(out + 12, ETHERTYPE_IP);
 	l4 = write_transport_header(ip + head, f);
 	ip[0] = (uint8_t)(0x40 | head / 4);
-	peer_frame_put16(ip + 2, head + l4);
+	peer_frame_put_be16(ip + 2, head + l4);
 	ip[8] = 64;
 	ip[9] = f->is_tcp ? IPPROTO_TCP : IPPROTO_UDP;
 	memcpy(ip + 12, &f->source, 4);
 	memcpy(ip + 16, &f->dest, 4);
 	memcpy(ip + 20, f->options, f->option_bytes);
-	peer_frame_put16(ip + 10, checksum_fold(checksum_add_bytes_of_frame(0, ip, head)));
+	peer_frame_put_be16(ip + 10, checksum_fold(checksum_add_bytes_of_frame(0, ip, head)));
 	return ETH_HLEN + head + l4;
 }
 
 /* A packet socket there, and the interface's MAC. -1: no such address. */
-static int peer_frame_open_at(const char *address, uint8_t mac[6])
+static int peer_frame_open_packet_socket_at(const char *address, uint8_t mac[6])
 {
 	struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP)};
 	struct ifaddrs *all = NULL, *i;
@@ -148,7 +148,7 @@ static const char *await_answer_to_frame(int fd, const struct frame *f)
 	return "nothing";
 }
 
-static int parse(const char *args, char *at, struct frame *f)
+static int parse_frame_command_args(const char *args, char *at, struct frame *f)
 {
 	char mac[18], source[16], dest[16], proto[8], options[81] = "";
 	unsigned byte[6];
@@ -167,19 +167,19 @@ static int parse(const char *args, char *at, struct frame *f)
 	return f->option_bytes % 4 == 0 ? 0 : -1;
 }
 
-void peer_frame_command(const char *args, char *answer, size_t size)
+void peer_frame_send_by_command(const char *args, char *answer, size_t size)
 {
 	struct frame f = {0};
 	uint8_t bytes[256] = {0}, mac[6];
 	char at[16];
-	int fd = parse(args, at, &f) == 0 ? peer_frame_open_at(at, mac) : -1;
+	int fd = parse_frame_command_args(args, at, &f) == 0 ? peer_frame_open_packet_socket_at(at, mac) : -1;
 	unsigned n;
 
 	if (fd < 0) {
 		snprintf(answer, size, "failed: which frame, and where?");
 		return;
 	}
-	n = write_frame(bytes, mac, &f);
+	n = peer_frame_build(bytes, mac, &f);
 	if (send(fd, bytes, n, 0) != (ssize_t)n)
 		snprintf(answer, size, "failed: %s", strerror(errno));
 	else

@@ -5,6 +5,6 @@
 #include <stddef.h>
 
 /* Carries out "frame" of peer_commands.c. */
-void peer_frame_command(const char *args, char *answer, size_t size);
+void peer_frame_send_by_command(const char *args, char *answer, size_t size);
 
 #endif

@@ -30,7 +30,7 @@ static int fail(char *text, size_t size)
 	return -1;
 }
 
-static int peer_stream_bound(const char *ip, int port)
+static int peer_stream_open_bound_socket(const char *ip, int port)
 {
 	struct sockaddr_in address = peer_stream_to_address(ip, port);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
@@ -60,7 +60,7 @@ int stream_listen(const char *args, char *text, size_t size)
 
 	if (sscanf(args, "%31s %d %d", ip, &port, &backlog) < 2)
 		return fail(text, size);
-	fd = peer_stream_bound(ip, port);
+	fd = peer_stream_open_bound_socket(ip, port);
 	if (fd >= 0 && listen(fd, backlog) != 0) {
 		close(fd);
 		fd = -1;
@@ -76,7 +76,8 @@ int peer_stream_dial(const char *args, char *text, size_t size)
 
 	if (words < 2)
 		return fail(text, size);
-	fd = words == 4 ? peer_stream_bound(from, from_port) : socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fd = words == 4 ? peer_stream_open_bound_socket(from, from_port)
+	                : socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	address = peer_stream_to_address(ip, port);
 	if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
 		close(fd);

@@ -114,7 +114,7 @@ const char *address_text(const void *address, socklen_t len)
 	return text;
 }
 
-static void say_address(const char *what, int rc, const struct sockaddr_storage *address, socklen_t len)
+static void say_address_or_error(const char *what, int rc, const struct sockaddr_storage *address, socklen_t len)
 {
 	if (rc != 0)
 		say("%s: %s", what, error_name(errno));
@@ -122,22 +122,22 @@ static void say_address(const char *what, int rc, const struct sockaddr_storage 
 		say("%s: %s (%u)", what, address_text(address, len), (unsigned)len);
 }
 
-void say_name(const char *what, int fd)
+void say_local_address(const char *what, int fd)
 {
 	struct sockaddr_storage address = {0};
 	socklen_t len = sizeof(address);
 	int rc = getsockname(fd, (struct sockaddr *)&address, &len);
 
-	say_address(what, rc, &address, len);
+	say_address_or_error(what, rc, &address, len);
 }
 
-void say_peer(const char *what, int fd)
+void say_peer_address(const char *what, int fd)
 {
 	struct sockaddr_storage address = {0};
 	socklen_t len = sizeof(address);
 	int rc = getpeername(fd, (struct sockaddr *)&address, &len);
 
-	say_address(what, rc, &address, len);
+	say_address_or_error(what, rc, &address, len);
 }
 
 uint64_t now_ms(void)
@@ -234,7 +234,7 @@ bool is_readable(int fd, int wait_ms)
 	return poll(&p, 1, wait_ms) > 0;
 }
 
-static const char *flags_text(int flags)
+static const char *msg_flags_text(int flags)
 {
 	static char text[96];
 
@@ -244,7 +244,7 @@ static const char *flags_text(int flags)
 	return text;
 }
 
-ssize_t say_received_up_to(int fd, int wait_ms, int flags, size_t size)
+ssize_t receive_and_say_up_to(int fd, int wait_ms, int flags, size_t size)
 {
 	static char buf[65536];
 	struct sockaddr_storage from = {0};
@@ -263,13 +263,13 @@ ssize_t say_received_up_to(int fd, int wait_ms, int flags, size_t size)
 	else
 		say("took %zd bytes, seed %d, from %s, flags%s", len,
 		    seed_of_payload(buf, (size_t)len < size ? (size_t)len : size), address_text(&from, msg.msg_namelen),
-		    flags_text(msg.msg_flags));
+		    msg_flags_text(msg.msg_flags));
 	return len;
 }
 
 ssize_t take(int fd, int wait_ms, int flags)
 {
-	return say_received_up_to(fd, wait_ms, flags, 65536);
+	return receive_and_say_up_to(fd, wait_ms, flags, 65536);
 }
 
 void take_all(int fd)
@@ -298,7 +298,7 @@ void AnnotateIgnoreWritesEnd(const char *file, int line);
  * ThreadSanitizer calls it a race to close a kernel socket in use. It is one, and what this is about. What the library
  * does when one of its own is closed is looked at as always.
  */
-int close_in_use(int fd)
+int close_fd_in_use_without_tsan_report(int fd)
 {
 	int rc;
 

@@ -7,7 +7,7 @@
 #include "parity.h"
 
 /* A service may have to be started before the first socket is offloaded, and to look some times at others'. */
-static unsigned timeout_ms(void)
+static unsigned parity_timeout_ms_from_env(void)
 {
 	const char *text = getenv("PARITY_TIMEOUT_MS");
 
@@ -22,7 +22,7 @@ static const char *const sock_reason_texts[] = {
 #undef X
 };
 
-static socket_state_query_fn *query(void)
+static socket_state_query_fn *find_socket_state_query_function(void)
 {
 	static socket_state_query_fn *fn;
 
@@ -37,9 +37,9 @@ static socket_state_query_fn *query(void)
 /* Waits for the wanted answer; a reason of NULL: any. */
 static void wait_for_offload_state(int fd, int wanted, const char *reason)
 {
-	uint64_t end = now_ms() + timeout_ms();
+	uint64_t end = now_ms() + parity_timeout_ms_from_env();
 	const char *text = "";
-	socket_state_query_fn *ask = query();
+	socket_state_query_fn *ask = find_socket_state_query_function();
 	int saved = errno, state;
 
 	if (ask == NULL)
@@ -68,7 +68,7 @@ void expect_offloaded(int fd)
 	wait_for_offload_state(fd, 1, NULL);
 }
 
-void expect_os(int fd, enum vma_sock_reason reason)
+void expect_kernel_socket_for_reason(int fd, enum vma_sock_reason reason)
 {
 	wait_for_offload_state(fd, 0, sock_reason_texts[reason]);
 }
@@ -105,12 +105,12 @@ static void read_kernel_udp_counters(long *received, long *sent)
 
 static long kernel_received_before, kernel_sent_before;
 
-void kernel_bypass_check_begin(void)
+void save_kernel_udp_counters(void)
 {
 	read_kernel_udp_counters(&kernel_received_before, &kernel_sent_before);
 }
 
-void kernel_bypass_check_end(unsigned received, unsigned sent)
+void check_kernel_udp_was_bypassed(unsigned received, unsigned sent)
 {
 	long received_now, sent_now;
 
@@ -124,7 +124,7 @@ void kernel_bypass_check_end(unsigned received, unsigned sent)
 		complain("the kernel counted %ld in, %ld out, which should have bypassed it", received_now, sent_now);
 }
 
-static long segments(void)
+static long read_kernel_tcp_segments_received(void)
 {
 	char line[1024];
 	bool named = false;
@@ -150,23 +150,23 @@ static long kernel_segments_before;
  * What the case before has left comes late, and is the kernel's to answer: a peer sends its end again after 200 ms. So
  * the count begins when nothing has come for longer than that.
  */
-void kernel_segments_check_begin(void)
+void kernel_segments_wait_idle_and_start_count(void)
 {
 	long before;
 	int tries = 0;
 
-	kernel_segments_before = segments();
+	kernel_segments_before = read_kernel_tcp_segments_received();
 	do {
 		before = kernel_segments_before;
 		if (is_preloaded())
 			pause_ms(230);
-		kernel_segments_before = segments();
+		kernel_segments_before = read_kernel_tcp_segments_received();
 	} while (kernel_segments_before != before && ++tries < 20);
 }
 
-void kernel_segments_check_end(void)
+void check_kernel_segments_were_bypassed(void)
 {
-	long received = segments() - kernel_segments_before;
+	long received = read_kernel_tcp_segments_received() - kernel_segments_before;
 
 	if (is_preloaded() && received != 0)
 		complain("the kernel received %ld segments, which should have bypassed it", received);

@@ -98,7 +98,7 @@ void say_far_peer_state(int slot)
 	say("the peer: %s", peer(far(), "state %d", slot));
 }
 
-ssize_t say_read(int fd, size_t len, int flags)
+ssize_t recv_and_print_result(int fd, size_t len, int flags)
 {
 	static char bytes[1 << 20];
 	ssize_t got = recv(fd, bytes, len < sizeof(bytes) ? len : sizeof(bytes), flags);
@@ -112,7 +112,7 @@ ssize_t say_read(int fd, size_t len, int flags)
 	return got;
 }
 
-ssize_t say_write(int fd, size_t len, int seed, int flags)
+ssize_t send_pattern_and_print_result(int fd, size_t len, int seed, int flags)
 {
 	static char bytes[1 << 20];
 	ssize_t sent;
@@ -128,7 +128,7 @@ ssize_t say_write(int fd, size_t len, int seed, int flags)
 	return sent;
 }
 
-void say_state(const char *what, int fd, short wanted, int wait_ms)
+void wait_and_print_poll_events(const char *what, int fd, short wanted, int wait_ms)
 {
 	static const struct {
 		short bit;

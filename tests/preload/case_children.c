@@ -47,7 +47,7 @@ static void commands(const struct fixture *fixture)
 	EXPECT(posix_spawn_file_actions_adddup2(&actions, 1, fd) == 0);
 	EXPECT(posix_spawnp(&pid, "true", &actions, NULL, argv, environ) == 0);
 	EXPECT(child_exits_with_0(pid));
-	EXPECT(fixture_state(fd) == 1 && fixture_echo(fd));
+	EXPECT(fixture_get_socket_offload_state(fd) == 1 && fixture_echo(fd));
 }
 
 static _Atomic int handled;
@@ -79,7 +79,7 @@ static void vfork_child_tidies_up(const struct fixture *fixture)
 	}
 	EXPECT(pid > 0 && child_exits_with_0(pid));
 	expect(seen == 3, "the child wrote what the parent reads");
-	EXPECT(fixture_state(fd) == 1 && fixture_state(copy) == 1);
+	EXPECT(fixture_get_socket_offload_state(fd) == 1 && fixture_get_socket_offload_state(copy) == 1);
 	EXPECT(fixture_echo(fd) && fixture_echo(copy));
 	EXPECT(raise(SIGUSR1) == 0 && handled == SIGUSR1);
 }
@@ -100,7 +100,7 @@ static void expect_parent_goes_on(const struct fixture *fixture, int fd)
 {
 	int other;
 
-	expect(fixture_echo_soon(fd), "the parent's socket works on");
+	expect(fixture_retry_echo(fd), "the parent's socket works on");
 	other = fixture_socket(fixture);
 	EXPECT(fixture_echo(other));
 }
@@ -128,7 +128,7 @@ static void fork_and_leave(const struct fixture *fixture)
 	EXPECT(pipe(report) == 0);
 	pid = fork();
 	if (pid == 0) {
-		expect(fixture_echo_soon(fd), "the child talks on the inherited socket");
+		expect(fixture_retry_echo(fd), "the child talks on the inherited socket");
 		EXPECT(write(report[1], "k", 1) == 1);
 		_exit(0);
 	}
@@ -146,7 +146,7 @@ static void raw_clone(const struct fixture *fixture)
 		pid_t pid;
 
 		EXPECT(fixture_echo(fd));
-		pid = (pid_t)(unseen ? raw_call(SYS_clone, SIGCHLD, 0, 0, 0, 0)
+		pid = (pid_t)(unseen ? raw_syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)
 		                     : syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
 		if (pid == 0)
 			children_in_child(fixture, fd);
@@ -194,7 +194,7 @@ static void daemonized(const struct fixture *fixture)
 	if (pid == 0) {
 		if (daemon(0, 0) != 0)
 			_exit(1);
-		word = fixture_echo_soon(fd) ? 'k' : 'n';
+		word = fixture_retry_echo(fd) ? 'k' : 'n';
 		_exit(write(report[1], &word, 1) != 1);
 	}
 	EXPECT(close(fd) == 0 && close(report[1]) == 0);

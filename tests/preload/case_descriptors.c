@@ -26,11 +26,11 @@ static void socket_copies_share_queue(const struct fixture *fixture)
 	EXPECT(copies[1] == 50 && copies[2] == 51 && copies[3] >= 60);
 	EXPECT(close(fd) == 0);
 	for (int i = 0; i < 4; i++) {
-		EXPECT(fixture_state(copies[i]) == 1);
+		EXPECT(fixture_get_socket_offload_state(copies[i]) == 1);
 		EXPECT(fixture_echo(copies[i]));
 		EXPECT(close(copies[i]) == 0);
 		EXPECT(send(copies[i], "x", 1, 0) == -1 && errno == EBADF);
-		EXPECT(fixture_state(copies[i]) == -1);
+		EXPECT(fixture_get_socket_offload_state(copies[i]) == -1);
 	}
 }
 
@@ -42,10 +42,10 @@ static void other_fd_put_over_socket(const struct fixture *fixture)
 
 	EXPECT(pipe(pair) == 0);
 	EXPECT(dup2(pair[0], fd) == fd);
-	EXPECT(fixture_state(fd) == 0);
+	EXPECT(fixture_get_socket_offload_state(fd) == 0);
 	EXPECT(write(pair[1], "p", 1) == 1 && read(fd, &byte, 1) == 1 && byte == 'p');
 	EXPECT(dup2(other, fd) == fd);
-	EXPECT(fixture_state(fd) == 1 && fixture_echo(fd));
+	EXPECT(fixture_get_socket_offload_state(fd) == 1 && fixture_echo(fd));
 	EXPECT(dup2(fd, fd) == fd && fixture_echo(fd));
 	EXPECT(dup2(-1, fd) == -1 && errno == EBADF);
 	EXPECT(fixture_echo(fd) && fixture_echo(other));
@@ -59,12 +59,14 @@ static void ranges(const struct fixture *fixture)
 		fds[i] = fixture_socket(fixture);
 	EXPECT(close_range(fds[2], fds[4], 0) == 0);
 	for (int i = 0; i < 8; i++)
-		expect(fixture_state(fds[i]) == (i >= 2 && i <= 4 ? -1 : 1), "only the range is closed");
+		expect(fixture_get_socket_offload_state(fds[i]) == (i >= 2 && i <= 4 ? -1 : 1),
+		       "only the range is closed");
 	EXPECT(close_range(5, 4, 0) == -1 && errno == EINVAL);
 	EXPECT(fixture_echo(fds[0]) && fixture_echo(fds[7]));
 	closefrom(fds[1]);
 	for (int i = 1; i < 8; i++)
-		EXPECT(fcntl(fds[i], F_GETFD) == -1 && errno == EBADF && fixture_state(fds[i]) == -1);
+		EXPECT(fcntl(fds[i], F_GETFD) == -1 && errno == EBADF &&
+		       fixture_get_socket_offload_state(fds[i]) == -1);
 	EXPECT(fixture_echo(fds[0]));
 	EXPECT(close_range(0, ~0U, 0) == 0);
 	EXPECT(fcntl(fds[0], F_GETFD) == -1 && errno == EBADF);
@@ -131,10 +133,10 @@ static void reused_after_raw_close(const struct fixture *fixture)
 	for (int i = 0; i < REUSES; i++) {
 		int fd = fixture_socket(fixture), other;
 
-		EXPECT(raw_call(SYS_close, fd, 0, 0, 0, 0) == 0);
+		EXPECT(raw_syscall(SYS_close, fd, 0, 0, 0, 0) == 0);
 		other = replace_fd_unseen(i);
 		EXPECT(other == fd);
-		EXPECT(fixture_state(other) == 0);
+		EXPECT(fixture_get_socket_offload_state(other) == 0);
 		EXPECT(close(other) == 0);
 	}
 	EXPECT(fixture_echo(holder));

@@ -28,7 +28,7 @@ static void count_signal_too(int sig)
 	count++;
 }
 
-static void check_calls(void)
+static void check_signal_and_sigaction_calls(void)
 {
 	struct sigaction action = {.sa_handler = count_signal, .sa_flags = SA_NODEFER}, old;
 
@@ -65,15 +65,15 @@ static void calls(const struct fixture *fixture)
 {
 	struct sigaction old;
 
-	check_calls();
+	check_signal_and_sigaction_calls();
 	EXPECT(signal(SIGUSR1, count_signal) == SIG_DFL);
 	EXPECT(fixture_echo(fixture_socket(fixture)));
 	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == count_signal);
 	EXPECT(signal(SIGUSR1, SIG_DFL) == count_signal);
-	check_calls();
+	check_signal_and_sigaction_calls();
 }
 
-static void sends(int sig)
+static void send_from_signal_handler(int sig)
 {
 	(void)sig;
 	count++;
@@ -84,7 +84,7 @@ static void sends(int sig)
 static void handler_sends(const struct fixture *fixture)
 {
 	struct itimerval often = {.it_interval.tv_usec = 500, .it_value.tv_usec = 500}, never = {{0, 0}, {0, 0}};
-	struct sigaction action = {.sa_handler = sends, .sa_flags = SA_RESTART};
+	struct sigaction action = {.sa_handler = send_from_signal_handler, .sa_flags = SA_RESTART};
 	int fd = fixture_socket(fixture);
 	char back[64];
 
@@ -105,7 +105,7 @@ static void handler_sends(const struct fixture *fixture)
 	EXPECT(fixture_echo(fd));
 }
 
-static void *handlers_waits(void *arg)
+static void *thread_recv_forever(void *arg)
 {
 	char back[64];
 
@@ -124,7 +124,7 @@ static void cancelled(const struct fixture *fixture)
 		pthread_t thread;
 		void *result;
 
-		EXPECT(pthread_create(&thread, NULL, handlers_waits, &fd) == 0);
+		EXPECT(pthread_create(&thread, NULL, thread_recv_forever, &fd) == 0);
 		usleep(i % 4 * 5000);
 		EXPECT(pthread_cancel(thread) == 0);
 		EXPECT(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);

@@ -83,7 +83,7 @@ static void untouched(const struct fixture *fixture)
 }
 
 /* The program gets the numbers that it would get without the library. */
-static void start_numbers(const struct fixture *fixture)
+static void sockets_get_lowest_fd_numbers(const struct fixture *fixture)
 {
 	int first = fixture_socket(fixture), second = fixture_socket(fixture);
 
@@ -107,7 +107,7 @@ static void table_of_a_billion(const struct fixture *fixture)
 	EXPECT(fixture_echo(high));
 	EXPECT(close(fd) == 0);
 	EXPECT(fixture_echo(high));
-	EXPECT(fixture_state(high) == fixture_state(high));
+	EXPECT(fixture_get_socket_offload_state(high) == fixture_get_socket_offload_state(high));
 	EXPECT(close(high) == 0);
 }
 
@@ -170,7 +170,7 @@ static volatile sig_atomic_t named_handled, named_restarts, named_sent;
 
 /* A receive that it ends gets nothing to read. One that goes on does, but not by the first, which may come before it.
  * */
-static void handle_by_name(int sig)
+static void count_alarm_and_send_when_restarting(int sig)
 {
 	(void)sig;
 	if (++named_handled > 1 && named_restarts)
@@ -188,10 +188,10 @@ static void receive_late_answers(int taken)
 	}
 }
 
-static void handle_alarm(int flags)
+static void start_100ms_alarm_with_sa_flags(int flags)
 {
 	const struct itimerval when = {.it_value = {.tv_usec = 100000}, .it_interval = {.tv_usec = 100000}};
-	struct sigaction action = {.sa_handler = handle_by_name, .sa_flags = flags};
+	struct sigaction action = {.sa_handler = count_alarm_and_send_when_restarting, .sa_flags = flags};
 
 	named_handled = named_sent = 0;
 	named_restarts = flags == SA_RESTART;
@@ -218,10 +218,10 @@ static void interrupted_by_name(const struct fixture *fixture)
 	EXPECT(join(named_fd, (const struct sockaddr *)&fixture->peer, sizeof(fixture->peer)) == 0);
 	EXPECT(state(named_fd, &text) == 1);
 	for (int round = 0; round < 2; round++) {
-		handle_alarm(0);
+		start_100ms_alarm_with_sa_flags(0);
 		EXPECT(named_recv(named_fd, back, sizeof(back), 0) == -1 && errno == EINTR);
 		EXPECT(setitimer(ITIMER_REAL, &never, NULL) == 0);
-		handle_alarm(SA_RESTART);
+		start_100ms_alarm_with_sa_flags(SA_RESTART);
 		EXPECT(named_recv(named_fd, back, sizeof(back), 0) == 7 && named_handled > 1);
 		EXPECT(setitimer(ITIMER_REAL, &never, NULL) == 0);
 		signal(SIGALRM, SIG_DFL);
@@ -253,7 +253,7 @@ static void exit_among_threads(const struct fixture *fixture)
 }
 
 /* Sent in a row and left: the last of them, too. */
-static void send_and_leave_at_exit(const struct fixture *fixture)
+static void send_20_datagrams_and_leave_open(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture);
 
@@ -264,19 +264,19 @@ static void send_and_leave_at_exit(const struct fixture *fixture)
 
 static void datagrams_sent_before_exit(const struct fixture *fixture)
 {
-	send_and_leave_at_exit(fixture);
+	send_20_datagrams_and_leave_open(fixture);
 	exit(0);
 }
 
 static void last_words_at_once(const struct fixture *fixture)
 {
-	send_and_leave_at_exit(fixture);
+	send_20_datagrams_and_leave_open(fixture);
 	_exit(0);
 }
 
 static void last_words_before_exec(const struct fixture *fixture)
 {
-	send_and_leave_at_exit(fixture);
+	send_20_datagrams_and_leave_open(fixture);
 	execlp("sh", "sh", "-c", "test \"$1 $2\" = 'two words'", "sh", "two", "words", NULL);
 	_exit(1);
 }
@@ -308,7 +308,7 @@ static void without_rings(const struct fixture *fixture)
 }
 
 /* With VMA_IO_URING=1; a kernel that has no rings says so itself, and the sockets stay its own all the same. */
-static void io_uring_is_allowed(const struct fixture *fixture)
+static void allowed_io_uring_leaves_sockets_to_kernel(const struct fixture *fixture)
 {
 	int before = fixture_socket(fixture), after, stream = socket(AF_INET, SOCK_STREAM, 0), ring;
 	struct timeval timeout = {.tv_usec = 500000};
@@ -316,13 +316,13 @@ static void io_uring_is_allowed(const struct fixture *fixture)
 	EXPECT(fixture_echo(before));
 	ring = (int)io_uring_setup_by_syscall();
 	EXPECT(ring >= 0 || errno == ENOSYS || errno == EPERM);
-	EXPECT(fixture_state(before) == 0);
+	EXPECT(fixture_get_socket_offload_state(before) == 0);
 	EXPECT(fixture_echo(before));
-	EXPECT(fixture_state(stream) == 0);
+	EXPECT(fixture_get_socket_offload_state(stream) == 0);
 	after = socket(AF_INET, SOCK_DGRAM, 0);
 	EXPECT(setsockopt(after, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0);
 	EXPECT(connect(after, (const struct sockaddr *)&fixture->peer, sizeof(fixture->peer)) == 0);
-	EXPECT(fixture_state(after) == 0);
+	EXPECT(fixture_get_socket_offload_state(after) == 0);
 	EXPECT(fixture_echo(after));
 }
 
@@ -330,14 +330,14 @@ const struct fixture_case cases_start[] = {
         {"before_main", before_main},
         {"one_socket", one_socket},
         {"untouched", untouched},
-        {"numbers", start_numbers},
+        {"numbers", sockets_get_lowest_fd_numbers},
         {"table_of_a_billion", table_of_a_billion},
         {"limited_addresses", limited_addresses},
         {"by_name", by_name},
         {"interrupted_by_name", interrupted_by_name},
         {"exit_among_threads", exit_among_threads},
         {"without_rings", without_rings},
-        {"with_rings", io_uring_is_allowed},
+        {"with_rings", allowed_io_uring_leaves_sockets_to_kernel},
         {"last_words", datagrams_sent_before_exit},
         {"last_words_at_once", last_words_at_once},
         {"last_words_before_exec", last_words_before_exec},

@@ -27,7 +27,7 @@ static void reused_after_fclose(const struct fixture *fixture)
 			EXPECT(fprintf(stream, "stream %d", i) > 0);
 		EXPECT(fclose(stream) == 0);
 		EXPECT(open("/dev/null", O_RDONLY) == fd);
-		EXPECT(fixture_state(fd) == 0);
+		EXPECT(fixture_get_socket_offload_state(fd) == 0);
 		EXPECT(read(fd, &byte, 1) == 0);
 		EXPECT(close(fd) == 0);
 	}
@@ -43,7 +43,7 @@ static void reopened(const struct fixture *fixture)
 	EXPECT(stream != NULL);
 	stream = freopen("/dev/null", "r", stream);
 	EXPECT(stream != NULL);
-	EXPECT(fixture_state(fileno(stream)) == 0);
+	EXPECT(fixture_get_socket_offload_state(fileno(stream)) == 0);
 	EXPECT(fgetc(stream) == EOF);
 	EXPECT(fclose(stream) == 0);
 	EXPECT(fixture_echo(fixture_socket(fixture)));
@@ -59,7 +59,7 @@ static void written(const struct fixture *fixture)
 	EXPECT(stream != NULL);
 	EXPECT(fprintf(stream, "number %d", 7) == 8 && fflush(stream) == 0);
 	EXPECT(recv(fd, back, sizeof(back), 0) == 8 && memcmp(back, "number 7", 8) == 0);
-	EXPECT(fixture_state(fd) == 1);
+	EXPECT(fixture_get_socket_offload_state(fd) == 1);
 	EXPECT(fclose(stream) == 0);
 	for (int i = 0; i < REUSES; i++)
 		EXPECT(dprintf(fd, "datagram %d", i % 10) == 10 && recv(fd, back, sizeof(back), 0) == 10);
@@ -74,7 +74,7 @@ static void read_by_stream(const struct fixture *fixture)
 	char line[64];
 
 	EXPECT(stream != NULL);
-	EXPECT(fixture_state(fd) == 0);
+	EXPECT(fixture_get_socket_offload_state(fd) == 0);
 	for (int i = 0; i < 100; i++) {
 		int len = snprintf(line, sizeof(line), "line %d\n", i);
 
@@ -103,7 +103,7 @@ static void spliced(const struct fixture *fixture)
 	file = mkstemp(name);
 	EXPECT(file >= 0 && unlink(name) == 0);
 	EXPECT(write(file, "contents", 8) == 8);
-	EXPECT(fixture_state(fd) == 1);
+	EXPECT(fixture_get_socket_offload_state(fd) == 1);
 	EXPECT(sendfile(fd, file, &from, 4) == 4 && from == 6);
 	EXPECT(recv(fd, back, sizeof(back), 0) == 4 && memcmp(back, "nten", 4) == 0);
 }

@@ -27,7 +27,7 @@ struct sockaddr_in fixture_address(const char *text, const char *port)
 	return addr;
 }
 
-int fixture_state(int fd)
+int fixture_get_socket_offload_state(int fd)
 {
 	int (*state)(int fd, const char **text);
 	const char *text = "";
@@ -44,7 +44,7 @@ int fixture_socket(const struct fixture *fixture)
 	expect(fd >= 0, "a socket is made");
 	expect(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0, "its timeout is set");
 	expect(connect(fd, (const struct sockaddr *)&fixture->peer, sizeof(fixture->peer)) == 0, "it is connected");
-	expect(fixture_state(fd) == 1 || getenv("PROBE_KERNEL") != NULL, "the socket is offloaded");
+	expect(fixture_get_socket_offload_state(fd) == 1 || getenv("PROBE_KERNEL") != NULL, "the socket is offloaded");
 	return fd;
 }
 
@@ -65,7 +65,7 @@ bool fixture_echo(int fd)
 	return false;
 }
 
-bool fixture_echo_soon(int fd)
+bool fixture_retry_echo(int fd)
 {
 	for (unsigned tries = 10; tries > 0; tries--)
 		if (fixture_echo(fd))

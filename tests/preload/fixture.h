@@ -23,13 +23,13 @@ void expect(bool so, const char *sentence);
 
 struct sockaddr_in fixture_address(const char *text, const char *port);
 /* 1 offloaded, 0 the OS's, -1 no descriptor; -2 without the library. */
-int fixture_state(int fd);
+int fixture_get_socket_offload_state(int fd);
 /* A UDP socket connected to the peer; offloaded, or the case fails. */
 int fixture_socket(const struct fixture *fixture);
 /* One datagram there and back, by send and recv; false: it did not come within half a second. */
 bool fixture_echo(int fd);
 /* As fixture_echo, until it works or five seconds are over: a socket that another process has to let go of. */
-bool fixture_echo_soon(int fd);
+bool fixture_retry_echo(int fd);
 
 struct fixture_case {
 	const char *name;

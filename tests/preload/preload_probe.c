@@ -9,7 +9,7 @@
 static const struct fixture_case *const all[] = {cases_children, cases_descriptors, cases_handlers, cases_start,
                                                  cases_stdio};
 
-static _Noreturn void preload_probe_echo(const struct sockaddr_in *addr)
+static _Noreturn void preload_probe_udp_echo_server(const struct sockaddr_in *addr)
 {
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	char data[2048];
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 	}
 	fixture.peer = fixture_address(argv[2], argv[3]);
 	if (strcmp(argv[1], "echo") == 0)
-		preload_probe_echo(&fixture.peer);
+		preload_probe_udp_echo_server(&fixture.peer);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		for (const struct fixture_case *one = all[i]; one->name != NULL; one++)
 			if (strcmp(argv[1], one->name) == 0) {

@@ -26,7 +26,7 @@ struct cost {
 	int64_t us[RUNS_MAX], faults[RUNS_MAX];
 };
 
-static void preload_startup_run(char **argv, char **environment, struct cost *cost, int i)
+static void preload_startup_run_and_measure(char **argv, char **environment, struct cost *cost, int i)
 {
 	uint64_t begin_us = preload_startup_now_us();
 	struct rusage usage;
@@ -42,7 +42,7 @@ static void preload_startup_run(char **argv, char **environment, struct cost *co
 	cost->faults[i] = usage.ru_minflt;
 }
 
-static int preload_startup_compare(const void *a, const void *b)
+static int preload_startup_compare_int64(const void *a, const void *b)
 {
 	const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
@@ -51,7 +51,7 @@ static int preload_startup_compare(const void *a, const void *b)
 
 static long startup_median(int64_t *values, int n)
 {
-	qsort(values, (size_t)n, sizeof(values[0]), preload_startup_compare);
+	qsort(values, (size_t)n, sizeof(values[0]), preload_startup_compare_int64);
 	return (long)values[n / 2];
 }
 
@@ -66,11 +66,11 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	snprintf(preload, sizeof(preload), "LD_PRELOAD=%s", argv[1]);
-	preload_startup_run(argv + 3, plain, &without, 0);
-	preload_startup_run(argv + 3, loaded, &with, 0);
+	preload_startup_run_and_measure(argv + 3, plain, &without, 0);
+	preload_startup_run_and_measure(argv + 3, loaded, &with, 0);
 	for (int i = 0; i < runs; i++) {
-		preload_startup_run(argv + 3, plain, &without, i);
-		preload_startup_run(argv + 3, loaded, &with, i);
+		preload_startup_run_and_measure(argv + 3, plain, &without, i);
+		preload_startup_run_and_measure(argv + 3, loaded, &with, i);
 	}
 	printf("%ld %ld\n", startup_median(with.us, runs) - startup_median(without.us, runs),
 	       startup_median(with.faults, runs) - startup_median(without.faults, runs));

@@ -78,7 +78,7 @@ static void process_mix_die(const char *what)
 	exit(2);
 }
 
-static uint8_t process_mix_byte_at(uint64_t seed, uint32_t place)
+static uint8_t process_mix_pattern_byte_at(uint64_t seed, uint32_t place)
 {
 	uint64_t x = seed + (place / 8 + 1) * 0x9e3779b97f4a7c15ULL;
 
@@ -154,7 +154,7 @@ static void serve_remaining_bytes(int fd, uint64_t left)
  * A worker may be killed as soon as it serves no connection: what its peer has not got by then ends with a process
  * whose TCP is its own, so the connection is served until the peer has closed it.
  */
-static void serve_in_worker(int fd, uint64_t left)
+static void echo_in_worker_until_peer_closes(int fd, uint64_t left)
 {
 	char end;
 
@@ -170,14 +170,14 @@ static void serve_in_worker(int fd, uint64_t left)
 	close(fd);
 }
 
-static void close_server(void)
+static void close_inherited_server_fds(void)
 {
 	close(listener);
 	close(rights[0]);
 	close(rights[1]);
 }
 
-static void pass_by_rights(int fd, uint32_t left)
+static void pass_fd_by_scm_rights(int fd, uint32_t left)
 {
 	union {
 		struct cmsghdr header;
@@ -202,7 +202,7 @@ struct job {
 	struct request request;
 };
 
-static void run_program(int fd, uint32_t left, bool spawn)
+static void run_own_program_to_serve_connection(int fd, uint32_t left, bool spawn)
 {
 	char text[16];
 	char *argv[] = {(char *)self, "child", text, NULL};
@@ -226,7 +226,7 @@ static void run_program(int fd, uint32_t left, bool spawn)
 		if (pid == 0) {
 			dup2(fd, 0);
 			close(fd);
-			close_server();
+			close_inherited_server_fds();
 			execv(self, argv);
 			_exit(127);
 		}
@@ -241,7 +241,7 @@ static void fork_and_serve(int fd, uint32_t left, char mode)
 	if (pid < 0)
 		process_mix_die("fork");
 	if (pid == 0) {
-		close_server();
+		close_inherited_server_fds();
 		if (mode == 'd' && fork() != 0)
 			_exit(0);
 		if (mode == 'u' && (setgid(NOBODY) || setuid(NOBODY)))
@@ -258,7 +258,7 @@ static void fork_and_serve(int fd, uint32_t left, char mode)
 	close(fd);
 }
 
-static void *serve_job(void *argument)
+static void *thread_serve_request_by_mode(void *argument)
 {
 	struct job job = *(struct job *)argument;
 	uint32_t left = job.request.length;
@@ -280,28 +280,28 @@ static void *serve_job(void *argument)
 		break;
 	case 'x':
 	case 'p':
-		run_program(job.fd, left, job.request.mode == 'p');
+		run_own_program_to_serve_connection(job.fd, left, job.request.mode == 'p');
 		break;
 	case 'R':
 		if (!process_mix_echo_bytes(job.fd, left / 2))
 			close(job.fd);
 		else
-			pass_by_rights(job.fd, left - left / 2);
+			pass_fd_by_scm_rights(job.fd, left - left / 2);
 		break;
 	case 'r':
-		pass_by_rights(job.fd, left);
+		pass_fd_by_scm_rights(job.fd, left);
 		break;
 	case 'q':
 		atomic_store(&leaving, is_worker);
 		/* fall through */
 	default:
-		serve_in_worker(job.fd, left);
+		echo_in_worker_until_peer_closes(job.fd, left);
 	}
 	atomic_fetch_sub(&connections, 1);
 	return NULL;
 }
 
-static void start_job(int fd, const struct request *request)
+static void start_thread_to_serve_request(int fd, const struct request *request)
 {
 	struct job *job = malloc(sizeof(*job));
 	pthread_t thread;
@@ -311,7 +311,7 @@ static void start_job(int fd, const struct request *request)
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, 1 << 17);
-	if (pthread_create(&thread, &attr, serve_job, job))
+	if (pthread_create(&thread, &attr, thread_serve_request_by_mode, job))
 		process_mix_die("pthread_create");
 	pthread_attr_destroy(&attr);
 }
@@ -329,7 +329,7 @@ static void read_request(int epoll, int fd)
 	epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
 	if (got > 0 && recv(fd, &request, sizeof(request), MSG_WAITALL) == sizeof(request) &&
 	    request.length <= MAX_LENGTH) {
-		start_job(fd, &request);
+		start_thread_to_serve_request(fd, &request);
 		return;
 	}
 	close(fd);
@@ -419,7 +419,7 @@ static void run_rights_receiver(void)
 			continue;
 		memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
 		atomic_fetch_add(&connections, 1);
-		start_job(fd, &request);
+		start_thread_to_serve_request(fd, &request);
 	}
 }
 
@@ -550,7 +550,7 @@ static const char *process_mix_run_conversation(int fd, const struct request *re
 
 				if (queued == 0 || queued_from != *sent) {
 					for (uint32_t i = 0; i < room; i++)
-						out[i] = process_mix_byte_at(request->seed, *sent + i);
+						out[i] = process_mix_pattern_byte_at(request->seed, *sent + i);
 					queued_from = *sent;
 					queued = room;
 				}
@@ -574,7 +574,8 @@ static const char *process_mix_run_conversation(int fd, const struct request *re
 			for (ssize_t i = 0; i < n; i++) {
 				if (*got + (uint32_t)i >= request->length)
 					return "more comes back than was sent";
-				if (in[i] != answer_byte_of(process_mix_byte_at(request->seed, *got + (uint32_t)i)))
+				if (in[i] !=
+				    answer_byte_of(process_mix_pattern_byte_at(request->seed, *got + (uint32_t)i)))
 					return "a wrong byte";
 			}
 			*got += (uint32_t)n;
@@ -582,7 +583,7 @@ static const char *process_mix_run_conversation(int fd, const struct request *re
 	}
 }
 
-static int draw_mode(unsigned int *seed)
+static int draw_random_request_mode(unsigned int *seed)
 {
 	char mode = request_mode_letters[(size_t)rand_r(seed) % strlen(request_mode_letters)];
 	int index = 0;
@@ -597,7 +598,7 @@ static void *run_conversations_until_end(void *argument)
 	unsigned int seed = (unsigned int)(uintptr_t)argument;
 
 	while (process_mix_now_ms() < end_ms) {
-		int index = draw_mode(&seed), fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		int index = draw_random_request_mode(&seed), fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		uint32_t length =
 		        rand_r(&seed) % 4 ? (uint32_t)rand_r(&seed) % 4000 : (uint32_t)rand_r(&seed) % MAX_LENGTH;
 		struct request request = {
@@ -668,8 +669,8 @@ static void *run_datagram_client(void *argument)
 	return NULL;
 }
 
-static int process_mix_ask(const char *address, const char *port, int seconds, int clients, unsigned int seed,
-                           const char *letters)
+static int process_mix_run_all_clients(const char *address, const char *port, int seconds, int clients,
+                                       unsigned int seed, const char *letters)
 {
 	pthread_t threads[256], datagram_thread;
 	uint64_t sum = 0, wrong = 0;
@@ -714,8 +715,8 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if ((argc == 7 || (argc == 8 && *argv[7])) && !strcmp(argv[1], "ask"))
-		return process_mix_ask(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]), (unsigned int)atoi(argv[6]),
-		                       argc == 8 ? argv[7] : "sfedumxprRkq");
+		return process_mix_run_all_clients(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]),
+		                                   (unsigned int)atoi(argv[6]), argc == 8 ? argv[7] : "sfedumxprRkq");
 	fprintf(stderr, "usage: process_mix serve ADDRESS PORT WORKERS | child BYTES | ask ADDRESS PORT SECONDS "
 	                "CLIENTS SEED [MODES]\n");
 	return 2;

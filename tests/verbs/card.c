@@ -31,7 +31,7 @@ static void should_stop(int signal)
 	card.should_stop = true;
 }
 
-static int die(const char *what)
+static int print_errno_and_return_failure(const char *what)
 {
 	fprintf(stderr, "card: %s: %s\n", what, strerror(errno));
 	return 1;
@@ -43,7 +43,7 @@ struct options {
 	int index;
 };
 
-static bool options_read(int argc, char **argv, struct options *options)
+static bool parse_command_line_options(int argc, char **argv, struct options *options)
 {
 	static const struct option known[] = {
 	        {"socket", required_argument, NULL, 's'},  {"sysfs", required_argument, NULL, 'f'},
@@ -85,7 +85,7 @@ int main(int argc, char **argv)
 	struct options options = {0};
 	struct sigaction stop = {.sa_handler = should_stop};
 
-	if (!options_read(argc, argv, &options)) {
+	if (!parse_command_line_options(argc, argv, &options)) {
 		fputs(usage, stderr);
 		return 2;
 	}
@@ -94,13 +94,13 @@ int main(int argc, char **argv)
 	sigaction(SIGTERM, &stop, NULL);
 	sigaction(SIGINT, &stop, NULL);
 	if (port_open_tap(options.tap))
-		return die(options.tap);
+		return print_errno_and_return_failure(options.tap);
 	if (port_open_wire(options.wire, options.wire_path))
-		return die(options.wire_path);
+		return print_errno_and_return_failure(options.wire_path);
 	if (card_listen_for_clients(options.socket))
-		return die(options.socket);
-	if (sysfs_write(options.sysfs, options.index, options.socket))
-		return die(options.sysfs);
+		return print_errno_and_return_failure(options.socket);
+	if (fake_sysfs_create_card_tree(options.sysfs, options.index, options.socket))
+		return print_errno_and_return_failure(options.sysfs);
 	printf("card: %s is ready, its interface is %s\n", card.name, card.tap_name);
 	fflush(stdout);
 	loop_run();

@@ -121,9 +121,9 @@ uint64_t clock_ns(clockid_t clock);
 
 /* ---- loop.c: descriptors that are waited for ---- */
 typedef void (*card_fd_ready_fn)(void *owner, uint32_t events);
-int loop_add(int fd, card_fd_ready_fn ready, void *owner);
+int loop_add_fd(int fd, card_fd_ready_fn ready, void *owner);
 void loop_set_events(int fd, uint32_t events);
-void loop_remove(int fd);
+void loop_remove_fd(int fd);
 void loop_run(void);
 
 /* ---- port.c: the kernel's interface and the wire ---- */
@@ -132,10 +132,10 @@ int port_open_tap(const char *name);
 int port_open_wire(enum card_wire_kind kind, const char *path);
 bool port_can_send(void); /* false: the other card is behind, and nothing is taken from queues */
 bool port_is_up(void);
-int port_read_interface(void);         /* address and MTU */
+int port_read_tap_mac_and_mtu(void);   /* address and MTU */
 bool port_deliver_looped_frames(void); /* true: something was done */
-bool port_has_work(void);
-void port_send(const uint8_t *frame, size_t len);
+bool port_has_looped_frames(void);
+void port_send_frame(const uint8_t *frame, size_t len);
 void port_write_frame_to_tap(const uint8_t *frame, size_t len);
 void port_announce_link_state(void);
 
@@ -154,10 +154,11 @@ void card_end_sleep(void);
 /* ---- memory.c: what is registered, and the copies ---- */
 int memory_register_region(struct card_client *client, const struct card_request *request, uint32_t *lkey);
 int memory_deregister(struct card_client *client, uint32_t lkey);
-bool memory_uses_pd(const struct card_client *client, uint32_t pd);
+bool memory_region_exists_in_pd(const struct card_client *client, uint32_t pd);
 /* Copies between a frame and a list of a program's memory; 0, or a status (enum ibv_wc_status). */
-int memory_gather(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame, size_t max, size_t *len);
-int memory_scatter(struct card_qp *qp, const struct card_wqe *wqe, const uint8_t *frame, size_t len);
+int memory_read_frame_from_program(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame, size_t max,
+                                   size_t *len);
+int memory_write_frame_to_program(struct card_qp *qp, const struct card_wqe *wqe, const uint8_t *frame, size_t len);
 
 /* ---- queue.c: queue pairs and completion queues ---- */
 int cq_create(struct card_client *client, const struct card_request *request, struct card_reply *reply, int *fd);
@@ -188,5 +189,5 @@ int control_run(const char *command, char *answer, size_t size);
 int card_control_send_command(const char *path, const char *command);
 
 /* ---- sysfs.c: the tree that libibverbs reads ---- */
-int sysfs_write(const char *folder, int index, const char *socket_path);
+int fake_sysfs_create_card_tree(const char *folder, int index, const char *socket_path);
 #endif

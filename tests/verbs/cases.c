@@ -51,17 +51,17 @@ static struct side a, b;
 
 /* ---- what cases are made of ---- */
 
-static uint8_t *place(struct side *side, int i)
+static uint8_t *memory_slot_of_side(struct side *side, int i)
 {
 	return side->memory + (size_t)i * ROOM;
 }
 
-static struct ibv_sge piece(struct side *side, const void *at, uint32_t length)
+static struct ibv_sge sge_of_memory(struct side *side, const void *at, uint32_t length)
 {
 	return (struct ibv_sge){.addr = (uintptr_t)at, .length = length, .lkey = side->mr->lkey};
 }
 
-static void side_open(struct side *side, const char *name)
+static void side_open_device_and_create_objects(struct side *side, const char *name)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	union ibv_gid gid;
@@ -128,15 +128,15 @@ static struct ibv_qp *qp_new(struct side *side)
 
 static void cards_open_both_sides(void)
 {
-	side_open(&a, "vmasoft0");
-	side_open(&b, "vmasoft1");
+	side_open_device_and_create_objects(&a, "vmasoft0");
+	side_open_device_and_create_objects(&b, "vmasoft1");
 	a.qp = qp_new(&a);
 	b.qp = qp_new(&b);
 	qp_move_through_states(a.qp, IBV_QPS_RTS);
 	qp_move_through_states(b.qp, IBV_QPS_RTS);
 }
 
-static void side_close(struct side *side)
+static void side_destroy_verbs_objects(struct side *side)
 {
 	if (side->qp)
 		EXPECT(ibv_destroy_qp(side->qp) == 0);
@@ -150,8 +150,8 @@ static void side_close(struct side *side)
 
 static void cards_close_both_sides(void)
 {
-	side_close(&a);
-	side_close(&b);
+	side_destroy_verbs_objects(&a);
+	side_destroy_verbs_objects(&b);
 }
 
 struct headers {
@@ -161,7 +161,7 @@ struct headers {
 } __attribute__((packed));
 
 /* A datagram from a to b without its sums; its bytes count up. The length of the frame. */
-static uint32_t frame_make(uint8_t *at, uint16_t port, uint16_t bytes)
+static uint32_t frame_build_udp(uint8_t *at, uint16_t port, uint16_t bytes)
 {
 	struct headers *headers = (struct headers *)at;
 
@@ -186,8 +186,8 @@ static uint32_t frame_make(uint8_t *at, uint16_t port, uint16_t bytes)
 	return (uint32_t)sizeof(*headers) + bytes;
 }
 
-static struct ibv_flow *flow_nic_rule_of(struct ibv_qp *qp, enum ibv_flow_spec_type type, uint16_t port,
-                                         uint16_t priority)
+static struct ibv_flow *create_ibv_flow_to_qp(struct ibv_qp *qp, enum ibv_flow_spec_type type, uint16_t port,
+                                              uint16_t priority)
 {
 	struct {
 		struct ibv_flow_attr attr;
@@ -218,12 +218,12 @@ static struct ibv_flow *flow_nic_rule_of(struct ibv_qp *qp, enum ibv_flow_spec_t
 
 static struct ibv_flow *udp_port_rule_new(struct ibv_qp *qp, uint16_t port, uint16_t priority)
 {
-	return flow_nic_rule_of(qp, IBV_FLOW_SPEC_UDP, port, priority);
+	return create_ibv_flow_to_qp(qp, IBV_FLOW_SPEC_UDP, port, priority);
 }
 
 static int post_receive(struct side *side, struct ibv_qp *qp, int i, uint32_t length)
 {
-	struct ibv_sge sge = piece(side, place(side, DEPTH + i), length);
+	struct ibv_sge sge = sge_of_memory(side, memory_slot_of_side(side, DEPTH + i), length);
 	struct ibv_recv_wr wr = {.wr_id = 100 + (uint64_t)i, .sg_list = &sge, .num_sge = 1}, *bad;
 
 	return ibv_post_recv(qp, &wr, &bad);
@@ -240,8 +240,8 @@ static int post_send(struct ibv_qp *qp, uint64_t wr_id, struct ibv_sge *list, in
 
 static int send_frame(uint64_t wr_id, uint16_t port, uint16_t bytes, unsigned int flags)
 {
-	uint8_t *frame = place(&a, (int)(wr_id % DEPTH));
-	struct ibv_sge sge = piece(&a, frame, frame_make(frame, port, bytes));
+	uint8_t *frame = memory_slot_of_side(&a, (int)(wr_id % DEPTH));
+	struct ibv_sge sge = sge_of_memory(&a, frame, frame_build_udp(frame, port, bytes));
 
 	return post_send(a.qp, wr_id, &sge, 1, flags);
 }
@@ -298,7 +298,7 @@ static enum ibv_event_type await_async_event(struct side *side)
 
 /* ---- the way of a frame ---- */
 
-static void frame_in_pieces(void)
+static void scatter_gather_frame_is_sent_and_received(void)
 {
 	uint8_t *frame, *got;
 	struct ibv_flow *rule;
@@ -308,15 +308,15 @@ static void frame_in_pieces(void)
 	uint32_t len;
 
 	cards_open_both_sides();
-	frame = place(&a, 0), got = place(&b, DEPTH);
+	frame = memory_slot_of_side(&a, 0), got = memory_slot_of_side(&b, DEPTH);
 	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(rule);
-	len = frame_make(frame, PORT, 1000);
-	parts[0] = piece(&a, frame, 14);
-	parts[1] = piece(&a, frame + 14, 28);
-	parts[2] = piece(&a, frame + 42, len - 42);
-	room[0] = piece(&b, got, 100);
-	room[1] = piece(&b, got + 100, ROOM - 100);
+	len = frame_build_udp(frame, PORT, 1000);
+	parts[0] = sge_of_memory(&a, frame, 14);
+	parts[1] = sge_of_memory(&a, frame + 14, 28);
+	parts[2] = sge_of_memory(&a, frame + 42, len - 42);
+	room[0] = sge_of_memory(&b, got, 100);
+	room[1] = sge_of_memory(&b, got + 100, ROOM - 100);
 	EXPECT(ibv_post_recv(b.qp, &wr, &bad) == 0);
 	EXPECT(post_send(a.qp, 9, parts, 3, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM) == 0);
 	wc = await_completion(&a);
@@ -331,7 +331,7 @@ static void frame_in_pieces(void)
 	cards_close_both_sides();
 }
 
-static void wrong_sum_is_told(void)
+static void wrong_rx_checksum_clears_csum_ok_flag(void)
 {
 	struct ibv_flow *rule;
 
@@ -344,7 +344,7 @@ static void wrong_sum_is_told(void)
 	cards_close_both_sides();
 }
 
-static void inline_data_may_change(void)
+static void inline_send_data_may_change_after_post(void)
 {
 	uint8_t data[64];
 	struct ibv_sge sge = {.addr = (uintptr_t)data, .lkey = 0};
@@ -353,11 +353,11 @@ static void inline_data_may_change(void)
 	cards_open_both_sides();
 	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
-	sge.length = frame_make(data, PORT, 22);
+	sge.length = frame_build_udp(data, PORT, 22);
 	EXPECT(post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED | IBV_SEND_INLINE) == 0);
 	memset(data, 0xff, sizeof(data));
 	EXPECT(await_completion(&b).byte_len == 64);
-	EXPECT(place(&b, DEPTH)[63] == (uint8_t)(21 * 7));
+	EXPECT(memory_slot_of_side(&b, DEPTH)[63] == (uint8_t)(21 * 7));
 	EXPECT(ibv_destroy_flow(rule) == 0);
 	cards_close_both_sides();
 }
@@ -439,17 +439,18 @@ static void post_by_wr_builder_calls(void)
 	ibv_wr_start(ex);
 	ex->wr_id = 1, ex->wr_flags = IBV_SEND_SIGNALED;
 	ibv_wr_send(ex);
-	ibv_wr_set_inline_data(ex, data, frame_make(data, PORT, 80));
+	ibv_wr_set_inline_data(ex, data, frame_build_udp(data, PORT, 80));
 	ibv_wr_abort(ex);
 	ibv_wr_start(ex);
 	ex->wr_id = 2, ex->wr_flags = 0;
 	ibv_wr_send(ex);
-	ibv_wr_set_inline_data(ex, data, frame_make(data, PORT, 50));
-	frame = place(&a, 0);
-	len = frame_make(frame, PORT, 60);
+	ibv_wr_set_inline_data(ex, data, frame_build_udp(data, PORT, 50));
+	frame = memory_slot_of_side(&a, 0);
+	len = frame_build_udp(frame, PORT, 60);
 	ex->wr_id = 3, ex->wr_flags = IBV_SEND_SIGNALED;
 	ibv_wr_send(ex);
-	ibv_wr_set_sge_list(ex, 2, (struct ibv_sge[]){piece(&a, frame, 42), piece(&a, frame + 42, len - 42)});
+	ibv_wr_set_sge_list(ex, 2,
+	                    (struct ibv_sge[]){sge_of_memory(&a, frame, 42), sge_of_memory(&a, frame + 42, len - 42)});
 	EXPECT(ibv_wr_complete(ex) == 0);
 	EXPECT(await_completion(&a).wr_id == 3);
 	EXPECT(await_completion(&b).byte_len == 92);
@@ -460,7 +461,7 @@ static void post_by_wr_builder_calls(void)
 
 /* ---- rules ---- */
 
-static void same_rules_copy(void)
+static void two_equal_flow_rules_copy_frame_to_both(void)
 {
 	struct ibv_qp *second;
 	struct ibv_flow *one, *two;
@@ -475,7 +476,7 @@ static void same_rules_copy(void)
 	EXPECT(send_frame(1, PORT, 200, IBV_SEND_SIGNALED) == 0);
 	first = await_completion(&b), other = await_completion(&b);
 	EXPECT(first.qp_num != other.qp_num);
-	EXPECT(memcmp(place(&b, DEPTH), place(&b, DEPTH + 1), 242) == 0);
+	EXPECT(memcmp(memory_slot_of_side(&b, DEPTH), memory_slot_of_side(&b, DEPTH + 1), 242) == 0);
 	EXPECT(ibv_destroy_flow(one) == 0 && ibv_destroy_flow(two) == 0 && ibv_destroy_qp(second) == 0);
 	cards_close_both_sides();
 }
@@ -500,7 +501,7 @@ static void lower_priority_number_wins(void)
 	cards_close_both_sides();
 }
 
-static void fragment_has_no_port(void)
+static void fragment_is_not_matched_by_port_rule(void)
 {
 	uint8_t *frame;
 	struct ibv_sge sge;
@@ -509,8 +510,8 @@ static void fragment_has_no_port(void)
 	cards_open_both_sides();
 	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
-	frame = place(&a, 0);
-	sge = piece(&a, frame, frame_make(frame, PORT, 200));
+	frame = memory_slot_of_side(&a, 0);
+	sge = sge_of_memory(&a, frame, frame_build_udp(frame, PORT, 200));
 	((struct headers *)frame)->ip.frag_off = htons(IP_MF);
 	EXPECT(post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED) == 0);
 	expect_no_completion(&b);
@@ -521,7 +522,7 @@ static void fragment_has_no_port(void)
 	cards_close_both_sides();
 }
 
-static void rule_keeps_its_queue_pair(void)
+static void qp_with_flow_rule_cannot_be_destroyed(void)
 {
 	struct ibv_flow *rule;
 
@@ -548,13 +549,13 @@ static void card_hold_port_until_10_datagrams(void)
 		struct ibv_wc wc = await_completion(&b);
 
 		EXPECT(wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_IP_CSUM_OK);
-		EXPECT(memcmp(place(&b, DEPTH + i) + sizeof(struct headers), "datagram", 8) == 0);
+		EXPECT(memcmp(memory_slot_of_side(&b, DEPTH + i) + sizeof(struct headers), "datagram", 8) == 0);
 	}
 	EXPECT(ibv_destroy_flow(rule) == 0);
 	cards_close_both_sides();
 }
 
-static void memory_keeps_its_domain(void)
+static void pd_and_cq_in_use_cannot_be_destroyed(void)
 {
 	cards_open_both_sides();
 	EXPECT(ibv_dealloc_pd(a.pd) == EBUSY);
@@ -604,7 +605,7 @@ static bool channel_has_event(struct side *side, int ms)
 	return poll(&fd, 1, ms) == 1;
 }
 
-static void event_comes_once(void)
+static void completion_event_comes_once_per_arm(void)
 {
 	struct ibv_flow *rule;
 	struct ibv_cq *cq;
@@ -770,7 +771,7 @@ static void fault_port_goes_down(void)
 }
 
 /* The last case of a pair of cards. */
-static void last_device_is_removed(void)
+static void removed_device_is_reported_and_calls_fail(void)
 {
 	struct ibv_flow *rule;
 
@@ -809,7 +810,7 @@ static void card_use_until_it_ends(void)
 	EXPECT(ibv_destroy_qp(b.qp) == EIO);
 	EXPECT(ibv_close_device(b.context) == 0);
 	EXPECT(ibv_query_port(a.context, 1, &port) == 0 && port.state == IBV_PORT_DOWN);
-	side_close(&a);
+	side_destroy_verbs_objects(&a);
 }
 
 /* ---- broken rules ---- */
@@ -821,36 +822,36 @@ static void break_send_in_state(void)
 	send_frame(1, PORT, 50, 0);
 }
 
-static void break_transition(void)
+static void break_qp_state_transition(void)
 {
 	cards_open_both_sides();
 	qp_set_state(a.qp, IBV_QPS_RTR);
 }
 
-static void break_outside_memory(void)
+static void break_send_outside_registered_memory(void)
 {
 	struct ibv_sge sge;
 
 	cards_open_both_sides();
-	sge = piece(&a, a.memory + 2 * DEPTH * ROOM - 50, 60);
+	sge = sge_of_memory(&a, a.memory + 2 * DEPTH * ROOM - 50, 60);
 	post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED);
 	await_completion(&a);
 	await_completion(&a);
 }
 
-static void break_unknown_key(void)
+static void break_send_with_unregistered_lkey(void)
 {
 	struct ibv_sge sge;
 
 	cards_open_both_sides();
-	sge = piece(&a, a.memory, 60);
+	sge = sge_of_memory(&a, a.memory, 60);
 	EXPECT(ibv_dereg_mr(a.mr) == 0);
 	post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED);
 	await_completion(&a);
 	await_completion(&a);
 }
 
-static void break_nothing_signalled(void)
+static void break_send_queue_full_of_unsignalled(void)
 {
 	cards_open_both_sides();
 	for (uint64_t i = 0; i <= DEPTH; i++)
@@ -899,7 +900,7 @@ static void break_used_after_destroy(void)
 	qp_move_through_states(qp, IBV_QPS_INIT);
 }
 
-static void break_small_receive(void)
+static void break_receive_buffer_too_small(void)
 {
 	cards_open_both_sides();
 	udp_port_rule_new(b.qp, PORT, 0);
@@ -909,7 +910,7 @@ static void break_small_receive(void)
 	await_completion(&b);
 }
 
-static void break_read_only_receive(void)
+static void break_receive_into_read_only_memory(void)
 {
 	struct ibv_recv_wr wr = {.num_sge = 1}, *bad;
 	struct ibv_mr *mr;
@@ -927,7 +928,7 @@ static void break_read_only_receive(void)
 	await_completion(&b);
 }
 
-static void break_long_frame(void)
+static void break_send_frame_over_mtu(void)
 {
 	cards_open_both_sides();
 	EXPECT(send_frame(1, PORT, 1600, 0) == 0);
@@ -936,7 +937,7 @@ static void break_long_frame(void)
 }
 
 /* The child is what breaks the rule; this process ends as it did. */
-static void break_used_by_child(void)
+static void break_use_of_qp_in_forked_child(void)
 {
 	int status;
 	pid_t child;
@@ -958,7 +959,7 @@ static void break_no_right(void)
 {
 	struct ibv_qp_init_attr attr;
 
-	side_open(&a, "vmasoft0");
+	side_open_device_and_create_objects(&a, "vmasoft0");
 	attr = qp_attr(&a);
 	EXPECT(!ibv_create_qp(a.pd, &attr) && errno == EPERM);
 	ibv_poll_cq(a.cq, 1, &(struct ibv_wc){0});
@@ -976,7 +977,7 @@ struct tcp_headers {
 } __attribute__((packed));
 
 /* A queue pair of a for it. */
-static struct ibv_qp *tso_qp(uint32_t max_header)
+static struct ibv_qp *create_tso_qp(uint32_t max_header)
 {
 	struct ibv_qp_init_attr_ex attr = {
 	        .send_cq = a.cq,
@@ -1027,12 +1028,12 @@ static struct tcp_headers tso_headers(void)
 }
 
 /* The payload of TSO_BYTES in two pieces, in two places. */
-static void tso_pieces(struct ibv_sge list[2])
+static void tso_fill_payload_in_two_sges(struct ibv_sge list[2])
 {
 	for (int i = 0; i < TSO_BYTES; i++)
-		place(&a, i < 1300 ? 0 : 1)[i < 1300 ? i : i - 1300] = (uint8_t)(i * 7 + (i >> 8));
-	list[0] = piece(&a, place(&a, 0), 1300);
-	list[1] = piece(&a, place(&a, 1), TSO_BYTES - 1300);
+		memory_slot_of_side(&a, i < 1300 ? 0 : 1)[i < 1300 ? i : i - 1300] = (uint8_t)(i * 7 + (i >> 8));
+	list[0] = sge_of_memory(&a, memory_slot_of_side(&a, 0), 1300);
+	list[1] = sge_of_memory(&a, memory_slot_of_side(&a, 1), TSO_BYTES - 1300);
 }
 
 static int post_tso_send(struct ibv_qp *qp, struct tcp_headers *headers, size_t header_bytes, uint16_t mss,
@@ -1047,7 +1048,7 @@ static int post_tso_send(struct ibv_qp *qp, struct tcp_headers *headers, size_t 
 	                         .tso = {.hdr = headers, .hdr_sz = (uint16_t)header_bytes, .mss = mss}};
 	struct ibv_send_wr *bad;
 
-	tso_pieces(list);
+	tso_fill_payload_in_two_sges(list);
 	return ibv_post_send(qp, &wr, &bad);
 }
 
@@ -1060,7 +1061,7 @@ static void tso_expect_segment(uint32_t at)
 	const bool is_last = at + n == TSO_BYTES;
 
 	EXPECT(wc.status == IBV_WC_SUCCESS && wc.byte_len == sizeof(*got) + n && wc.wc_flags & IBV_WC_IP_CSUM_OK);
-	bytes = place(&b, (int)wc.wr_id - 100 + DEPTH);
+	bytes = memory_slot_of_side(&b, (int)wc.wr_id - 100 + DEPTH);
 	got = (const struct tcp_headers *)bytes;
 	EXPECT(got->ip.tot_len == htons((uint16_t)(52 + n)) && got->ip.id == htons((uint16_t)(TSO_ID + at / TSO_MSS)));
 	EXPECT(got->tcp.seq == htonl(TSO_SEQ + at) && got->tcp.ack_seq == htonl(77) && got->tcp.ack);
@@ -1081,8 +1082,8 @@ static void tso_send_is_cut_into_segments(void)
 
 	cards_open_both_sides();
 	headers = tso_headers();
-	qp = tso_qp(sizeof(headers));
-	rule = flow_nic_rule_of(b.qp, IBV_FLOW_SPEC_TCP, PORT, 0);
+	qp = create_tso_qp(sizeof(headers));
+	rule = create_ibv_flow_to_qp(b.qp, IBV_FLOW_SPEC_TCP, PORT, 0);
 	EXPECT(rule);
 	for (int i = 0; i < 6; i++)
 		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
@@ -1090,7 +1091,7 @@ static void tso_send_is_cut_into_segments(void)
 	EXPECT(await_completion(&a).status == IBV_WC_SUCCESS);
 	for (uint32_t at = 0; at < TSO_BYTES; at += TSO_MSS)
 		tso_expect_segment(at);
-	tso_pieces(list);
+	tso_fill_payload_in_two_sges(list);
 	ex = ibv_qp_to_qp_ex(qp);
 	ibv_wr_start(ex);
 	ex->wr_id = 8, ex->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM;
@@ -1109,13 +1110,13 @@ static void tso_send_is_cut_into_segments(void)
 static void post_tso_breaking_a_rule(uint32_t max_header, struct tcp_headers *headers, size_t header_bytes,
                                      uint16_t mss, unsigned int flags)
 {
-	if (post_tso_send(max_header != 0 ? tso_qp(max_header) : a.qp, headers, header_bytes, mss, flags) == 0) {
+	if (post_tso_send(max_header != 0 ? create_tso_qp(max_header) : a.qp, headers, header_bytes, mss, flags) == 0) {
 		await_completion(&a);
 		await_completion(&a);
 	}
 }
 
-static void break_tso_unmade(void)
+static void break_tso_on_qp_without_tso(void)
 {
 	struct tcp_headers headers;
 
@@ -1133,7 +1134,7 @@ static void break_tso_long_header(void)
 	post_tso_breaking_a_rule(64, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
 }
 
-static void break_tso_without_sums(void)
+static void break_tso_without_checksum_offload(void)
 {
 	struct tcp_headers headers;
 
@@ -1151,7 +1152,7 @@ static void break_tso_short_header(void)
 	post_tso_breaking_a_rule(128, &headers, sizeof(headers) - 12, TSO_MSS, IBV_SEND_IP_CSUM);
 }
 
-static void break_tso_length(void)
+static void break_tso_with_wrong_ip_length(void)
 {
 	struct tcp_headers headers;
 
@@ -1161,7 +1162,7 @@ static void break_tso_length(void)
 	post_tso_breaking_a_rule(128, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
 }
 
-static void break_tso_mss(void)
+static void break_tso_with_mss_too_large(void)
 {
 	struct tcp_headers headers;
 
@@ -1181,25 +1182,26 @@ static void break_tso_urgent(void)
 }
 
 #define CASES                                                                                                          \
-	X(frame_in_pieces, "a frame of three pieces arrives whole in two, with the sums that the card made")           \
-	X(wrong_sum_is_told, "a wrong checksum is not told as right")                                                  \
-	X(inline_data_may_change, "inline data may change as soon as it is posted")                                    \
+	X(scatter_gather_frame_is_sent_and_received,                                                                   \
+	  "a frame of three pieces arrives whole in two, with the sums that the card made")                            \
+	X(wrong_rx_checksum_clears_csum_ok_flag, "a wrong checksum is not told as right")                              \
+	X(inline_send_data_may_change_after_post, "inline data may change as soon as it is posted")                    \
 	X(short_frame_is_padded, "a short frame is padded to 60 bytes")                                                \
 	X(only_signalled_sends_complete, "only signalled sends complete")                                              \
 	X(queues_wrap_around_often, "queues go round many times")                                                      \
 	X(post_by_wr_builder_calls, "ibv_wr_*: lists and inline data are sent, what is aborted is not")                \
 	X(tso_send_is_cut_into_segments,                                                                               \
 	  "a large packet of TCP is cut into segments, by ibv_post_send and by ibv_wr_*")                              \
-	X(same_rules_copy, "the same rule of two queue pairs gives each a copy")                                       \
+	X(two_equal_flow_rules_copy_frame_to_both, "the same rule of two queue pairs gives each a copy")               \
 	X(lower_priority_number_wins, "the rule with the lower priority number gets the frame, alone")                 \
-	X(fragment_has_no_port, "a rule with a port takes no fragment")                                                \
+	X(fragment_is_not_matched_by_port_rule, "a rule with a port takes no fragment")                                \
 	X(card_hold_port_until_10_datagrams, "a queue pair takes a port, and the kernel keeps the rest")               \
 	X(card_use_until_it_ends, "a card that ends makes calls fail, and none wait")                                  \
-	X(memory_keeps_its_domain, "what is in use cannot be destroyed: a domain, a completion queue")                 \
-	X(rule_keeps_its_queue_pair, "a queue pair with a rule cannot be destroyed")                                   \
+	X(pd_and_cq_in_use_cannot_be_destroyed, "what is in use cannot be destroyed: a domain, a completion queue")    \
+	X(qp_with_flow_rule_cannot_be_destroyed, "a queue pair with a rule cannot be destroyed")                       \
 	X(qp_error_flushes_posted, "ERR flushes what is posted, in order, and what is posted later")                   \
 	X(destroyed_queue_pair_leaves_no_completion, "a destroyed queue pair leaves no completion")                    \
-	X(event_comes_once, "an armed queue gives one event, and none for what was there before")                      \
+	X(completion_event_comes_once_per_arm, "an armed queue gives one event, and none for what was there before")   \
 	X(unread_event_dies_with_its_queue, "an unread event goes with its queue, others stay")                        \
 	X(fault_rules_fail, "fault: no rules")                                                                         \
 	X(fault_slow_rules, "fault: rules take long")                                                                  \
@@ -1209,27 +1211,27 @@ static void break_tso_urgent(void)
 	X(fault_slow_completions, "fault: completions come late")                                                      \
 	X(fault_port_goes_down, "fault: the port goes down and comes back")                                            \
 	X(break_send_in_state, "a send is posted in state")                                                            \
-	X(break_transition, "ibv_modify_qp from state|no way from state")                                              \
-	X(break_outside_memory, "it is outside the registered memory")                                                 \
-	X(break_unknown_key, "no memory is registered under this key")                                                 \
-	X(break_nothing_signalled, "nothing was signalled")                                                            \
+	X(break_qp_state_transition, "ibv_modify_qp from state|no way from state")                                     \
+	X(break_send_outside_registered_memory, "it is outside the registered memory")                                 \
+	X(break_send_with_unregistered_lkey, "no memory is registered under this key")                                 \
+	X(break_send_queue_full_of_unsignalled, "nothing was signalled")                                               \
 	X(break_send_overrun, "overrun of the send queue")                                                             \
 	X(break_receive_overrun, "overrun of the receive queue")                                                       \
 	X(break_completion_overrun, "completion queue .*: overrun")                                                    \
 	X(break_used_after_destroy, "a queue pair is used after it was destroyed")                                     \
-	X(break_small_receive, "a frame of 142 bytes came, and 64 were posted")                                        \
-	X(break_read_only_receive, "registered without IBV_ACCESS_LOCAL_WRITE")                                        \
-	X(break_long_frame, "a frame of 1642 bytes is sent")                                                           \
-	X(break_tso_unmade, "it was not made for segmentation offload")                                                \
+	X(break_receive_buffer_too_small, "a frame of 142 bytes came, and 64 were posted")                             \
+	X(break_receive_into_read_only_memory, "registered without IBV_ACCESS_LOCAL_WRITE")                            \
+	X(break_send_frame_over_mtu, "a frame of 1642 bytes is sent")                                                  \
+	X(break_tso_on_qp_without_tso, "it was not made for segmentation offload")                                     \
 	X(break_tso_long_header, "a header of 66 bytes to be repeated, it was made for 64")                            \
-	X(break_tso_without_sums, "segmentation offload without checksums")                                            \
+	X(break_tso_without_checksum_offload, "segmentation offload without checksums")                                \
 	X(break_tso_short_header, "the header does not end where TCP's does")                                          \
-	X(break_tso_length, "the length in the header is not that of the packet")                                      \
-	X(break_tso_mss, "its segments are longer than the interface's MTU")                                           \
+	X(break_tso_with_wrong_ip_length, "the length in the header is not that of the packet")                        \
+	X(break_tso_with_mss_too_large, "its segments are longer than the interface's MTU")                            \
 	X(break_tso_urgent, "SYN, RST or URG cannot be repeated")                                                      \
-	X(break_used_by_child, "uses a context that process .* has opened")                                            \
+	X(break_use_of_qp_in_forked_child, "uses a context that process .* has opened")                                \
 	X(break_no_right, "takes CAP_NET_RAW")                                                                         \
-	X(last_device_is_removed, "a removed device says so, makes nothing new, and lets go")
+	X(removed_device_is_reported_and_calls_fail, "a removed device says so, makes nothing new, and lets go")
 
 static const struct {
 	const char *name, *sentence;

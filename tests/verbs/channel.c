@@ -1,7 +1,7 @@
 /*
- * Preloaded in tests: ibv_create_comp_channel is the one call that libibverbs makes to the kernel by itself, without its
- * driver. For a device of this card's it makes the channel here: a connection to the card, on which events arrive in the
- * form that the kernel gives them. All other devices get the library's own.
+ * Preloaded in tests: ibv_create_comp_channel is the one call that libibverbs makes to the kernel by itself, without
+ * its driver. For a device of this card's it makes the channel here: a connection to the card, on which events arrive
+ * in the form that the kernel gives them. All other devices get the library's own.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ static bool card_path(const struct ibv_device *device, struct sockaddr_un *addr)
 	return n == 1;
 }
 
-static int channel_open(const struct sockaddr_un *addr)
+static int channel_connect_to_card(const struct sockaddr_un *addr)
 {
 	struct card_request request = {.type = CARD_CHANNEL};
 	struct card_reply reply;
@@ -70,7 +70,7 @@ __attribute__((visibility("default"))) struct ibv_comp_channel *ibv_create_comp_
 	if (!channel)
 		return NULL;
 	channel->context = context;
-	channel->fd = channel_open(&addr);
+	channel->fd = channel_connect_to_card(&addr);
 	if (channel->fd >= 0)
 		return channel;
 	free(channel);

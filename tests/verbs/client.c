@@ -98,7 +98,7 @@ bool card_prepare_sleep(void)
 	for (struct card_client *client = card.clients; client; client = client->next)
 		if (client->page)
 			atomic_store(&client->page->sleeping, 1);
-	return !qps_have_work() && !port_has_work();
+	return !qps_have_work() && !port_has_looped_frames();
 }
 
 void card_end_sleep(void)
@@ -121,7 +121,7 @@ static void card_doorbell_on_readable(void *owner, uint32_t events)
 /* ---- requests ---- */
 
 /* fds: descriptors for the reply. What the program gets is closed here, except for the doorbell. */
-static int card_client_open(struct card_client *client, const struct card_request *request, int fds[3])
+static int card_client_open_context(struct card_client *client, const struct card_request *request, int fds[3])
 {
 	int pair[2], page_fd;
 
@@ -143,11 +143,11 @@ static int card_client_open(struct card_client *client, const struct card_reques
 	fds[1] = pair[1];
 	if (client->page == MAP_FAILED)
 		client->page = NULL;
-	if (!client->page || client->doorbell < 0 || loop_add(client->doorbell, card_doorbell_on_readable, client))
+	if (!client->page || client->doorbell < 0 || loop_add_fd(client->doorbell, card_doorbell_on_readable, client))
 		return ENOMEM;
 	fds[2] = dup(client->doorbell);
 	client->is_context = true;
-	port_read_interface();
+	port_read_tap_mac_and_mtu();
 	return 0;
 }
 
@@ -167,7 +167,7 @@ static int card_client_free_pd(struct card_client *client, uint32_t pd)
 {
 	if (pd >= CARD_MAX_PDS || !client->pds[pd])
 		return EINVAL;
-	if (memory_uses_pd(client, pd) || qp_uses_pd(client, pd))
+	if (memory_region_exists_in_pd(client, pd) || qp_uses_pd(client, pd))
 		return EBUSY;
 	client->pds[pd] = false;
 	return 0;
@@ -175,7 +175,7 @@ static int card_client_free_pd(struct card_client *client, uint32_t pd)
 
 static void card_client_query_port(struct card_reply *reply)
 {
-	port_read_interface();
+	port_read_tap_mac_and_mtu();
 	memcpy(reply->query.mac, card.mac, sizeof(card.mac));
 	reply->query.port_up = port_is_up();
 	reply->query.is_removed = card.faults.is_removed;
@@ -268,7 +268,7 @@ static int card_client_do_request(struct card_client *client, struct card_reques
 		return card_client_do_context_request(client, request, reply, fds);
 	switch (request->type) {
 	case CARD_OPEN:
-		return card_client_open(client, request, fds);
+		return card_client_open_context(client, request, fds);
 	case CARD_CHANNEL:
 		client->is_channel = true;
 		client->cookie = request->channel.cookie;
@@ -344,7 +344,7 @@ static void card_listener_on_readable(void *owner, uint32_t events)
 		return;
 	client = calloc(1, sizeof(*client));
 	if (!client || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) ||
-	    loop_add(fd, card_client_on_readable, client)) {
+	    loop_add_fd(fd, card_client_on_readable, client)) {
 		free(client);
 		close(fd);
 		return;
@@ -358,7 +358,7 @@ static void card_listener_on_readable(void *owner, uint32_t events)
 
 static void card_client_free(struct card_client *client)
 {
-	loop_remove(client->fd);
+	loop_remove_fd(client->fd);
 	close(client->fd);
 	if (client->is_context) {
 		card_rules_remove_of_client(client);
@@ -369,7 +369,7 @@ static void card_client_free(struct card_client *client)
 	if (client->async_fd >= 0)
 		close(client->async_fd);
 	if (client->doorbell >= 0) {
-		loop_remove(client->doorbell);
+		loop_remove_fd(client->doorbell);
 		close(client->doorbell);
 	}
 	free(client);
@@ -407,5 +407,5 @@ int card_listen_for_clients(const char *path)
 	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (listener < 0 || bind(listener, (struct sockaddr *)&addr, sizeof(addr)) || listen(listener, 64))
 		return -1;
-	return loop_add(listener, card_listener_on_readable, NULL);
+	return loop_add_fd(listener, card_listener_on_readable, NULL);
 }

@@ -25,7 +25,7 @@ void verbs_set_ops(struct verbs_context *context, const struct verbs_context_ops
 
 /* ---- rules ---- */
 
-static void soft_end_of_broken_rule(struct soft_context *context, const char *text)
+static void soft_print_broken_rule_and_maybe_abort(struct soft_context *context, const char *text)
 {
 	fprintf(stderr, "vmasoft: rule broken: %s\n", text);
 	if (!context->is_lenient)
@@ -40,7 +40,7 @@ int soft_report_broken_rule(struct soft_context *context, const char *format, ..
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	soft_end_of_broken_rule(context, text);
+	soft_print_broken_rule_and_maybe_abort(context, text);
 	return EINVAL;
 }
 
@@ -50,7 +50,7 @@ int soft_check_context_and_object(struct soft_context *context, const struct sof
 
 	/* What the card has seen, told by the next call. */
 	if (violations != atomic_exchange(&context->violations_told, violations))
-		soft_end_of_broken_rule(context, context->page->violation);
+		soft_print_broken_rule_and_maybe_abort(context, context->page->violation);
 	if (getpid() != context->pid)
 		return soft_report_broken_rule(context, "process %d uses a context that process %d has opened",
 		                               getpid(), context->pid);
@@ -84,7 +84,7 @@ void soft_object_mark_dead(struct soft_object *object)
 /* ---- the way to the card: the command descriptor ---- */
 
 /* Programs may set it not to wait; commands are answered within the call all the same. */
-static bool await_nonblocking_socket(int socket, short events)
+static bool can_retry_after_waiting_for_socket(int socket, short events)
 {
 	struct pollfd what = {.fd = socket, .events = events};
 
@@ -105,7 +105,7 @@ static int receive_reply(int socket, struct card_reply *reply, int fds[3])
 
 	do
 		len = recvmsg(socket, &msg, MSG_CMSG_CLOEXEC);
-	while (len < 0 && await_nonblocking_socket(socket, POLLIN));
+	while (len < 0 && can_retry_after_waiting_for_socket(socket, POLLIN));
 	cmsg = CMSG_FIRSTHDR(&msg);
 	if (len > 0 && cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS)
 		memcpy(fds, CMSG_DATA(cmsg), cmsg->cmsg_len - CMSG_LEN(0));
@@ -113,13 +113,14 @@ static int receive_reply(int socket, struct card_reply *reply, int fds[3])
 }
 
 /* A card that has ended answers as a removed device does. */
-static int ask(int socket, const struct card_request *request, struct card_reply *reply, int fds[3])
+static int card_request_and_receive_reply(int socket, const struct card_request *request, struct card_reply *reply,
+                                          int fds[3])
 {
 	ssize_t len;
 
 	do
 		len = send(socket, request, sizeof(*request), MSG_NOSIGNAL);
-	while (len < 0 && await_nonblocking_socket(socket, POLLOUT));
+	while (len < 0 && can_retry_after_waiting_for_socket(socket, POLLOUT));
 	if (len != sizeof(*request))
 		return EIO;
 	return receive_reply(socket, reply, fds) ? EIO : reply->error;
@@ -132,7 +133,7 @@ int soft_ask_card(struct soft_context *context, struct card_request *request, st
 	if (error)
 		return error;
 	pthread_mutex_lock(&context->lock);
-	error = ask(context->ibv.context.cmd_fd, request, reply, fds);
+	error = card_request_and_receive_reply(context->ibv.context.cmd_fd, request, reply, fds);
 	pthread_mutex_unlock(&context->lock);
 	if (fd)
 		*fd = fds[0];
@@ -147,7 +148,7 @@ int soft_ask_card_about_object(struct soft_context *context, enum card_request_t
 	return soft_ask_card(context, &request, &reply, NULL);
 }
 
-void *soft_map(int fd, uint64_t bytes)
+void *soft_map_shared_and_close_fd(int fd, uint64_t bytes)
 {
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
@@ -404,7 +405,7 @@ static void soft_free_context(struct ibv_context *ibv_context)
 static const struct verbs_context_ops soft_ops = {
         .alloc_pd = soft_alloc_pd,
         .async_event = soft_async_event,
-        .cq_event = soft_cq_event,
+        .cq_event = soft_cq_count_event_read,
         .create_cq = soft_create_cq,
         .create_cq_ex = soft_create_cq_ex,
         .create_flow = soft_create_flow,
@@ -435,7 +436,7 @@ static bool context_layout_is_as_expected(const struct verbs_context *context)
 
 	return context->sz == sizeof(*context) && (void *)ops->_compat_alloc_pd == (void *)soft_alloc_pd &&
 	       (void *)ops->_compat_async_event == (void *)soft_async_event &&
-	       (void *)ops->_compat_cq_event == (void *)soft_cq_event &&
+	       (void *)ops->_compat_cq_event == (void *)soft_cq_count_event_read &&
 	       (void *)ops->_compat_create_cq == (void *)soft_create_cq &&
 	       (void *)ops->_compat_create_qp == (void *)soft_create_qp &&
 	       (void *)ops->_compat_dereg_mr == (void *)soft_dereg_mr &&
@@ -479,14 +480,15 @@ static int card_connect(const struct ibv_device *device, int cmd_fd)
 	return n;
 }
 
-static int context_open(struct soft_context *context)
+static int soft_context_open_on_card(struct soft_context *context)
 {
 	struct card_request request = {.type = CARD_OPEN, .open.proto = CARD_PROTO};
 	struct card_reply reply;
-	int fds[3] = {-1, -1, -1}, error = ask(context->ibv.context.cmd_fd, &request, &reply, fds);
+	int fds[3] = {-1, -1, -1},
+	    error = card_request_and_receive_reply(context->ibv.context.cmd_fd, &request, &reply, fds);
 
 	if (fds[0] >= 0)
-		context->page = soft_map(fds[0], sizeof(*context->page));
+		context->page = soft_map_shared_and_close_fd(fds[0], sizeof(*context->page));
 	context->ibv.context.async_fd = fds[1];
 	context->doorbell = fds[2];
 	return error ? error : context->page ? 0 : ENOMEM;
@@ -515,7 +517,7 @@ static struct verbs_context *soft_alloc_context(struct ibv_device *device, int c
 	}
 	error = card_connect(device, cmd_fd);
 	if (error == 0)
-		error = context_open(context);
+		error = soft_context_open_on_card(context);
 	if (error == 0)
 		return &context->ibv;
 	soft_free_context(&context->ibv.context);
@@ -551,7 +553,7 @@ static const struct verbs_device_ops soft_device_ops = {
         .alloc_context = soft_alloc_context,
 };
 
-__attribute__((constructor)) static void soft_register(void)
+__attribute__((constructor)) static void soft_register_verbs_driver(void)
 {
 	verbs_register_driver_34(&soft_device_ops);
 }

@@ -118,7 +118,7 @@ void soft_object_mark_dead(struct soft_object *object);
 /* One request. 0 or an errno; *fd, if not NULL, gets a descriptor of the reply. */
 int soft_ask_card(struct soft_context *context, struct card_request *request, struct card_reply *reply, int *fd);
 int soft_ask_card_about_object(struct soft_context *context, enum card_request_type type, uint32_t object);
-void *soft_map(int fd, uint64_t bytes);
+void *soft_map_shared_and_close_fd(int fd, uint64_t bytes);
 void soft_ring_card_doorbell(struct soft_context *context);
 /* Events about one object that nobody has read yet: taken off the descriptor, the others are put back. */
 void soft_drop_events_of_object(struct soft_context *context, int fd, uint64_t channel, uint64_t handle);
@@ -129,8 +129,8 @@ struct ibv_cq_ex *soft_create_cq_ex(struct ibv_context *context, struct ibv_cq_i
 int soft_destroy_cq(struct ibv_cq *cq);
 int soft_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
 int soft_req_notify_cq(struct ibv_cq *cq, int solicited_only);
-void soft_cq_event(struct ibv_cq *cq);
-void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num);
+void soft_cq_count_event_read(struct ibv_cq *cq);
+void soft_cq_discard_completions_of_qp(struct soft_cq *cq, uint32_t qp_num);
 
 /* ---- driver_qp.c ---- */
 struct ibv_qp *soft_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);

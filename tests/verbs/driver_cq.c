@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 
 /* The socket of a channel has a number that no other socket of the machine has: the card knows the channel by it. */
-static uint64_t channel_cookie(const struct ibv_comp_channel *channel)
+static uint64_t comp_channel_socket_cookie(const struct ibv_comp_channel *channel)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -35,7 +35,7 @@ static struct soft_cq *cq_create(struct ibv_context *ibv_context, uint32_t depth
 		errno = ENOMEM;
 		return NULL;
 	}
-	cq->channel = channel_cookie(channel);
+	cq->channel = comp_channel_socket_cookie(channel);
 	request.cq.handle = (uintptr_t)&cq->vcq.cq;
 	request.cq.channel = cq->channel;
 	request.cq.depth = depth;
@@ -43,7 +43,7 @@ static struct soft_cq *cq_create(struct ibv_context *ibv_context, uint32_t depth
 	error = soft_ask_card(context, &request, &reply, &fd);
 	if (!error) {
 		cq->bytes = reply.memory_bytes;
-		cq->head = soft_map(fd, cq->bytes);
+		cq->head = soft_map_shared_and_close_fd(fd, cq->bytes);
 		if (!cq->head) {
 			soft_ask_card_about_object(context, CARD_CQ_DESTROY, reply.object);
 			error = ENOMEM;
@@ -112,7 +112,7 @@ int soft_req_notify_cq(struct ibv_cq *ibv_cq, int solicited_only)
 }
 
 /* ibv_get_cq_event has read one. */
-void soft_cq_event(struct ibv_cq *ibv_cq)
+void soft_cq_count_event_read(struct ibv_cq *ibv_cq)
 {
 	struct soft_cq *cq = soft_cq(ibv_cq);
 
@@ -182,7 +182,7 @@ int soft_poll_cq(struct ibv_cq *ibv_cq, int num_entries, struct ibv_wc *wc)
 	return n;
 }
 
-void soft_cq_purge(struct soft_cq *cq, uint32_t qp_num)
+void soft_cq_discard_completions_of_qp(struct soft_cq *cq, uint32_t qp_num)
 {
 	pthread_mutex_lock(&cq->lock);
 	for (uint32_t i = cq->consumed; i != atomic_load(&cq->head->produced); i++)

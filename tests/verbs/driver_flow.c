@@ -105,7 +105,7 @@ static int rule_add_spec(struct card_rule *rule, const struct ibv_flow_spec *spe
 #undef RULE_ADD_SPEC_OF_SIZE
 }
 
-static int rule_read(struct card_rule *rule, const struct ibv_flow_attr *attr)
+static int rule_parse_ibv_flow_attr(struct card_rule *rule, const struct ibv_flow_attr *attr)
 {
 	const char *at = (const char *)(attr + 1);
 	int error = 0;
@@ -175,7 +175,7 @@ struct ibv_flow *soft_create_flow(struct ibv_qp *ibv_qp, struct ibv_flow_attr *a
 	int error = soft_check_context_and_object(context, &soft_qp(ibv_qp)->object);
 
 	if (!error)
-		error = rule_read(&rule, attr);
+		error = rule_parse_ibv_flow_attr(&rule, attr);
 	if (!error)
 		return flow_create(context, &rule);
 	errno = error;

@@ -13,12 +13,12 @@ static bool qp_cap_fits_card(const struct ibv_qp_cap *cap)
 }
 
 /* The queues are exactly as deep as was asked for: a real card gives more, and hides who counts wrong. */
-static uint32_t tso_header_of(const struct ibv_qp_init_attr_ex *attr)
+static uint32_t max_tso_header_of_attr(const struct ibv_qp_init_attr_ex *attr)
 {
 	return attr->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER ? attr->max_tso_header : 0;
 }
 
-static int qp_ask_card(struct soft_context *context, struct soft_qp *qp, const struct ibv_qp_init_attr_ex *attr)
+static int qp_create_on_card(struct soft_context *context, struct soft_qp *qp, const struct ibv_qp_init_attr_ex *attr)
 {
 	struct card_request request = {.type = CARD_QP_CREATE};
 	struct card_reply reply;
@@ -33,13 +33,13 @@ static int qp_ask_card(struct soft_context *context, struct soft_qp *qp, const s
 	request.qp.max_send_sge = attr->cap.max_send_sge;
 	request.qp.max_recv_sge = attr->cap.max_recv_sge;
 	request.qp.max_inline = attr->cap.max_inline_data;
-	request.qp.max_tso_header = tso_header_of(attr);
+	request.qp.max_tso_header = max_tso_header_of_attr(attr);
 	request.qp.signals_all = attr->sq_sig_all != 0;
 	error = soft_ask_card(context, &request, &reply, &fd);
 	if (error)
 		return error;
 	qp->bytes = reply.memory_bytes;
-	qp->head = soft_map(fd, qp->bytes);
+	qp->head = soft_map_shared_and_close_fd(fd, qp->bytes);
 	if (!qp->head) {
 		soft_ask_card_about_object(context, CARD_QP_DESTROY, reply.object);
 		return ENOMEM;
@@ -61,7 +61,7 @@ static int qp_check_attr(struct soft_context *context, const struct ibv_qp_init_
 		return EOPNOTSUPP;
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && attr->send_ops_flags & ~known_ops)
 		return EOPNOTSUPP;
-	if (tso_header_of(attr) > CARD_MAX_TSO_HEADER)
+	if (max_tso_header_of_attr(attr) > CARD_MAX_TSO_HEADER)
 		return EINVAL;
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd || !attr->send_cq || !attr->recv_cq ||
 	    !qp_cap_fits_card(&attr->cap))
@@ -86,13 +86,13 @@ struct ibv_qp *soft_create_qp_ex(struct ibv_context *ibv_context, struct ibv_qp_
 		errno = ENOMEM;
 		return NULL;
 	}
-	errno = qp_ask_card(context, qp, attr);
+	errno = qp_create_on_card(context, qp, attr);
 	if (errno) {
 		soft_object_mark_dead(&qp->object);
 		return NULL;
 	}
 	qp->cap = attr->cap;
-	qp->max_tso_header = tso_header_of(attr);
+	qp->max_tso_header = max_tso_header_of_attr(attr);
 	qp->signals_all = attr->sq_sig_all;
 	pthread_mutex_init(&qp->sq_lock, NULL);
 	pthread_mutex_init(&qp->rq_lock, NULL);
@@ -135,9 +135,9 @@ struct ibv_qp *soft_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 
 static void qp_purge_completions(struct soft_qp *qp)
 {
-	soft_cq_purge(soft_cq(qp->vqp.qp.send_cq), qp->vqp.qp.qp_num);
+	soft_cq_discard_completions_of_qp(soft_cq(qp->vqp.qp.send_cq), qp->vqp.qp.qp_num);
 	if (qp->vqp.qp.recv_cq != qp->vqp.qp.send_cq)
-		soft_cq_purge(soft_cq(qp->vqp.qp.recv_cq), qp->vqp.qp.qp_num);
+		soft_cq_discard_completions_of_qp(soft_cq(qp->vqp.qp.recv_cq), qp->vqp.qp.qp_num);
 }
 
 /* What a change to a state takes beside the state: a raw queue pair has a port and nothing else. */

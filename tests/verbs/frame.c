@@ -131,7 +131,7 @@ static uint16_t packet_l4_sum(const struct packet *packet)
 }
 
 /* Where the sum lies in the transport header, 0: none that a card knows. */
-static size_t packet_sum_at(const struct packet *packet)
+static size_t checksum_offset_in_l4_header(const struct packet *packet)
 {
 	if (packet->is_fragment)
 		return 0;
@@ -147,7 +147,7 @@ bool frame_checksums_are_right(const uint8_t *frame, size_t len)
 
 	if (!frame_find_packet(frame, len, &packet))
 		return false;
-	sum_at = packet_sum_at(&packet);
+	sum_at = checksum_offset_in_l4_header(&packet);
 	if (sum_at == 0 || sum_words(packet.ip, packet.header_bytes, 0) != 0xffff)
 		return false;
 	if (packet.proto == IPPROTO_UDP && read_u16(packet.l4 + sum_at) == 0)
@@ -155,7 +155,7 @@ bool frame_checksums_are_right(const uint8_t *frame, size_t len)
 	return packet_l4_sum(&packet) == 0;
 }
 
-static void write_sum(uint8_t *at, uint16_t sum)
+static void store_u16_be(uint8_t *at, uint16_t sum)
 {
 	at[0] = (uint8_t)(sum >> 8);
 	at[1] = (uint8_t)sum;
@@ -169,15 +169,15 @@ void frame_write_checksums(uint8_t *frame, size_t len)
 
 	if (!frame_find_packet(frame, len, &packet))
 		return;
-	write_sum(packet.ip + 10, 0);
-	write_sum(packet.ip + 10, (uint16_t)~sum_words(packet.ip, packet.header_bytes, 0));
-	sum_at = packet_sum_at(&packet);
+	store_u16_be(packet.ip + 10, 0);
+	store_u16_be(packet.ip + 10, (uint16_t)~sum_words(packet.ip, packet.header_bytes, 0));
+	sum_at = checksum_offset_in_l4_header(&packet);
 	if (sum_at == 0)
 		return;
-	write_sum(packet.l4 + sum_at, 0);
+	store_u16_be(packet.l4 + sum_at, 0);
 	sum = packet_l4_sum(&packet);
 	/* RFC 768: a computed 0 is sent as all ones. */
-	write_sum(packet.l4 + sum_at, sum == 0 && packet.proto == IPPROTO_UDP ? 0xffff : sum);
+	store_u16_be(packet.l4 + sum_at, sum == 0 && packet.proto == IPPROTO_UDP ? 0xffff : sum);
 }
 
 /* ---- segmentation offload ---- */
@@ -193,7 +193,7 @@ enum {
 
 static void write_u16(uint8_t *at, size_t value)
 {
-	write_sum(at, (uint16_t)value);
+	store_u16_be(at, (uint16_t)value);
 }
 
 static uint32_t read_u32(const uint8_t *at)

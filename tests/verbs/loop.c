@@ -22,7 +22,7 @@ uint64_t clock_ns(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-int loop_add(int fd, card_fd_ready_fn ready, void *owner)
+int loop_add_fd(int fd, card_fd_ready_fn ready, void *owner)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
 
@@ -42,7 +42,7 @@ void loop_set_events(int fd, uint32_t events)
 	epoll_ctl(loop_epoll, EPOLL_CTL_MOD, fd, &event);
 }
 
-void loop_remove(int fd)
+void loop_remove_fd(int fd)
 {
 	watched[fd].ready = NULL;
 	epoll_ctl(loop_epoll, EPOLL_CTL_DEL, fd, NULL);

@@ -83,7 +83,7 @@ int memory_deregister(struct card_client *client, uint32_t lkey)
 	return 0;
 }
 
-bool memory_uses_pd(const struct card_client *client, uint32_t pd)
+bool memory_region_exists_in_pd(const struct card_client *client, uint32_t pd)
 {
 	for (int i = 0; i < CARD_MAX_MRS; i++)
 		if (client->regions[i].lkey && client->regions[i].pd == pd)
@@ -139,7 +139,8 @@ static int memory_copy_from_or_to_program(struct card_qp *qp, const struct iovec
 	return IBV_WC_LOC_PROT_ERR;
 }
 
-int memory_gather(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame, size_t max, size_t *len)
+int memory_read_frame_from_program(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame, size_t max,
+                                   size_t *len)
 {
 	struct iovec ranges[CARD_MAX_SGE];
 	size_t sum = 0;
@@ -157,7 +158,7 @@ int memory_gather(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame
 	return memory_copy_from_or_to_program(qp, ranges, (int)wqe->num_sge, frame, sum, false);
 }
 
-int memory_scatter(struct card_qp *qp, const struct card_wqe *wqe, const uint8_t *frame, size_t len)
+int memory_write_frame_to_program(struct card_qp *qp, const struct card_wqe *wqe, const uint8_t *frame, size_t len)
 {
 	struct iovec ranges[CARD_MAX_SGE];
 	size_t room = 0;

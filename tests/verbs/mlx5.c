@@ -81,7 +81,7 @@ static void *mlx5_soft_alloc_ring_memory(size_t bytes)
 	return map;
 }
 
-static uint32_t power_of_2(uint32_t n)
+static uint32_t mlx5_soft_round_up_to_power_of_2(uint32_t n)
 {
 	uint32_t power = 1;
 
@@ -316,7 +316,7 @@ static void mlx5_soft_take_cq_arm(struct rings *rings)
 	rings->armed_at = (uint32_t)(word >> 32) & 0xffffff;
 }
 
-static void tell(struct rings *rings)
+static void signal_cq_channel_if_armed(struct rings *rings)
 {
 	const uint64_t one = 1;
 
@@ -339,7 +339,7 @@ static void *mlx5_soft_card_thread(void *arg)
 			any |= mlx5_soft_take_send_completions(rings);
 			any |= mlx5_soft_take_received(rings);
 			mlx5_soft_take_cq_arm(rings);
-			tell(rings);
+			signal_cq_channel_if_armed(rings);
 		}
 		if (!any)
 			nanosleep(&idle, NULL);
@@ -351,7 +351,7 @@ static void *mlx5_soft_card_thread(void *arg)
 
 static void mlx5_soft_cq_init(struct mlx5_soft_cq *cq, uint32_t packets)
 {
-	cq->count = power_of_2(packets);
+	cq->count = mlx5_soft_round_up_to_power_of_2(packets);
 	cq->entries = mlx5_soft_alloc_ring_memory((size_t)cq->count * 64);
 	cq->record = mlx5_soft_alloc_ring_memory(4096);
 	for (uint32_t i = 0; i < cq->count; i++)
@@ -372,9 +372,10 @@ static struct rings *mlx5_soft_make_rings(struct ibv_qp *qp)
 	pthread_mutex_init(&rings->lock, NULL);
 	listed = 16 + 160 + 16 * init.cap.max_send_sge;
 	in_line = 48 + ((4 + init.cap.max_inline_data + 15) & ~15u);
-	rings->sq_blocks = power_of_2(init.cap.max_send_wr * (((listed > in_line ? listed : in_line) + 63) / 64));
-	rings->rq_count = power_of_2(init.cap.max_recv_wr);
-	rings->rq_stride = 16 * power_of_2(init.cap.max_recv_sge);
+	rings->sq_blocks = mlx5_soft_round_up_to_power_of_2(init.cap.max_send_wr *
+	                                                    (((listed > in_line ? listed : in_line) + 63) / 64));
+	rings->rq_count = mlx5_soft_round_up_to_power_of_2(init.cap.max_recv_wr);
+	rings->rq_stride = 16 * mlx5_soft_round_up_to_power_of_2(init.cap.max_recv_sge);
 	rings->sq = mlx5_soft_alloc_ring_memory((size_t)rings->sq_blocks * 64);
 	rings->rq = mlx5_soft_alloc_ring_memory((size_t)rings->rq_count * rings->rq_stride);
 	rings->records = mlx5_soft_alloc_ring_memory(4096);
@@ -509,7 +510,8 @@ static int mlx5_soft_dealloc_td(struct ibv_td *td)
 static struct soft_pd *domains[64];
 
 /* The same domain once more, as the driver knows it. */
-static struct ibv_pd *ring_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr)
+static struct ibv_pd *mlx5_soft_alloc_parent_domain(struct ibv_context *context,
+                                                    struct ibv_parent_domain_init_attr *attr)
 {
 	struct soft_pd *pd = malloc(sizeof(*pd));
 
@@ -572,7 +574,7 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 		extended->ibv_destroy_flow = mlx5_soft_destroy_flow;
 		extended->alloc_td = mlx5_soft_alloc_td;
 		extended->dealloc_td = mlx5_soft_dealloc_td;
-		extended->alloc_parent_domain = ring_alloc_parent_domain;
+		extended->alloc_parent_domain = mlx5_soft_alloc_parent_domain;
 	}
 	return context;
 }

@@ -71,7 +71,7 @@ static void card_wire_disconnect(void)
 	if (port.is_full)
 		card.counts.tx_lost++;
 	port_set_wire_full(false);
-	loop_remove(port.wire);
+	loop_remove_fd(port.wire);
 	close(port.wire);
 	port.wire = -1;
 	port_announce_link_state();
@@ -102,7 +102,7 @@ static bool card_wire_loses_frame(void)
 }
 
 /* Whoever sends has asked port_can_send. */
-void port_send(const uint8_t *frame, size_t len)
+void port_send_frame(const uint8_t *frame, size_t len)
 {
 	struct port_frame *place = &port.held;
 
@@ -139,7 +139,7 @@ bool port_deliver_looped_frames(void)
 	return any;
 }
 
-bool port_has_work(void)
+bool port_has_looped_frames(void)
 {
 	return port.plug_from != port.plug_to;
 }
@@ -169,7 +169,7 @@ static void card_tap_on_readable(void *owner, uint32_t events)
 		for (; len < FRAME_MIN; len++)
 			frame[len] = 0;
 		card.counts.tx_tap++;
-		port_send(frame, (size_t)len);
+		port_send_frame(frame, (size_t)len);
 	}
 }
 
@@ -203,7 +203,7 @@ static int card_wire_use_connection(int fd)
 
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 	port.wire = fd;
-	if (loop_add(fd, card_wire_on_readable, NULL))
+	if (loop_add_fd(fd, card_wire_on_readable, NULL))
 		return -1;
 	port_announce_link_state();
 	return 0;
@@ -221,7 +221,7 @@ static void card_listener_on_readable(void *owner, uint32_t events)
 
 /* ---- opening ---- */
 
-int port_read_interface(void)
+int port_read_tap_mac_and_mtu(void)
 {
 	struct ifreq ifr = {0};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
@@ -247,7 +247,7 @@ int port_open_tap(const char *name)
 		return -1;
 	snprintf(card.tap_name, sizeof(card.tap_name), "%s", name);
 	ioctl(port.tap, TUNSETCARRIER, &(int){0});
-	return port_read_interface() ? -1 : loop_add(port.tap, card_tap_on_readable, NULL);
+	return port_read_tap_mac_and_mtu() ? -1 : loop_add_fd(port.tap, card_tap_on_readable, NULL);
 }
 
 int port_open_wire(enum card_wire_kind kind, const char *path)
@@ -270,5 +270,5 @@ int port_open_wire(enum card_wire_kind kind, const char *path)
 	port.listener = fd;
 	if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) || listen(fd, 1))
 		return -1;
-	return loop_add(fd, card_listener_on_readable, NULL);
+	return loop_add_fd(fd, card_listener_on_readable, NULL);
 }

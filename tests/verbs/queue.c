@@ -36,7 +36,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 }
 
 /* Memory that both sides map; the reply carries its descriptor, which the caller closes. */
-static void *share_memory(const char *name, uint64_t bytes, int *fd)
+static void *create_and_map_memfd(const char *name, uint64_t bytes, int *fd)
 {
 	void *memory;
 
@@ -82,7 +82,7 @@ int cq_create(struct card_client *client, const struct card_request *request, st
 	        .ignores_overrun = request->cq.ignores_overrun,
 	        .bytes = card_cq_bytes(request->cq.depth),
 	};
-	cq->head = share_memory("card-cq", cq->bytes, fd);
+	cq->head = create_and_map_memfd("card-cq", cq->bytes, fd);
 	if (!cq->head)
 		return ENOMEM;
 	cq->number = next_cq_number++;
@@ -249,7 +249,7 @@ int qp_create(struct card_client *client, const struct card_request *request, st
 	        .signals_all = request->qp.signals_all,
 	        .bytes = card_qp_bytes(request->qp.sq_depth, request->qp.rq_depth),
 	};
-	qp->head = share_memory("card-qp", qp->bytes, fd);
+	qp->head = create_and_map_memfd("card-qp", qp->bytes, fd);
 	if (!qp->head)
 		return ENOMEM;
 	qp->number = next_qp_number++;
@@ -430,7 +430,7 @@ int64_t qps_next_paced_send_ns(void)
 	return next;
 }
 
-static size_t frame_limit(const uint8_t *frame)
+static size_t card_max_frame_bytes(const uint8_t *frame)
 {
 	bool is_tagged = frame[12] == 0x81 && frame[13] == 0;
 
@@ -448,11 +448,11 @@ static int qp_send(struct card_qp *qp, const struct card_wqe *wqe)
 		len = wqe->inline_bytes;
 		memcpy(frame, wqe->data, len);
 	} else {
-		status = memory_gather(qp, wqe, frame, sizeof(frame), &len);
+		status = memory_read_frame_from_program(qp, wqe, frame, sizeof(frame), &len);
 	}
 	if (status)
 		return status;
-	if (len < FRAME_ETH || len > sizeof(frame) || len > frame_limit(frame)) {
+	if (len < FRAME_ETH || len > sizeof(frame) || len > card_max_frame_bytes(frame)) {
 		card_client_report_violation(qp->client,
 		                             "queue pair 0x%x: a frame of %zu bytes is sent, the interface's MTU is %u",
 		                             qp->number, len, card.mtu);
@@ -468,7 +468,7 @@ static int qp_send(struct card_qp *qp, const struct card_wqe *wqe)
 		frame[len] = 0;
 	card.counts.tx_frames++;
 	qp_pace_next_send(qp, len);
-	port_send(frame, len);
+	port_send_frame(frame, len);
 	return 0;
 }
 
@@ -485,7 +485,7 @@ static int qp_begin_tso_packet(struct card_qp *qp, const struct card_wqe *wqe)
 		return IBV_WC_GENERAL_ERR;
 	qp->cut->wqe = *wqe;
 	qp->cut->at = 0;
-	status = memory_gather(qp, wqe, qp->cut->payload, sizeof(qp->cut->payload), &qp->cut->bytes);
+	status = memory_read_frame_from_program(qp, wqe, qp->cut->payload, sizeof(qp->cut->payload), &qp->cut->bytes);
 	if (status)
 		return status;
 	fault = qp->cut->bytes > sizeof(qp->cut->payload)
@@ -516,7 +516,7 @@ static bool qp_send_tso_segment(struct card_qp *qp)
 		frame[len] = 0;
 	card.counts.tx_frames++;
 	qp_pace_next_send(qp, len);
-	port_send(frame, len);
+	port_send_frame(frame, len);
 	cut->at += cut->wqe.mss;
 	return cut->at >= cut->bytes;
 }
@@ -575,7 +575,7 @@ void qp_deliver_frame(struct card_qp *qp, const uint8_t *frame, size_t len, uint
 		card.counts.rx_no_buffer++;
 		return;
 	}
-	status = memory_scatter(qp, &wqe, frame, len);
+	status = memory_write_frame_to_program(qp, &wqe, frame, len);
 	qp_count_taken_entry(qp, false);
 	if (status == 0 && card.faults.receives_to_fail) {
 		card.faults.receives_to_fail--;

@@ -12,8 +12,8 @@
 static const char *sysfs_root_folder;
 
 /* Makes the folders above a path, too. */
-static int sysfs_put_file(const char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int sysfs_put_file(const char *path, const char *format, ...)
+static int fake_sysfs_write_file(const char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int fake_sysfs_write_file(const char *path, const char *format, ...)
 {
 	char full[512];
 	va_list args;
@@ -37,9 +37,9 @@ static int sysfs_put_file(const char *path, const char *format, ...)
 	return fclose(file);
 }
 
-static int sysfs_put_device_file(const char *folder, const char *name, const char *format, ...)
+static int fake_sysfs_write_device_file(const char *folder, const char *name, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
-static int sysfs_put_device_file(const char *folder, const char *name, const char *format, ...)
+static int fake_sysfs_write_device_file(const char *folder, const char *name, const char *format, ...)
 {
 	char path[256], value[256];
 	va_list args;
@@ -48,11 +48,11 @@ static int sysfs_put_device_file(const char *folder, const char *name, const cha
 	vsnprintf(value, sizeof(value), format, args);
 	va_end(args);
 	snprintf(path, sizeof(path), "%s/%s", folder, name);
-	return sysfs_put_file(path, "%s\n", value);
+	return fake_sysfs_write_file(path, "%s\n", value);
 }
 
 /* The port's two GIDs are its link-local address (RFC 4291, appendix A), for both versions of RoCE. */
-int sysfs_write(const char *folder, int index, const char *socket_path)
+int fake_sysfs_create_card_tree(const char *folder, int index, const char *socket_path)
 {
 	const uint8_t *mac = card.mac;
 	char uverbs[64], ib[64], guid[64];
@@ -66,29 +66,29 @@ int sysfs_write(const char *folder, int index, const char *socket_path)
 	snprintf(ib, sizeof(ib), "class/infiniband/%s", card.name);
 	snprintf(guid, sizeof(guid), "%02x%02x:%02xff:fe%02x:%02x%02x", mac[0] ^ 2, mac[1], mac[2], mac[3], mac[4],
 	         mac[5]);
-	failed |= sysfs_put_file("class/infiniband_verbs/abi_version", "6\n");
-	failed |= sysfs_put_device_file(uverbs, "ibdev", "%s", card.name);
-	failed |= sysfs_put_device_file(uverbs, "abi_version", "1");
+	failed |= fake_sysfs_write_file("class/infiniband_verbs/abi_version", "6\n");
+	failed |= fake_sysfs_write_device_file(uverbs, "ibdev", "%s", card.name);
+	failed |= fake_sysfs_write_device_file(uverbs, "abi_version", "1");
 	/* The device node is one more /dev/null: all that it is needed for is to be opened. */
-	failed |= sysfs_put_device_file(uverbs, "dev", "%u:%u", major(device.st_rdev), minor(device.st_rdev));
-	failed |= sysfs_put_device_file(ib, "node_type", "1: CA");
-	failed |= sysfs_put_device_file(ib, "node_guid", "%s", guid);
-	failed |= sysfs_put_device_file(ib, "sys_image_guid", "%s", guid);
-	failed |= sysfs_put_device_file(ib, "node_desc", "network card made of software");
-	failed |= sysfs_put_device_file(ib, "fw_ver", "1.0.0");
-	failed |= sysfs_put_device_file(ib, "card", "%s", socket_path);
-	failed |= sysfs_put_device_file(ib, "ports/1/link_layer", "Ethernet");
-	failed |= sysfs_put_device_file(ib, "ports/1/state", "4: ACTIVE");
-	failed |= sysfs_put_device_file(ib, "ports/1/pkeys/0", "0xffff");
+	failed |= fake_sysfs_write_device_file(uverbs, "dev", "%u:%u", major(device.st_rdev), minor(device.st_rdev));
+	failed |= fake_sysfs_write_device_file(ib, "node_type", "1: CA");
+	failed |= fake_sysfs_write_device_file(ib, "node_guid", "%s", guid);
+	failed |= fake_sysfs_write_device_file(ib, "sys_image_guid", "%s", guid);
+	failed |= fake_sysfs_write_device_file(ib, "node_desc", "network card made of software");
+	failed |= fake_sysfs_write_device_file(ib, "fw_ver", "1.0.0");
+	failed |= fake_sysfs_write_device_file(ib, "card", "%s", socket_path);
+	failed |= fake_sysfs_write_device_file(ib, "ports/1/link_layer", "Ethernet");
+	failed |= fake_sysfs_write_device_file(ib, "ports/1/state", "4: ACTIVE");
+	failed |= fake_sysfs_write_device_file(ib, "ports/1/pkeys/0", "0xffff");
 	for (int i = 0; i < 2; i++) {
 		char path[64];
 
 		snprintf(path, sizeof(path), "ports/1/gids/%d", i);
-		failed |= sysfs_put_device_file(ib, path, "fe80:0000:0000:0000:%s", guid);
+		failed |= fake_sysfs_write_device_file(ib, path, "fe80:0000:0000:0000:%s", guid);
 		snprintf(path, sizeof(path), "ports/1/gid_attrs/ndevs/%d", i);
-		failed |= sysfs_put_device_file(ib, path, "%s", card.tap_name);
+		failed |= fake_sysfs_write_device_file(ib, path, "%s", card.tap_name);
 		snprintf(path, sizeof(path), "ports/1/gid_attrs/types/%d", i);
-		failed |= sysfs_put_device_file(ib, path, "%s", i == 0 ? "IB/RoCE v1" : "RoCE v2");
+		failed |= fake_sysfs_write_device_file(ib, path, "%s", i == 0 ? "IB/RoCE v1" : "RoCE v2");
 	}
 	return failed ? -1 : 0;
 }

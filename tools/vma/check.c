@@ -65,9 +65,9 @@ static bool check_found_way_to_offload(const struct check *check)
 	return check->library != NULL && check->admitted + check->startable > 0;
 }
 
-static void print_line(const struct check *check, bool is_ok, const char *what, const char *format, ...)
+static void print_check_result_line(const struct check *check, bool is_ok, const char *what, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
-static void print_line(const struct check *check, bool is_ok, const char *what, const char *format, ...)
+static void print_check_result_line(const struct check *check, bool is_ok, const char *what, const char *format, ...)
 {
 	va_list list;
 
@@ -127,7 +127,7 @@ static bool has_ipv4(struct vma_net *net, const struct vma_net_link *link)
 	return n > (int)(sizeof(addrs) / sizeof(addrs[0]));
 }
 
-static void count_refused(struct check *check, const char *ifname, const char *why)
+static void append_refused_interface(struct check *check, const char *ifname, const char *why)
 {
 	text_append_format(&check->cannot, "%s%s (%s)", check->cannot.len > 0 ? ", " : "", ifname, why);
 }
@@ -137,14 +137,14 @@ static void check_try_vmad_of_interface(struct check *check, const struct vma_ne
 	struct vma_nic_attr attr = {.owner = VMA_NIC_OWNER_VMAD};
 	struct text said = {.len = 0};
 	char spec[64];
-	int rc = vma_ring_conf_device(&check->conf, link->name, spec, sizeof(spec));
+	int rc = vma_ring_conf_to_device_spec(&check->conf, link->name, spec, sizeof(spec));
 
 	if (rc == 0)
 		rc = vma_nic_probe(spec, &attr);
 	if (!check_take_logged_reasons(check, link->name, &said))
 		text_append_format(&said, "%s", rc < 0 ? strerror(-rc) : "");
 	if (rc < 0) {
-		count_refused(check, link->name, said.bytes);
+		append_refused_interface(check, link->name, said.bytes);
 		return;
 	}
 	*(rc == VMA_NIC_VMAD_ADMITS ? &check->admitted : &check->startable) += 1;
@@ -160,9 +160,9 @@ static void check_interface(struct check *check, struct vma_net *net, const stru
 	const char *why;
 
 	if (vma_device_check_link(&check->conf, link, &why) < 0)
-		count_refused(check, link->name, why);
+		append_refused_interface(check, link->name, why);
 	else if (!has_ipv4(net, link))
-		count_refused(check, link->name, "it has no IPv4 address");
+		append_refused_interface(check, link->name, "it has no IPv4 address");
 	else
 		check_try_vmad_of_interface(check, link);
 }
@@ -174,7 +174,7 @@ static void check_all_interfaces(struct check *check)
 	int n, rc = vma_net_create(NULL, &net);
 
 	if (rc < 0) {
-		count_refused(check, "all", strerror(-rc));
+		append_refused_interface(check, "all", strerror(-rc));
 		return;
 	}
 	n = vma_net_links(net, links, LINKS_MAX);
@@ -196,36 +196,39 @@ static void check_print_library(struct check *check)
 
 	if (loaded == NULL) {
 		check->library = NULL;
-		print_line(check, false, "library", "%s", error != NULL ? error : "no libvma.so beside this command");
+		print_check_result_line(check, false, "library", "%s",
+		                        error != NULL ? error : "no libvma.so beside this command");
 		return;
 	}
 	*(void **)&get_version = dlsym(loaded, "vma_get_version");
-	print_line(check, get_version != NULL, "library", "%s, version %s", check->library,
-	           get_version != NULL ? get_version() : "unknown: it is no libvma.so of this kind");
+	print_check_result_line(check, get_version != NULL, "library", "%s, version %s", check->library,
+	                        get_version != NULL ? get_version() : "unknown: it is no libvma.so of this kind");
 }
 
 static void check_print_kernel(const struct check *check)
 {
 	struct utsname machine = {.release = "?"};
 	const char *what;
-	const int rc = vma_nic_check_kernel(&what);
+	const int rc = vma_nic_check_kernel_supports_xdp(&what);
 
 	uname(&machine);
 	if (rc == 0)
-		print_line(check, true, "kernel", "%s, with AF_XDP and bpf()", machine.release);
+		print_check_result_line(check, true, "kernel", "%s, with AF_XDP and bpf()", machine.release);
 	else if (rc == -EPERM || rc == -EACCES)
-		print_line(check, false, "kernel", "%s; this process may not use %s", machine.release, what);
+		print_check_result_line(check, false, "kernel", "%s; this process may not use %s", machine.release,
+		                        what);
 	else
-		print_line(check, false, "kernel", "%s; without %s: %s", machine.release, what, strerror(-rc));
+		print_check_result_line(check, false, "kernel", "%s; without %s: %s", machine.release, what,
+		                        strerror(-rc));
 }
 
 static void check_print_capabilities(const struct check *check)
 {
 	if (check->lacks[0] == '\0')
-		print_line(check, true, "capabilities", "CAP_NET_RAW CAP_BPF CAP_PERFMON CAP_NET_ADMIN");
+		print_check_result_line(check, true, "capabilities", "CAP_NET_RAW CAP_BPF CAP_PERFMON CAP_NET_ADMIN");
 	else
-		print_line(check, false, "capabilities", "without%s%s", check->lacks,
-		           check->startable == 0 && check->admitted > 0 ? " (a vmad has them)" : "");
+		print_check_result_line(check, false, "capabilities", "without%s%s", check->lacks,
+		                        check->startable == 0 && check->admitted > 0 ? " (a vmad has them)" : "");
 }
 
 static bool may_lock_memory(void)
@@ -243,15 +246,15 @@ static void check_print_memory_limit(const struct check *check)
 
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (may_lock_memory())
-		print_line(check, true, "memory", "CAP_IPC_LOCK: RLIMIT_MEMLOCK does not count");
+		print_check_result_line(check, true, "memory", "CAP_IPC_LOCK: RLIMIT_MEMLOCK does not count");
 	else if (limit.rlim_cur == RLIM_INFINITY)
-		print_line(check, true, "memory", "RLIMIT_MEMLOCK is unlimited");
+		print_check_result_line(check, true, "memory", "RLIMIT_MEMLOCK is unlimited");
 	else
-		print_line(check, limit.rlim_cur >= WINDOW_BYTES || check->startable == 0, "memory",
-		           "RLIMIT_MEMLOCK is %" PRIuMAX
-		           " KB; a vmad of this user would take up to %u KB for each device "
-		           "queue",
-		           (uintmax_t)limit.rlim_cur >> 10, WINDOW_BYTES >> 10);
+		print_check_result_line(check, limit.rlim_cur >= WINDOW_BYTES || check->startable == 0, "memory",
+		                        "RLIMIT_MEMLOCK is %" PRIuMAX
+		                        " KB; a vmad of this user would take up to %u KB for each device "
+		                        "queue",
+		                        (uintmax_t)limit.rlim_cur >> 10, WINDOW_BYTES >> 10);
 }
 
 static void check_print_huge_pages(const struct check *check)
@@ -266,15 +269,15 @@ static void check_print_huge_pages(const struct check *check)
 			break;
 	if (file != NULL)
 		fclose(file);
-	print_line(check, available > 0 || !wanted, "huge pages", "%lu free, %s", available,
-	           wanted ? "wanted by VMA_MEM_ALLOC_TYPE" : "none wanted (VMA_MEM_ALLOC_TYPE)");
+	print_check_result_line(check, available > 0 || !wanted, "huge pages", "%lu free, %s", available,
+	                        wanted ? "wanted by VMA_MEM_ALLOC_TYPE" : "none wanted (VMA_MEM_ALLOC_TYPE)");
 }
 
 static void check_print_vmad(const struct check *check)
 {
-	print_line(check, check->vmad[0] != '\0', "vmad", "%s",
-	           check->vmad[0] != '\0' ? check->vmad
-	                                  : "there is no program vmad: a process owns an interface alone");
+	print_check_result_line(check, check->vmad[0] != '\0', "vmad", "%s",
+	                        check->vmad[0] != '\0' ? check->vmad
+	                                               : "there is no program vmad: a process owns an interface alone");
 }
 
 /* The first namespace maps all numbers to themselves. */
@@ -287,25 +290,25 @@ static void check_print_user_namespace(const struct check *check)
 
 	if (file != NULL)
 		fclose(file);
-	print_line(check, first, "user", "%u%s", (unsigned)geteuid(),
-	           first ? "" : ", in a user namespace of its own: capabilities do not reach outside");
+	print_check_result_line(check, first, "user", "%u%s", (unsigned)geteuid(),
+	                        first ? "" : ", in a user namespace of its own: capabilities do not reach outside");
 }
 
 static void check_print_interfaces(const struct check *check)
 {
-	print_line(check, check->can.len > 0, "interfaces", "%s",
-	           check->can.len > 0 ? check->can.bytes : "none can be offloaded");
+	print_check_result_line(check, check->can.len > 0, "interfaces", "%s",
+	                        check->can.len > 0 ? check->can.bytes : "none can be offloaded");
 	if (check->cannot.len > 0)
 		printf("%-8s %-13s %s\n", "note", "others", check->cannot.bytes);
 }
 
-bool check_report(const char *library)
+bool check_and_print_report(const char *library)
 {
 	static struct check check;
 
 	check.library = library;
 	log_open_memory(&check);
-	vma_conf_peek(&check.conf, environ);
+	vma_conf_load_without_warnings(&check.conf, environ);
 	vma_engine_find_vmad(library, check.vmad, sizeof(check.vmad));
 	vma_nic_lacks_capabilities(check.lacks);
 	check_all_interfaces(&check);
@@ -317,7 +320,8 @@ bool check_report(const char *library)
 	check_print_vmad(&check);
 	check_print_user_namespace(&check);
 	check_print_interfaces(&check);
-	print_line(&check, check_found_way_to_offload(&check), "result",
-	           "programs of this user can%s be offloaded here", check_found_way_to_offload(&check) ? "" : "not");
+	print_check_result_line(&check, check_found_way_to_offload(&check), "result",
+	                        "programs of this user can%s be offloaded here",
+	                        check_found_way_to_offload(&check) ? "" : "not");
 	return check_found_way_to_offload(&check);
 }

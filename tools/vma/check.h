@@ -10,6 +10,6 @@
  * Prints the report on stdout; true: they can. `library` is the file that would be preloaded, NULL: none was found.
  * Nothing is started or owned. The judgement about interfaces is the library's own code.
  */
-bool check_report(const char *library);
+bool check_and_print_report(const char *library);
 
 #endif

@@ -42,7 +42,7 @@ int preload_find_library(char *path, size_t size)
 	return -ENOENT;
 }
 
-static bool is_named_as_library(const char *entry, size_t len)
+static bool preload_entry_is_libvma(const char *entry, size_t len)
 {
 	static const char *const names[] = {"libvma.so", "libvma-debug.so"};
 	const char *slash = memrchr(entry, '/', len);
@@ -64,7 +64,7 @@ int preload_list_add_library(const char *list, const char *library, char *out, s
 	for (const char *entry = list != NULL ? list : ""; *entry != '\0';) {
 		const size_t len = strcspn(entry, SEPARATORS);
 
-		if (len > 0 && !is_named_as_library(entry, len)) {
+		if (len > 0 && !preload_entry_is_libvma(entry, len)) {
 			if (used + len + 1 >= size)
 				return -E2BIG;
 			memcpy(out + used, entry, len);
@@ -77,7 +77,7 @@ int preload_list_add_library(const char *list, const char *library, char *out, s
 	return used + strlen(library) < size ? (strcpy(out + used, library), 0) : -E2BIG;
 }
 
-static bool is_program(const char *path)
+static bool is_executable_regular_file(const char *path)
 {
 	struct stat st;
 
@@ -89,12 +89,13 @@ int preload_find_program(const char *name, char *path, size_t size)
 	const char *dirs = getenv("PATH");
 
 	if (strchr(name, '/') != NULL)
-		return (size_t)snprintf(path, size, "%s", name) < size && is_program(path) ? 0 : -ENOENT;
+		return (size_t)snprintf(path, size, "%s", name) < size && is_executable_regular_file(path) ? 0
+		                                                                                           : -ENOENT;
 	for (dirs = dirs != NULL ? dirs : "/bin:/usr/bin";; dirs++) {
 		const size_t len = strcspn(dirs, ":");
 		const int n = snprintf(path, size, "%.*s%s%s", (int)len, dirs, len > 0 ? "/" : "", name);
 
-		if (n > 0 && (size_t)n < size && is_program(path))
+		if (n > 0 && (size_t)n < size && is_executable_regular_file(path))
 			return 0;
 		dirs += len;
 		if (*dirs == '\0')

@@ -52,7 +52,7 @@ static bool is_profile(const char *name)
 
 	if ((size_t)snprintf(entry, sizeof(entry), "VMA_SPEC=%s", name) >= sizeof(entry))
 		return false;
-	vma_conf_peek(&conf, env);
+	vma_conf_load_without_warnings(&conf, env);
 	return conf.given[VMA_CONF_AT_spec];
 }
 
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
 	argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &options);
 	rc = find_library(options.library, library);
 	if (options.check)
-		return check_report(rc == 0 ? library : NULL) ? 0 : 1;
+		return check_and_print_report(rc == 0 ? library : NULL) ? 0 : 1;
 	if (rc < 0)
 		return fail(EXIT_OWN_FAILURE, options.library != NULL ? options.library : "libvma.so", -rc);
 	return run_program(&options, library);

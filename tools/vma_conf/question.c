@@ -17,7 +17,7 @@ static bool parse_port(const char *text, uint16_t *port)
 	return *end == '\0' && value <= UINT16_MAX;
 }
 
-static bool parse_name(const char *text, struct vma_rules_name *name)
+static bool parse_address_and_port(const char *text, struct vma_rules_name *name)
 {
 	const char *const colon = strchrnul(text, ':');
 	const size_t len = (size_t)(colon - text);
@@ -34,16 +34,16 @@ static bool parse_name(const char *text, struct vma_rules_name *name)
 	return *colon == '\0' || parse_port(colon + 1, &name->port);
 }
 
-const char *question_parse(struct question *question, char *const *words, int count)
+const char *parse_rule_query_words(struct question *question, char *const *words, int count)
 {
 	int most;
 
 	*question = (struct question){0};
 	if (vma_rules_role_parse(words[0], &question->role) < 0)
 		return words[0];
-	most = (int)vma_rules_role_names(question->role);
+	most = (int)vma_rules_role_address_count(question->role);
 	for (int i = 1; i < count; i++)
-		if (i > most || !parse_name(words[i], &question->names[i - 1]))
+		if (i > most || !parse_address_and_port(words[i], &question->names[i - 1]))
 			return words[i];
 	return NULL;
 }

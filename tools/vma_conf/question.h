@@ -10,6 +10,6 @@ struct question {
 };
 
 /* words: ROLE ADDRESS[:PORT] [ADDRESS[:PORT]]. NULL, or the word that is not understood, or one too many. */
-const char *question_parse(struct question *question, char *const *words, int count);
+const char *parse_rule_query_words(struct question *question, char *const *words, int count);
 
 #endif

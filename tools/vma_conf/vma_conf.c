@@ -49,7 +49,7 @@ static const struct argp argp = {
                "Exit status: 0; 1 if a statement is wrong; 2 if the file cannot be read; 64 for a wrong command line.",
 };
 
-static void print_message(void *arg, const struct vma_rules_message *message)
+static void print_rules_diagnostic(void *arg, const struct vma_rules_message *message)
 {
 	fprintf(stderr, "%s:%u:%u: %s%s\n", (const char *)arg, message->line, message->column,
 	        message->is_error ? "error: " : "", message->text);
@@ -84,13 +84,13 @@ static void print_rule_that_matches(const struct vma_rules *rules, const struct 
 	printf("%s: %s:%u: %.*s\n", rule->by_os ? "os" : "vma", file, rule->line, len, line);
 }
 
-static int check_file(const struct words *words, const struct question *question)
+static int check_rules_file(const struct words *words, const struct question *question)
 {
 	char *const file = words->at[FILE_WORD];
 	const struct vma_rules_attr attr = {.file = file,
 	                                    .program = words->at[PROGRAM_WORD],
 	                                    .id = words->at[ID_WORD],
-	                                    .tell = print_message,
+	                                    .tell = print_rules_diagnostic,
 	                                    .arg = file};
 	struct vma_rules *rules;
 	size_t size;
@@ -107,7 +107,7 @@ static int check_file(const struct words *words, const struct question *question
 			print_rule_that_matches(rules, question, text, size, file);
 		vma_rules_destroy(rules);
 	}
-	vma_rules_text_put(text);
+	vma_rules_text_unmap(text);
 	return rc < 0 ? EXIT_FILE_NOT_READ : rc > 0 ? EXIT_RULES_HAVE_ERRORS : 0;
 }
 
@@ -119,11 +119,11 @@ int main(int argc, char **argv)
 
 	argp_parse(&argp, argc, argv, 0, NULL, &words);
 	if (words.count == 1)
-		return check_file(&words, NULL);
-	wrong = question_parse(&question, words.at + QUESTION_WORDS, words.count - QUESTION_WORDS);
+		return check_rules_file(&words, NULL);
+	wrong = parse_rule_query_words(&question, words.at + QUESTION_WORDS, words.count - QUESTION_WORDS);
 	if (wrong != NULL) {
 		fprintf(stderr, "vma_conf: '%s' is not understood: try vma_conf --help\n", wrong);
 		return EX_USAGE;
 	}
-	return check_file(&words, &question);
+	return check_rules_file(&words, &question);
 }

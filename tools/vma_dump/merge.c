@@ -6,50 +6,50 @@
 
 /* ---- fragments ---- */
 
-static uint16_t merge_be16(const uint8_t *bytes)
+static uint16_t merge_read_be16(const uint8_t *bytes)
 {
 	return (uint16_t)(bytes[0] << 8 | bytes[1]);
 }
 
 /* Its IPv4 header; NULL: it has none, or is too short. */
-static const uint8_t *ip_of(const struct merge_packet *packet)
+static const uint8_t *merge_packet_ipv4_header(const struct merge_packet *packet)
 {
 	const uint8_t *const data = packet->data;
-	const uint32_t len = packet->info.captured, ip = len >= 18 && merge_be16(data + 12) == 0x8100 ? 18 : 14;
+	const uint32_t len = packet->info.captured, ip = len >= 18 && merge_read_be16(data + 12) == 0x8100 ? 18 : 14;
 
-	return len >= ip + 20 && merge_be16(data + ip - 2) == 0x0800 && data[ip] >> 4 == 4 ? data + ip : NULL;
+	return len >= ip + 20 && merge_read_be16(data + ip - 2) == 0x0800 && data[ip] >> 4 == 4 ? data + ip : NULL;
 }
 
 static bool frame_is_fragment(const struct merge_packet *packet)
 {
-	const uint8_t *ip = ip_of(packet);
+	const uint8_t *ip = merge_packet_ipv4_header(packet);
 
-	return ip != NULL && (merge_be16(ip + 6) & 0x3fff) != 0; /* more fragments, or an offset */
+	return ip != NULL && (merge_read_be16(ip + 6) & 0x3fff) != 0; /* more fragments, or an offset */
 }
 
 /* Of a fragment: what it has of its datagram's bytes, and where that ends. */
 static uint32_t fragment_len(const struct merge_packet *fragment)
 {
-	const uint8_t *const ip = ip_of(fragment);
-	const uint32_t len = merge_be16(ip + 2), head = (ip[0] & 15u) * 4;
+	const uint8_t *const ip = merge_packet_ipv4_header(fragment);
+	const uint32_t len = merge_read_be16(ip + 2), head = (ip[0] & 15u) * 4;
 
 	return len > head ? len - head : 0;
 }
 
 static uint32_t fragment_end(const struct merge_packet *fragment)
 {
-	return (merge_be16(ip_of(fragment) + 6) & 0x1fffu) * 8 + fragment_len(fragment);
+	return (merge_read_be16(merge_packet_ipv4_header(fragment) + 6) & 0x1fffu) * 8 + fragment_len(fragment);
 }
 
 static bool fragment_is_last(const struct merge_packet *fragment)
 {
-	return (merge_be16(ip_of(fragment) + 6) & 0x2000) == 0;
+	return (merge_read_be16(merge_packet_ipv4_header(fragment) + 6) & 0x2000) == 0;
 }
 
 /* Both are fragments. */
-static bool same_datagram(const struct merge_packet *a, const struct merge_packet *b)
+static bool fragments_are_of_same_datagram(const struct merge_packet *a, const struct merge_packet *b)
 {
-	const uint8_t *const ip_a = ip_of(a), *const ip_b = ip_of(b);
+	const uint8_t *const ip_a = merge_packet_ipv4_header(a), *const ip_b = merge_packet_ipv4_header(b);
 
 	return memcmp(ip_a + 4, ip_b + 4, 2) == 0 && ip_a[9] == ip_b[9] && memcmp(ip_a + 12, ip_b + 12, 8) == 0;
 }
@@ -74,7 +74,7 @@ static void merge_queue_note_dropped_datagram(struct merge_queue *queue, const s
 
 	for (struct merge_packet *packet = queue->last; packet != NULL && have < total; packet = packet->before) {
 		if (packet->info.kind != VMA_CAPTURE_IN || !packet->is_fragment || packet->reason[0] != '\0' ||
-		    !same_datagram(packet, of))
+		    !fragments_are_of_same_datagram(packet, of))
 			continue;
 		memcpy(packet->reason, reason, sizeof(packet->reason));
 		have += fragment_len(packet);
@@ -95,7 +95,7 @@ static void merge_queue_note_dropped_packet(struct merge_queue *queue, const str
 		memcpy(packet->reason, info->text, sizeof(packet->reason));
 }
 
-static void merge_queue_note_moved_packet(struct merge_queue *queue, const struct vma_capture_info *info)
+static void merge_queue_update_moved_packet_id(struct merge_queue *queue, const struct vma_capture_info *info)
 {
 	struct merge_packet *packet = merge_queue_find_packet(queue, info->id);
 
@@ -105,13 +105,13 @@ static void merge_queue_note_moved_packet(struct merge_queue *queue, const struc
 
 /* ---- queues ---- */
 
-void merge_add(struct merge *merge, struct merge_queue *queue)
+void merge_add_queue(struct merge *merge, struct merge_queue *queue)
 {
 	queue->next = merge->queues;
 	merge->queues = queue;
 }
 
-void merge_remove(struct merge *merge, struct merge_queue *queue)
+void merge_remove_queue(struct merge *merge, struct merge_queue *queue)
 {
 	struct merge_queue **place = &merge->queues;
 
@@ -151,7 +151,7 @@ bool merge_push_record(struct merge *merge, struct merge_queue *queue, const str
 
 	if (info->kind == VMA_CAPTURE_DROP || info->kind == VMA_CAPTURE_MOVED) {
 		(info->kind == VMA_CAPTURE_DROP ? merge_queue_note_dropped_packet
-		                                : merge_queue_note_moved_packet)(queue, info);
+		                                : merge_queue_update_moved_packet_id)(queue, info);
 		return true;
 	}
 	packet = malloc(sizeof(*packet) + info->captured);

@@ -54,8 +54,8 @@ struct merge {
 };
 
 /* The queue is zeroed but for `of`. It may be removed when it is empty. */
-void merge_add(struct merge *merge, struct merge_queue *queue);
-void merge_remove(struct merge *merge, struct merge_queue *queue);
+void merge_add_queue(struct merge *merge, struct merge_queue *queue);
+void merge_remove_queue(struct merge *merge, struct merge_queue *queue);
 /* A record of any kind. False: there is no memory. */
 bool merge_push_record(struct merge *merge, struct merge_queue *queue, const struct vma_capture_info *info,
                        const uint8_t *data, uint64_t now_ns);

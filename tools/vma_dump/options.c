@@ -44,7 +44,7 @@ const char options_help[] =
         "\n"
         "FILTER is in the language of pcap-filter(7).\n";
 
-static bool options_number(const char *text, long long least, long long most, long long *value)
+static bool options_parse_number_in_range(const char *text, long long least, long long most, long long *value)
 {
 	char *end;
 
@@ -54,14 +54,14 @@ static bool options_number(const char *text, long long least, long long most, lo
 	return *end == '\0' && *value >= least && *value <= most;
 }
 
-static bool take_option(struct options *options, int key)
+static bool apply_command_line_option(struct options *options, int key)
 {
 	long long value = 0;
 	bool right = true;
 
 	switch (key) {
 	case 'p':
-		right = options_number(optarg, 1, INT_MAX, &value);
+		right = options_parse_number_in_range(optarg, 1, INT_MAX, &value);
 		options->pid = (pid_t)value;
 		break;
 	case 'i':
@@ -69,18 +69,18 @@ static bool take_option(struct options *options, int key)
 		options->interface = optarg;
 		break;
 	case 'd':
-		right = options_number(optarg, 0, INT_MAX, &value);
+		right = options_parse_number_in_range(optarg, 0, INT_MAX, &value);
 		options->fd = (int)value;
 		break;
 	case 'w':
 		options->file = optarg;
 		break;
 	case 's':
-		right = options_number(optarg, 1, VMA_CAPTURE_DATA_MAX, &value);
+		right = options_parse_number_in_range(optarg, 1, VMA_CAPTURE_DATA_MAX, &value);
 		options->snap = (uint32_t)value;
 		break;
 	case 'c':
-		right = options_number(optarg, 1, LLONG_MAX, &value);
+		right = options_parse_number_in_range(optarg, 1, LLONG_MAX, &value);
 		options->count = (uint64_t)value;
 		break;
 	case 'k':
@@ -96,7 +96,7 @@ static bool take_option(struct options *options, int key)
 }
 
 /* The words that are no options, joined. */
-static bool take_filter(struct options *options, char **words)
+static bool join_filter_words(struct options *options, char **words)
 {
 	size_t used = 0;
 
@@ -127,10 +127,10 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 			return OPTIONS_HELP;
 		if (key == 'V')
 			return OPTIONS_VERSION;
-		if (key == '?' || !take_option(options, key))
+		if (key == '?' || !apply_command_line_option(options, key))
 			return OPTIONS_WRONG;
 	}
-	if (!take_filter(options, argv + optind))
+	if (!join_filter_words(options, argv + optind))
 		return OPTIONS_WRONG;
 	if (options->interface != NULL && (options->pid != 0 || options->fd >= 0)) {
 		fputs("vma_dump: -i is of all processes: it does not go with -p and -d\n", stderr);

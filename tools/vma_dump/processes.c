@@ -35,7 +35,7 @@ void processes_name(pid_t pid, char name[PROCESSES_NAME_BYTES])
 void processes_print(const char *directory)
 {
 	static pid_t pids[PROCESSES_MAX];
-	const int n = vma_stats_list(directory, false, pids, PROCESSES_MAX);
+	const int n = vma_stats_list_live_pids(directory, false, pids, PROCESSES_MAX);
 
 	for (int i = 0; i < n; i++) {
 		char path[PATH_MAX], name[PROCESSES_NAME_BYTES];
@@ -52,7 +52,7 @@ void processes_print(const char *directory)
 pid_t processes_only_one_running(const char *directory)
 {
 	static pid_t pids[PROCESSES_MAX];
-	const int n = vma_stats_list(directory, false, pids, PROCESSES_MAX);
+	const int n = vma_stats_list_live_pids(directory, false, pids, PROCESSES_MAX);
 
 	if (n == 1)
 		return pids[0];

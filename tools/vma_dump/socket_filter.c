@@ -17,18 +17,18 @@ static void filter_text_of_host(char text[32], const char *direction, uint64_t a
 
 static bool filter_text_of_socket(const struct vma_stats_socket *socket, char *text, size_t bytes)
 {
-	const bool tcp = vma_stats_read(&socket->protocol) == IPPROTO_TCP;
-	const unsigned local_port = (uint16_t)vma_stats_read(&socket->local_port);
-	const unsigned peer_port = (uint16_t)vma_stats_read(&socket->peer_port);
+	const bool tcp = vma_stats_read_counter(&socket->protocol) == IPPROTO_TCP;
+	const unsigned local_port = (uint16_t)vma_stats_read_counter(&socket->local_port);
+	const unsigned peer_port = (uint16_t)vma_stats_read_counter(&socket->peer_port);
 	char in[32], out[32], peer_in[32] = "", peer_out[32] = "", port_in[32] = "", port_out[32] = "";
 
 	if (local_port == 0)
 		return false;
-	filter_text_of_host(in, "dst", vma_stats_read(&socket->local_addr));
-	filter_text_of_host(out, "src", vma_stats_read(&socket->local_addr));
+	filter_text_of_host(in, "dst", vma_stats_read_counter(&socket->local_addr));
+	filter_text_of_host(out, "src", vma_stats_read_counter(&socket->local_addr));
 	if (peer_port != 0) {
-		filter_text_of_host(peer_in, "src", vma_stats_read(&socket->peer_addr));
-		filter_text_of_host(peer_out, "dst", vma_stats_read(&socket->peer_addr));
+		filter_text_of_host(peer_in, "src", vma_stats_read_counter(&socket->peer_addr));
+		filter_text_of_host(peer_out, "dst", vma_stats_read_counter(&socket->peer_addr));
 		snprintf(port_in, sizeof(port_in), " and src port %u", peer_port);
 		snprintf(port_out, sizeof(port_out), " and dst port %u", peer_port);
 	}
@@ -47,7 +47,7 @@ bool socket_filter(struct vma_stats_view *view, int fd, char *text, size_t bytes
 	while (vma_stats_view_next(view, &cursor, &type, &name, &block)) {
 		const struct vma_stats_socket *socket = block;
 
-		if (type == VMA_STATS_TYPE_SOCKET && vma_stats_read(&socket->fd) == (uint64_t)fd)
+		if (type == VMA_STATS_TYPE_SOCKET && vma_stats_read_counter(&socket->fd) == (uint64_t)fd)
 			return filter_text_of_socket(socket, text, bytes);
 	}
 	return false;

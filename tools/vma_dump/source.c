@@ -21,13 +21,13 @@ struct source *source_create(struct vma_stats_view *view, pid_t pid, struct merg
 	source->pid = pid;
 	processes_name(pid, source->name);
 	source->queue.of = source;
-	merge_add(merge, &source->queue);
+	merge_add_queue(merge, &source->queue);
 	return source;
 }
 
 void source_destroy(struct source *source, struct merge *merge)
 {
-	merge_remove(merge, &source->queue);
+	merge_remove_queue(merge, &source->queue);
 	vma_capture_close(source->reader);
 	vma_stats_view_close(source->view);
 	free(source);
@@ -55,25 +55,25 @@ static void source_note_capture_gap(struct source *source, struct merge *merge, 
 }
 
 /* The ring is there after the first request, and packets come for certain once another one has been served. */
-static int source_start(struct source *source, uint32_t snap, uint64_t now_ns)
+static int source_open_and_await_capture(struct source *source, uint32_t snap, uint64_t now_ns)
 {
 	int rc = 0;
 
 	if (source->reader == NULL) {
 		rc = vma_capture_open(source->view, &source->reader);
 		if (rc == 0) {
-			source->grants = vma_capture_grants(source->reader);
+			source->grants = vma_capture_grant_count(source->reader);
 			return source_request_capture(source, snap, now_ns);
 		}
 	} else {
-		source->captures = vma_capture_grants(source->reader) != source->grants;
+		source->captures = vma_capture_grant_count(source->reader) != source->grants;
 	}
 	if (rc < 0 && rc != -EAGAIN)
 		return rc;
 	return !source->captures && now_ns - source->began_ns > SOURCE_START_NS ? -ETIMEDOUT : 0;
 }
 
-int source_poll_records(struct source *source, uint32_t snap, struct merge *merge, uint64_t now_ns)
+int source_keep_capture_requested(struct source *source, uint32_t snap, struct merge *merge, uint64_t now_ns)
 {
 	int rc = 0;
 
@@ -84,7 +84,7 @@ int source_poll_records(struct source *source, uint32_t snap, struct merge *merg
 	if (now_ns - source->asked_ns >= ASK_NS)
 		rc = source_request_capture(source, snap, now_ns);
 	if (rc == 0 && !source->captures)
-		rc = source_start(source, snap, now_ns);
+		rc = source_open_and_await_capture(source, snap, now_ns);
 	return rc;
 }
 

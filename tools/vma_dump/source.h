@@ -1,7 +1,7 @@
 /*
  * source - one process that is captured.
  *
- *   source_poll_records, at least every half second ──> request: the process copies packets for two seconds
+ *   source_keep_capture_requested, at least every half second ──> request: the process copies packets for two seconds
  *   source_move_packets_to_merge ──> what it has copied goes to the merge
  *
  * So a capture ends by itself when this program has gone, in whatever way; and this program cannot hold the other up.
@@ -39,7 +39,7 @@ struct source *source_create(struct vma_stats_view *view, pid_t pid, struct merg
 /* What it has in the merge has been popped. */
 void source_destroy(struct source *source, struct merge *merge);
 /* Asks, if it is time. 0, or -errno: the process has gone, or does not capture. */
-int source_poll_records(struct source *source, uint32_t snap, struct merge *merge, uint64_t now_ns);
+int source_keep_capture_requested(struct source *source, uint32_t snap, struct merge *merge, uint64_t now_ns);
 /* Whether there was anything. A ring's length at a time: the process is to be asked again, however much comes. */
 bool source_move_packets_to_merge(struct source *source, struct merge *merge, uint64_t now_ns);
 /* All that has come, after the end. */

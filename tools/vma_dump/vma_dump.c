@@ -43,14 +43,14 @@ struct dump {
 static volatile sig_atomic_t ended;
 
 /* A write that is under way goes on; if it is stuck, the alarm ends it (EINTR), and every one after it. */
-static void on_stop(int number)
+static void on_signal_end_capture(int number)
 {
 	(void)number;
 	ended = 1;
 	alarm(STUCK_SECONDS);
 }
 
-static void on_alarm(int number)
+static void on_alarm_rearm(int number)
 {
 	(void)number;
 	alarm(1);
@@ -58,8 +58,8 @@ static void on_alarm(int number)
 
 static void install_signal_handlers(void)
 {
-	const struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
-	const struct sigaction stuck = {.sa_handler = on_alarm};
+	const struct sigaction stop = {.sa_handler = on_signal_end_capture, .sa_flags = SA_RESTART};
+	const struct sigaction stuck = {.sa_handler = on_alarm_rearm};
 
 	sigaction(SIGINT, &stop, NULL);
 	sigaction(SIGTERM, &stop, NULL);
@@ -112,7 +112,7 @@ static void write_packet(struct dump *dump, struct merge_packet *packet)
 	if (packet->interrupted)
 		comments[n++] = "gap before: the capture was interrupted";
 	if (packet->info.flags & VMA_CAPTURE_CSUM_OPEN && packet->info.captured == packet->info.len)
-		checksum_finish(packet->data, packet->info.captured);
+		checksum_complete_l4_if_pseudo_only(packet->data, packet->info.captured);
 	if (!pcapng_packet(&dump->pcapng, &packet->info, packet->data, comments, n))
 		dump->failed = true;
 	dump->written++;
@@ -182,7 +182,7 @@ static bool is_captured(const struct dump *dump, pid_t pid)
 	return false;
 }
 
-static void look_for_processes(struct dump *dump)
+static void add_new_processes_to_capture(struct dump *dump)
 {
 	static pid_t pids[PROCESSES_MAX];
 	const uint64_t now = now_ns(CLOCK_MONOTONIC);
@@ -192,7 +192,7 @@ static void look_for_processes(struct dump *dump)
 	if (dump->looked_ns != 0 && now - dump->looked_ns < LOOK_NS)
 		return;
 	dump->looked_ns = now;
-	n = vma_stats_list(dump->options->directory, false, pids, PROCESSES_MAX);
+	n = vma_stats_list_live_pids(dump->options->directory, false, pids, PROCESSES_MAX);
 	for (int i = 0; i < n; i++) {
 		struct vma_stats_view *view;
 
@@ -217,7 +217,7 @@ static bool poll_all_sources(struct dump *dump)
 
 		if (source->has_ended)
 			continue;
-		rc = source_poll_records(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
+		rc = source_keep_capture_requested(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
 		if (rc == -ETIMEDOUT)
 			fprintf(stderr, "vma_dump: process %d does not capture\n", (int)source->pid);
 		if (!captured && source->captures)
@@ -230,13 +230,13 @@ static bool poll_all_sources(struct dump *dump)
 	return any;
 }
 
-static void copy_packets(struct dump *dump)
+static void capture_packets_until_stopped(struct dump *dump)
 {
 	while (!ended && !dump_is_finished(dump) && (dump->sources != NULL || dump->options->interface != NULL)) {
 		bool any;
 
 		if (dump->options->interface != NULL)
-			look_for_processes(dump);
+			add_new_processes_to_capture(dump);
 		any = poll_all_sources(dump);
 		write_merged_packets(dump, false);
 		remove_ended_sources(dump);
@@ -253,7 +253,7 @@ static void copy_packets(struct dump *dump)
 
 /* ---- before and after ---- */
 
-static bool make_filter(struct dump *dump, struct vma_stats_view *view)
+static bool dump_compile_packet_filter(struct dump *dump, struct vma_stats_view *view)
 {
 	char of_socket[512], text[sizeof(dump->options->filter) + sizeof(of_socket) + 16];
 	const char *const asked = dump->options->filter;
@@ -295,13 +295,13 @@ static int await_capture(struct dump *dump, struct source *source)
 	int rc = 0;
 
 	while (rc == 0 && !source->captures && !ended) {
-		rc = source_poll_records(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
+		rc = source_keep_capture_requested(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
 		pause_ns(1000000);
 	}
 	return rc == 0 && !source->captures ? -EINTR : rc;
 }
 
-static int end_output(struct dump *dump)
+static int finish_pcapng_and_print_summary(struct dump *dump)
 {
 	FILE *out = dump->pcapng.out;
 
@@ -323,8 +323,8 @@ static int run_capture(struct dump *dump, FILE *out, const char *comment)
 	dump->failed = !pcapng_begin(&dump->pcapng, out, dump->options->snap, comment);
 	fflush(out);
 	fprintf(stderr, "vma_dump: capturing, %s\n", comment);
-	copy_packets(dump);
-	return end_output(dump);
+	capture_packets_until_stopped(dump);
+	return finish_pcapng_and_print_summary(dump);
 }
 
 static int capture_process(struct dump *dump, struct source *source)
@@ -356,7 +356,7 @@ static int dump_process(struct dump *dump, pid_t pid)
 		fprintf(stderr, "vma_dump: %s: %s\n", path, strerrordesc_np(-rc));
 		return EXIT_FAILURE;
 	}
-	if (!make_filter(dump, view)) {
+	if (!dump_compile_packet_filter(dump, view)) {
 		vma_stats_view_close(view);
 		return EXIT_FAILURE;
 	}
@@ -374,7 +374,7 @@ static int dump_interface(struct dump *dump)
 		fprintf(stderr, "vma_dump: there is no interface %s here\n", interface);
 		return EXIT_FAILURE;
 	}
-	if (!make_filter(dump, NULL))
+	if (!dump_compile_packet_filter(dump, NULL))
 		return EXIT_FAILURE;
 	out = open_output(dump->options->file);
 	if (out == NULL)

@@ -43,7 +43,7 @@ static bool is_port(const char *text)
 	return len >= 1 && len <= 5 && strspn(text, "0123456789") == len && atol(text) <= 65535;
 }
 
-bool listen_parse(const char *text, struct listen_address *out)
+bool listen_address_parse(const char *text, struct listen_address *out)
 {
 	const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
 	const char *const colon = strrchr(text, ':'), *const port = colon != NULL ? colon + 1 : text;
@@ -81,8 +81,8 @@ static int open_listener(struct listen_address *address)
 
 /* ---- requests ---- */
 
-static enum MHD_Result send_buffer(struct MHD_Connection *connection, unsigned status, size_t bytes, char *text,
-                                   enum MHD_ResponseMemoryMode mode, const char *type)
+static enum MHD_Result http_send_buffer(struct MHD_Connection *connection, unsigned status, size_t bytes, char *text,
+                                        enum MHD_ResponseMemoryMode mode, const char *type)
 {
 	struct MHD_Response *response = MHD_create_response_from_buffer(bytes, text, mode);
 	enum MHD_Result rc;
@@ -100,13 +100,13 @@ static enum MHD_Result send_buffer(struct MHD_Connection *connection, unsigned s
 	return rc;
 }
 
-static enum MHD_Result send_line(struct MHD_Connection *connection, unsigned status, char *line)
+static enum MHD_Result http_send_text_line(struct MHD_Connection *connection, unsigned status, char *line)
 {
-	return send_buffer(connection, status, strlen(line), line, MHD_RESPMEM_PERSISTENT, TEXT_TYPE);
+	return http_send_buffer(connection, status, strlen(line), line, MHD_RESPMEM_PERSISTENT, TEXT_TYPE);
 }
 
 /* OpenMetrics, but for a client that asks for plain text and does not know it. */
-static enum metrics_format format_wanted(struct MHD_Connection *connection)
+static enum metrics_format metrics_format_by_accept_header(struct MHD_Connection *connection)
 {
 	const char *accept = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
 
@@ -118,7 +118,7 @@ static enum metrics_format format_wanted(struct MHD_Connection *connection)
 
 static enum MHD_Result send_metrics(struct MHD_Connection *connection, const struct options *options)
 {
-	const enum metrics_format format = format_wanted(connection);
+	const enum metrics_format format = metrics_format_by_accept_header(connection);
 	char *text = NULL;
 	size_t bytes = 0;
 	FILE *out = open_memstream(&text, &bytes);
@@ -131,24 +131,25 @@ static enum MHD_Result send_metrics(struct MHD_Connection *connection, const str
 	}
 	if (rc < 0) {
 		free(text);
-		return send_line(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
+		return http_send_text_line(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
 	}
-	return send_buffer(connection, MHD_HTTP_OK, bytes, text, MHD_RESPMEM_MUST_FREE,
-	                   format == METRICS_TEXT ? TEXT_TYPE : OPENMETRICS_TYPE);
+	return http_send_buffer(connection, MHD_HTTP_OK, bytes, text, MHD_RESPMEM_MUST_FREE,
+	                        format == METRICS_TEXT ? TEXT_TYPE : OPENMETRICS_TYPE);
 }
 
 /*
  * Called when the headers are there, and again when the request is whole. An answer to the first call closes the
  * connection, so it is for what is refused: a body is not waited for.
  */
-static enum MHD_Result answer(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
-                              const char *version, const char *upload, size_t *upload_bytes, void **request)
+static enum MHD_Result http_answer_metrics_request(void *arg, struct MHD_Connection *connection, const char *url,
+                                                   const char *method, const char *version, const char *upload,
+                                                   size_t *upload_bytes, void **request)
 {
 	(void)version, (void)upload;
 	if (strcmp(url, "/metrics") != 0)
-		return send_line(connection, MHD_HTTP_NOT_FOUND, "the metrics are at /metrics\n");
+		return http_send_text_line(connection, MHD_HTTP_NOT_FOUND, "the metrics are at /metrics\n");
 	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-		return send_line(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
+		return http_send_text_line(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
 	if (*request == NULL) {
 		*request = connection;
 		return MHD_YES;
@@ -161,12 +162,12 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *connection, cons
 }
 
 /* By select: under epoll the library misses the end of a client that has sent a piece of a request before. */
-static int serve(int listener, const struct options *options)
+static int http_server_run(int listener, const struct options *options)
 {
 	struct MHD_Daemon *daemon =
-	        MHD_start_daemon(MHD_NO_FLAG, 0, NULL, NULL, answer, (void *)options, MHD_OPTION_LISTEN_SOCKET,
-	                         listener, MHD_OPTION_CONNECTION_LIMIT, (unsigned)LISTEN_CLIENTS,
-	                         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LISTEN_IDLE_SECONDS,
+	        MHD_start_daemon(MHD_NO_FLAG, 0, NULL, NULL, http_answer_metrics_request, (void *)options,
+	                         MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,
+	                         (unsigned)LISTEN_CLIENTS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LISTEN_IDLE_SECONDS,
 	                         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES, MHD_OPTION_END);
 
 	if (daemon == NULL) {
@@ -181,13 +182,13 @@ static int serve(int listener, const struct options *options)
 	return EXIT_FAILURE;
 }
 
-int listen_serve(const struct options *options)
+int http_listen_and_serve_metrics(const struct options *options)
 {
 	struct listen_address address;
 	char host[HOST_BYTES], port[8];
 	int listener;
 
-	if (!listen_parse(options->listen, &address))
+	if (!listen_address_parse(options->listen, &address))
 		return EXIT_FAILURE;
 	signal(SIGPIPE, SIG_IGN); /* a client that goes is its own matter */
 	listener = open_listener(&address);
@@ -199,5 +200,5 @@ int listen_serve(const struct options *options)
 	                sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
 		fprintf(stderr, "vmastat: serving metrics at http://%s%s%s:%s/metrics\n", strchr(host, ':') ? "[" : "",
 		        host, strchr(host, ':') ? "]" : "", port);
-	return serve(listener, options);
+	return http_server_run(listener, options);
 }

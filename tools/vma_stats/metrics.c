@@ -58,7 +58,7 @@ static const char *escape_label_value(char *to, size_t bytes, const char *value)
 
 static enum protocol metrics_protocol(const struct vma_stats_socket *socket)
 {
-	return view_count(&socket->protocol) == IPPROTO_TCP ? PROTOCOL_TCP : PROTOCOL_UDP;
+	return view_read_counter(&socket->protocol) == IPPROTO_TCP ? PROTOCOL_TCP : PROTOCOL_UDP;
 }
 
 static void metrics_label_of_object(char labels[LABELS_BYTES], const struct vma_stats_item *item, bool retired)
@@ -71,7 +71,7 @@ static void metrics_label_of_object(char labels[LABELS_BYTES], const struct vma_
 	if (item->type == VMA_STATS_TYPE_SOCKET && retired)
 		snprintf(labels, LABELS_BYTES, ",fd=\"closed\"");
 	else if (item->type == VMA_STATS_TYPE_SOCKET)
-		snprintf(labels, LABELS_BYTES, ",fd=\"%" PRIu64 "\",proto=\"%s\"", view_count(&item->socket.fd),
+		snprintf(labels, LABELS_BYTES, ",fd=\"%" PRIu64 "\",proto=\"%s\"", view_read_counter(&item->socket.fd),
 		         protocol_names[metrics_protocol(&item->socket)]);
 	else
 		snprintf(labels, LABELS_BYTES, ",%s=\"%s\"", vma_stats_type_name(item->type),
@@ -79,7 +79,8 @@ static void metrics_label_of_object(char labels[LABELS_BYTES], const struct vma_
 }
 
 /* Of the last process: the row with these labels, zero if it is new; NULL: no memory. */
-static struct metrics_row *row_of(struct metrics *metrics, enum vma_stats_type type, const char *labels)
+static struct metrics_row *metrics_find_or_add_row(struct metrics *metrics, enum vma_stats_type type,
+                                                   const char *labels)
 {
 	const size_t process = metrics->process_count - 1;
 	struct metrics_row *row;
@@ -106,27 +107,28 @@ static struct metrics_row *row_of(struct metrics *metrics, enum vma_stats_type t
 static void add_item_fields_to_row(struct metrics_row *row, const struct vma_stats_item *item)
 {
 	size_t count;
-	const struct vma_stats_field *fields = vma_stats_fields(item->type, &count);
+	const struct vma_stats_field *fields = vma_stats_fields_of_type(item->type, &count);
 
 	for (size_t i = 0; i < count; i++) {
 		const size_t word = fields[i].offset / sizeof(uint64_t);
-		const uint64_t value = vma_stats_read(&item->words[word]);
+		const uint64_t value = vma_stats_read_counter(&item->words[word]);
 
-		if (metrics_over(item->type, &fields[i]) == METRICS_AGGREGATE_MAX)
+		if (metrics_aggregation_of_field(item->type, &fields[i]) == METRICS_AGGREGATE_MAX)
 			row->words[word] = value > row->words[word] ? value : row->words[word];
 		else
 			row->words[word] += value;
 	}
 }
 
-static int add_item(struct metrics *metrics, bool rows_of_its_own, const struct vma_stats_item *item, bool retired)
+static int metrics_add_stats_item(struct metrics *metrics, bool rows_of_its_own, const struct vma_stats_item *item,
+                                  bool retired)
 {
 	char labels[LABELS_BYTES] = "";
 	struct metrics_row *row;
 
 	if (rows_of_its_own)
 		metrics_label_of_object(labels, item, retired);
-	row = row_of(metrics, item->type, labels);
+	row = metrics_find_or_add_row(metrics, item->type, labels);
 	if (row == NULL)
 		return -ENOMEM;
 	add_item_fields_to_row(row, item);
@@ -135,20 +137,20 @@ static int add_item(struct metrics *metrics, bool rows_of_its_own, const struct 
 
 static enum offload metrics_offload_state(const struct vma_stats_socket *socket)
 {
-	const uint64_t reason = view_count(&socket->reason);
+	const uint64_t reason = view_read_counter(&socket->reason);
 
-	if (view_count(&socket->offloaded) != 0)
+	if (view_read_counter(&socket->offloaded) != 0)
 		return OFFLOAD_YES;
 	return reason == VMA_SOCK_NEW || reason == VMA_SOCK_DEFERRED ? OFFLOAD_UNDECIDED : OFFLOAD_NO;
 }
 
-static void count_socket(struct metrics_process *process, const struct view_input *in,
-                         const struct vma_stats_socket *socket)
+static void metrics_add_socket_to_process_sums(struct metrics_process *process, const struct view_input *in,
+                                               const struct vma_stats_socket *socket)
 {
 	uint64_t packets, bytes;
 
 	process->sockets[metrics_protocol(socket)][metrics_offload_state(socket)]++;
-	view_queue(in, socket, &packets, &bytes);
+	view_queued_packets_and_bytes(in, socket, &packets, &bytes);
 	process->queued_packets += packets;
 	process->queued_bytes += bytes;
 }
@@ -159,8 +161,8 @@ static bool metrics_has_room_for(const struct metrics *metrics, const struct vma
 	return metrics->row_count + snapshot->count + VMA_STATS_TYPE_COUNT + metrics->rows_kept <= METRICS_ROWS_MAX;
 }
 
-int metrics_add(struct metrics *metrics, const struct options *options, pid_t pid, const char *comm,
-                const struct vma_stats_snapshot *snapshot)
+int metrics_add_process(struct metrics *metrics, const struct options *options, pid_t pid, const char *comm,
+                        const struct vma_stats_snapshot *snapshot)
 {
 	const struct view_input in = {.options = options, .now = snapshot, .total = snapshot};
 	const bool each = options->per_socket && metrics_has_room_for(metrics, snapshot);
@@ -179,15 +181,15 @@ int metrics_add(struct metrics *metrics, const struct options *options, pid_t pi
 	/* First those that have gone: each type has a row, so a metric does not come and go. */
 	for (unsigned type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT && rc == 0; type++)
 		if (snapshot->retired[type].type == type && (type != VMA_STATS_TYPE_SOCKET || options->fds.count == 0))
-			rc = add_item(metrics, each, &snapshot->retired[type], true);
+			rc = metrics_add_stats_item(metrics, each, &snapshot->retired[type], true);
 	for (size_t i = 0; i < snapshot->count && rc == 0; i++) {
 		const struct vma_stats_item *item = &snapshot->items[i];
 
-		if (item->type == VMA_STATS_TYPE_SOCKET && !view_is_socket(&in, item))
+		if (item->type == VMA_STATS_TYPE_SOCKET && !view_is_selected_socket(&in, item))
 			continue;
 		if (item->type == VMA_STATS_TYPE_SOCKET)
-			count_socket(process, &in, &item->socket);
-		rc = add_item(metrics, each, item, false);
+			metrics_add_socket_to_process_sums(process, &in, &item->socket);
+		rc = metrics_add_stats_item(metrics, each, item, false);
 	}
 	metrics->summed += options->per_socket && !each;
 	return rc;
@@ -195,8 +197,8 @@ int metrics_add(struct metrics *metrics, const struct options *options, pid_t pi
 
 /* ---- text ---- */
 
-static void write_head(FILE *out, enum metrics_format format, const char *family, const char *suffix, const char *kind,
-                       const char *unit, const char *help)
+static void metrics_write_family_header(FILE *out, enum metrics_format format, const char *family, const char *suffix,
+                                        const char *kind, const char *unit, const char *help)
 {
 	const char *const end = format == METRICS_TEXT ? suffix : "";
 
@@ -205,7 +207,7 @@ static void write_head(FILE *out, enum metrics_format format, const char *family
 		fprintf(out, "# UNIT %s %s\n", family, unit);
 }
 
-static void write_value(FILE *out, uint64_t value, double scale)
+static void metrics_write_scaled_value(FILE *out, uint64_t value, double scale)
 {
 	if (scale == 1)
 		fprintf(out, " %" PRIu64 "\n", value);
@@ -226,16 +228,16 @@ static void write_samples(const struct metrics *metrics, enum vma_stats_type typ
 		if (name->reason != NULL)
 			fprintf(out, ",reason=\"%s\"", name->reason);
 		fputc('}', out);
-		write_value(out, row->words[word], name->scale);
+		metrics_write_scaled_value(out, row->words[word], name->scale);
 	}
 }
 
 /* Counters of one family follow each other in the lists. */
-static void write_type(const struct metrics *metrics, const struct options *options, enum vma_stats_type type,
-                       enum metrics_format format, FILE *out)
+static void metrics_write_families_of_type(const struct metrics *metrics, const struct options *options,
+                                           enum vma_stats_type type, enum metrics_format format, FILE *out)
 {
 	size_t count;
-	const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+	const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
 	struct metrics_name last = {.family = ""}, name;
 
 	for (size_t i = 0; i < count; i++) {
@@ -243,41 +245,42 @@ static void write_type(const struct metrics *metrics, const struct options *opti
 		    (name.over == METRICS_NOT_AGGREGATED && !options->per_socket))
 			continue;
 		if (strcmp(last.family, name.family) != 0)
-			write_head(out, format, name.family, name.counter ? "_total" : "",
-			           name.counter ? "counter" : "gauge", name.unit, name.help);
+			metrics_write_family_header(out, format, name.family, name.counter ? "_total" : "",
+			                            name.counter ? "counter" : "gauge", name.unit, name.help);
 		last = name;
 		write_samples(metrics, type, fields[i].offset / sizeof(uint64_t), &name, out);
 	}
 }
 
-static void write_sockets(const struct metrics *metrics, enum metrics_format format, FILE *out)
+static void metrics_write_socket_counts(const struct metrics *metrics, enum metrics_format format, FILE *out)
 {
-	write_head(out, format, "vma_sockets", "", "gauge", NULL,
-	           "sockets with counters, by protocol and whether they are offloaded");
+	metrics_write_family_header(out, format, "vma_sockets", "", "gauge", NULL,
+	                            "sockets with counters, by protocol and whether they are offloaded");
 	for (size_t i = 0; i < metrics->process_count; i++)
 		for (unsigned protocol = 0; protocol < PROTOCOLS; protocol++)
 			for (unsigned offload = 0; offload < OFFLOADS; offload++)
 				fprintf(out, "vma_sockets{%s,proto=\"%s\",offloaded=\"%s\"} %" PRIu64 "\n",
 				        metrics->processes[i].labels, protocol_names[protocol], offload_names[offload],
 				        metrics->processes[i].sockets[protocol][offload]);
-	write_head(out, format, "vma_sockets_queued_packets", "", "gauge", "packets",
-	           "datagrams that wait to be received");
+	metrics_write_family_header(out, format, "vma_sockets_queued_packets", "", "gauge", "packets",
+	                            "datagrams that wait to be received");
 	for (size_t i = 0; i < metrics->process_count; i++)
 		fprintf(out, "vma_sockets_queued_packets{%s} %" PRIu64 "\n", metrics->processes[i].labels,
 		        metrics->processes[i].queued_packets);
-	write_head(out, format, "vma_sockets_queued_bytes", "", "gauge", "bytes", "bytes that wait to be received");
+	metrics_write_family_header(out, format, "vma_sockets_queued_bytes", "", "gauge", "bytes",
+	                            "bytes that wait to be received");
 	for (size_t i = 0; i < metrics->process_count; i++)
 		fprintf(out, "vma_sockets_queued_bytes{%s} %" PRIu64 "\n", metrics->processes[i].labels,
 		        metrics->processes[i].queued_bytes);
 }
 
 /* Bucket i ends at 1024 ns times 2 to the i; the last has no end. There is no sum: it is not counted. */
-static void write_wakes(const struct metrics *metrics, enum metrics_format format, FILE *out)
+static void metrics_write_wakeup_latency_histogram(const struct metrics *metrics, enum metrics_format format, FILE *out)
 {
 	const size_t first = offsetof(struct vma_stats_process, wake_0) / sizeof(uint64_t);
 
-	write_head(out, format, "vma_process_wake_latency_seconds", "", "histogram", "seconds",
-	           "wake-ups of sleepers, by the time from the call to the sleeper");
+	metrics_write_family_header(out, format, "vma_process_wake_latency_seconds", "", "histogram", "seconds",
+	                            "wake-ups of sleepers, by the time from the call to the sleeper");
 	for (size_t i = 0; i < metrics->row_count; i++) {
 		const struct metrics_row *row = &metrics->rows[i];
 		uint64_t below = 0;
@@ -299,22 +302,23 @@ static void write_wakes(const struct metrics *metrics, enum metrics_format forma
 
 void metrics_write(const struct metrics *metrics, const struct options *options, enum metrics_format format, FILE *out)
 {
-	write_head(out, format, "vma_processes", "", "gauge", NULL, "processes on libvma that are shown");
+	metrics_write_family_header(out, format, "vma_processes", "", "gauge", NULL,
+	                            "processes on libvma that are shown");
 	fprintf(out, "vma_processes %zu\n", metrics->process_count);
-	write_head(out, format, "vma_processes_unreadable", "", "gauge", NULL,
-	           "processes whose counters cannot be read");
+	metrics_write_family_header(out, format, "vma_processes_unreadable", "", "gauge", NULL,
+	                            "processes whose counters cannot be read");
 	fprintf(out, "vma_processes_unreadable %u\n", metrics->unreadable);
-	write_head(out, format, "vma_processes_put_off", "", "gauge", NULL,
-	           "processes for which the scrape had no time; the next one begins with them");
+	metrics_write_family_header(out, format, "vma_processes_put_off", "", "gauge", NULL,
+	                            "processes for which the scrape had no time; the next one begins with them");
 	fprintf(out, "vma_processes_put_off %u\n", metrics->put_off);
-	write_head(out, format, "vma_processes_summed", "", "gauge", NULL,
-	           "processes whose objects have no series of their own, because there are too many");
+	metrics_write_family_header(out, format, "vma_processes_summed", "", "gauge", NULL,
+	                            "processes whose objects have no series of their own, because there are too many");
 	fprintf(out, "vma_processes_summed %u\n", metrics->summed);
 	if (metrics->process_count != 0) {
-		write_sockets(metrics, format, out);
+		metrics_write_socket_counts(metrics, format, out);
 		for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++)
-			write_type(metrics, options, (enum vma_stats_type)type, format, out);
-		write_wakes(metrics, format, out);
+			metrics_write_families_of_type(metrics, options, (enum vma_stats_type)type, format, out);
+		metrics_write_wakeup_latency_histogram(metrics, format, out);
 	}
 	if (format == METRICS_OPENMETRICS)
 		fputs("# EOF\n", out);
@@ -353,7 +357,7 @@ static int scrape_process(struct metrics *metrics, const struct options *options
 	vma_stats_view_close(view);
 	if (!snapshot.whole && !last_round)
 		return 1;
-	return processes_name(pid, comm) ? metrics_add(metrics, options, pid, comm, &snapshot) : 0;
+	return processes_name(pid, comm) ? metrics_add_process(metrics, options, pid, comm, &snapshot) : 0;
 }
 
 /* Once each, then those that are to be read again, so that none holds the others up. The pid that had no time, or 0. */

@@ -8,7 +8,8 @@
  *   processes ──> a snapshot each ──> rows: (process, type, object), values ──> family by family, rows in each
  *
  * Any user may put files into the directory, and write what he likes into the memory that they name. So a scrape has
- * budgets: of time, after which processes are put off to the next scrape; and of rows, without which a process has sums.
+ * budgets: of time, after which processes are put off to the next scrape; and of rows, without which a process has
+ * sums.
  *
  * Threads: one.
  */
@@ -39,8 +40,8 @@ struct metrics {
 /* Zero it first. */
 void metrics_fini(struct metrics *metrics);
 /* `comm` is the program's name. 0 or -ENOMEM. */
-int metrics_add(struct metrics *metrics, const struct options *options, pid_t pid, const char *comm,
-                const struct vma_stats_snapshot *snapshot);
+int metrics_add_process(struct metrics *metrics, const struct options *options, pid_t pid, const char *comm,
+                        const struct vma_stats_snapshot *snapshot);
 void metrics_write(const struct metrics *metrics, const struct options *options, enum metrics_format format, FILE *out);
 
 /*

@@ -62,7 +62,7 @@ static const struct reasons *metrics_reason_family_of(enum vma_stats_type type, 
 }
 
 /* OpenMetrics: a family with a unit ends in it. */
-static const char *unit_of(const char *family)
+static const char *metrics_unit_suffix_of(const char *family)
 {
 	static const char *const units[] = {"bytes", "seconds", "packets", "ratio"};
 	const size_t len = strlen(family);
@@ -77,12 +77,12 @@ static const char *unit_of(const char *family)
 	return NULL;
 }
 
-static bool is_wake_bucket(enum vma_stats_type type, const char *field)
+static bool is_wakeup_histogram_field(enum vma_stats_type type, const char *field)
 {
 	return type == VMA_STATS_TYPE_PROCESS && strncmp(field, "wake_", 5) == 0;
 }
 
-enum metrics_over metrics_over(enum vma_stats_type type, const struct vma_stats_field *field)
+enum metrics_over metrics_aggregation_of_field(enum vma_stats_type type, const struct vma_stats_field *field)
 {
 	const struct exception *exception = metrics_name_exception_of(type, field->name);
 
@@ -95,7 +95,7 @@ bool metrics_name(enum vma_stats_type type, const struct vma_stats_field *field,
 	const struct reasons *family = metrics_reason_family_of(type, field->name);
 	const char *name = field->name;
 
-	if ((exception == NULL && field->kind != VMA_STATS_COUNT) || is_wake_bucket(type, field->name))
+	if ((exception == NULL && field->kind != VMA_STATS_COUNT) || is_wakeup_histogram_field(type, field->name))
 		return false;
 	*out = (struct metrics_name){.help = field->text, .counter = true, .over = METRICS_AGGREGATE_SUM, .scale = 1};
 	if (exception != NULL) {
@@ -109,6 +109,6 @@ bool metrics_name(enum vma_stats_type type, const struct vma_stats_field *field,
 		out->reason = field->name + strlen(family->prefix);
 	}
 	snprintf(out->family, sizeof(out->family), "vma_%s_%s", vma_stats_type_name(type), name);
-	out->unit = unit_of(out->family);
+	out->unit = metrics_unit_suffix_of(out->family);
 	return true;
 }

@@ -28,7 +28,7 @@ struct metrics_name {
 	enum metrics_over over;
 	double scale; /* the metric is so many times the counter */
 };
-enum metrics_over metrics_over(enum vma_stats_type type, const struct vma_stats_field *field);
+enum metrics_over metrics_aggregation_of_field(enum vma_stats_type type, const struct vma_stats_field *field);
 /* False: the counter is no metric (an address, for example, or a bucket of a histogram). */
 bool metrics_name(enum vma_stats_type type, const struct vma_stats_field *field, struct metrics_name *out);
 

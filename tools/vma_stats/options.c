@@ -187,7 +187,7 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 		break;
 	case KEY_LISTEN:
 		options->listen = optarg;
-		right = listen_parse(optarg, NULL);
+		right = listen_address_parse(optarg, NULL);
 		break;
 	case KEY_PER_SOCKET:
 		options->per_socket = true;

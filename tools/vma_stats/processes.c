@@ -11,7 +11,7 @@
 #include "processes.h"
 
 /* A file of /proc/PID, to its first zero or newline; what is not printable becomes '?'. */
-static bool read_of_process(pid_t pid, const char *file, char text[PROCESSES_NAME_BYTES])
+static bool read_proc_file_first_line(pid_t pid, const char *file, char text[PROCESSES_NAME_BYTES])
 {
 	char path[64];
 	size_t n;
@@ -43,14 +43,14 @@ static bool process_has_name(pid_t pid, const char *name)
 {
 	char text[PROCESSES_NAME_BYTES];
 
-	if (read_of_process(pid, "comm", text) && strcmp(text, name) == 0)
+	if (read_proc_file_first_line(pid, "comm", text) && strcmp(text, name) == 0)
 		return true;
-	return read_of_process(pid, "cmdline", text) && strcmp(file_name_of_path(text), name) == 0;
+	return read_proc_file_first_line(pid, "cmdline", text) && strcmp(file_name_of_path(text), name) == 0;
 }
 
 unsigned processes_find(const struct options *options, pid_t pids[PROCESSES_MAX])
 {
-	const int all = vma_stats_list(options->directory, !options->forbid_clean, pids, PROCESSES_MAX);
+	const int all = vma_stats_list_live_pids(options->directory, !options->forbid_clean, pids, PROCESSES_MAX);
 	unsigned n = 0;
 
 	for (int i = 0; i < all; i++)
@@ -60,7 +60,7 @@ unsigned processes_find(const struct options *options, pid_t pids[PROCESSES_MAX]
 	return n;
 }
 
-pid_t processes_choose(const pid_t *pids, unsigned count)
+pid_t processes_ask_user_to_choose(const pid_t *pids, unsigned count)
 {
 	const bool asks = isatty(STDIN_FILENO) == 1;
 	char text[PROCESSES_NAME_BYTES];
@@ -69,7 +69,7 @@ pid_t processes_choose(const pid_t *pids, unsigned count)
 	fprintf(stderr, "vmastat: %u processes:\n", count);
 	for (unsigned i = 0; i < count; i++)
 		fprintf(stderr, "%4u. pid %d  %s\n", i + 1, (int)pids[i],
-		        read_of_process(pids[i], "comm", text) ? text : "?");
+		        read_proc_file_first_line(pids[i], "comm", text) ? text : "?");
 	if (!asks) {
 		fputs("vmastat: choose one with -p or -n\n", stderr);
 		return 0;
@@ -88,10 +88,10 @@ bool processes_path(const struct options *options, pid_t pid, char *path, unsign
 
 bool processes_name(pid_t pid, char name[PROCESSES_NAME_BYTES])
 {
-	return read_of_process(pid, "comm", name);
+	return read_proc_file_first_line(pid, "comm", name);
 }
 
-bool processes_lives(pid_t pid)
+bool process_is_alive(pid_t pid)
 {
 	char path[64];
 

@@ -35,14 +35,14 @@ static void begin_section(FILE *out, const char *name)
 }
 
 /* What is not printable becomes '?': a terminal is not to be told anything by another process. */
-static void print_clean(FILE *out, const char *text, size_t len)
+static void print_text_with_unprintable_masked(FILE *out, const char *text, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
 		fputc((text[i] >= ' ' && text[i] <= '~') || text[i] == '\n' || text[i] == '\t' ? text[i] : '?', out);
 }
 
 /* One line, whatever is in it. */
-static void print_line(FILE *out, const char *text)
+static void print_line_unprintable_masked(FILE *out, const char *text)
 {
 	for (; *text != '\0'; text++)
 		fputc(*text >= ' ' && *text <= '~' ? *text : '?', out);
@@ -50,7 +50,7 @@ static void print_line(FILE *out, const char *text)
 }
 
 /* Of an interface; another namespace's owner may have named it. */
-static const char *clean_name(const char *name, char clean[IF_NAMESIZE])
+static const char *mask_unprintable_in_ifname(const char *name, char clean[IF_NAMESIZE])
 {
 	size_t n = 0;
 
@@ -68,7 +68,7 @@ bool environment_entry_may_be_shown(const char *entry)
 }
 
 /* The environment that the program was started with: entries, each with its zero. NULL: it may not be read. */
-static char *read_environment(pid_t pid, size_t *bytes)
+static char *read_environ_of_process(pid_t pid, size_t *bytes)
 {
 	char path[64], *text = malloc(ENVIRONMENT_BYTES);
 	FILE *from;
@@ -87,7 +87,7 @@ static char *read_environment(pid_t pid, size_t *bytes)
 	return text;
 }
 
-static void print_parameters(FILE *out, const char *environment, size_t bytes)
+static void print_vma_environment_parameters(FILE *out, const char *environment, size_t bytes)
 {
 	begin_section(out, "parameters of its environment");
 	if (environment == NULL) {
@@ -97,11 +97,11 @@ static void print_parameters(FILE *out, const char *environment, size_t bytes)
 	for (size_t at = 0; at < bytes; at += strlen(environment + at) + 1) {
 		if (!environment_entry_may_be_shown(environment + at))
 			continue;
-		print_line(out, environment + at);
+		print_line_unprintable_masked(out, environment + at);
 	}
 }
 
-static const char *value_of(const char *environment, size_t bytes, const char *name)
+static const char *find_environment_value(const char *environment, size_t bytes, const char *name)
 {
 	const size_t len = strlen(name);
 
@@ -113,7 +113,7 @@ static const char *value_of(const char *environment, size_t bytes, const char *n
 	return NULL;
 }
 
-static void print_head(FILE *out, pid_t pid)
+static void report_print_version_and_process(FILE *out, pid_t pid)
 {
 	char name[PROCESSES_NAME_BYTES], when[64];
 	const time_t now = time(NULL);
@@ -129,7 +129,7 @@ static void print_head(FILE *out, pid_t pid)
 
 /* ---- its sockets ---- */
 
-static void print_views(FILE *out, const struct options *options, const struct vma_stats_view *view)
+static void print_all_stats_views(FILE *out, const struct options *options, const struct vma_stats_view *view)
 {
 	static struct vma_stats_snapshot now;
 	struct options as = *options;
@@ -147,18 +147,18 @@ static void print_views(FILE *out, const struct options *options, const struct v
 	begin_section(out, "view 4: groups");
 	view_groups(&in);
 	begin_section(out, "view 5: netstat");
-	view_netstat_head(out);
+	view_print_netstat_header(out);
 	view_netstat(&in);
 	begin_section(out, "view 6: why");
 	view_why(&in, &shown, &by_kernel);
 	begin_section(out, "TCP connections");
-	view_tcp_head(out);
+	print_tcp_table_header(out);
 	view_tcp(&in);
 }
 
 /* ---- interfaces ---- */
 
-static bool enter_namespace(pid_t pid)
+static bool enter_netns_of_process(pid_t pid)
 {
 	struct stat here, there;
 	char path[64];
@@ -183,7 +183,7 @@ static void print_interface(FILE *out, int fd, const char *name, unsigned number
 	char clean[IF_NAMESIZE];
 
 	strncpy(req.ifr_name, name, IF_NAMESIZE - 1);
-	fprintf(out, "%s: number %u", clean_name(name, clean), number);
+	fprintf(out, "%s: number %u", mask_unprintable_in_ifname(name, clean), number);
 	if (ioctl(fd, SIOCGIFMTU, &req) == 0)
 		fprintf(out, ", MTU %d", req.ifr_mtu);
 	req.ifr_data = (void *)&driver;
@@ -199,7 +199,7 @@ static void print_interface(FILE *out, int fd, const char *name, unsigned number
 
 static void print_interfaces(FILE *out, pid_t pid)
 {
-	const bool entered = enter_namespace(pid);
+	const bool entered = enter_netns_of_process(pid);
 	const int fd = entered ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
 	struct if_nameindex *all = fd >= 0 ? if_nameindex() : NULL;
 
@@ -213,11 +213,11 @@ static void print_interfaces(FILE *out, pid_t pid)
 		char title[64], clean[IF_NAMESIZE];
 		int rc;
 
-		snprintf(title, sizeof(title), "vmad of %s", clean_name(one->if_name, clean));
+		snprintf(title, sizeof(title), "vmad of %s", mask_unprintable_in_ifname(one->if_name, clean));
 		begin_section(out, title);
 		rc = vmad_state_show(one->if_name, out);
 		if (rc < 0)
-			fprintf(out, "%s\n", vmad_state_error(rc));
+			fprintf(out, "%s\n", vmad_state_error_text(rc));
 	}
 	if (all != NULL)
 		if_freenameindex(all);
@@ -241,7 +241,7 @@ static bool log_path(pid_t pid, const char *value, char *path, size_t bytes)
 }
 
 /* As the process would: below its root, or below its working folder. -1: it is not there. */
-static int open_as_process(pid_t pid, const char *path)
+static int open_file_below_process_root_or_cwd(pid_t pid, const char *path)
 {
 	const struct open_how how = {.flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
 	                             .resolve = RESOLVE_NO_MAGICLINKS |
@@ -263,11 +263,11 @@ static int open_as_process(pid_t pid, const char *path)
  * process's own user is opened, and only one that the process itself reaches. Else this program could be made to show
  * what only root may read. -1: it is none.
  */
-static int open_log(pid_t pid, const char *path)
+static int open_log_file_owned_by_process_user(pid_t pid, const char *path)
 {
 	struct stat process, file;
 	char folder[64];
-	const int fd = open_as_process(pid, path);
+	const int fd = open_file_below_process_root_or_cwd(pid, path);
 
 	snprintf(folder, sizeof(folder), "/proc/%d", (int)pid);
 	if (fd >= 0 && (stat(folder, &process) < 0 || fstat(fd, &file) < 0 || !S_ISREG(file.st_mode) ||
@@ -278,7 +278,7 @@ static int open_log(pid_t pid, const char *path)
 	return fd;
 }
 
-static void print_log(FILE *out, pid_t pid, const char *value)
+static void print_tail_of_process_log_file(FILE *out, pid_t pid, const char *value)
 {
 	static char text[LOG_BYTES];
 	char path[PATH_MAX];
@@ -292,7 +292,7 @@ static void print_log(FILE *out, pid_t pid, const char *value)
 		return;
 	}
 	if (log_path(pid, value, path, sizeof(path)))
-		fd = open_log(pid, path);
+		fd = open_log_file_owned_by_process_user(pid, path);
 	if (fd < 0) {
 		fputs("not readable, or no file of the process's user\n", out);
 		return;
@@ -300,20 +300,21 @@ static void print_log(FILE *out, pid_t pid, const char *value)
 	end = lseek(fd, 0, SEEK_END);
 	n = pread(fd, text, sizeof(text), end > (off_t)sizeof(text) ? end - (off_t)sizeof(text) : 0);
 	close(fd);
-	print_clean(out, text, n > 0 ? (size_t)n : 0);
+	print_text_with_unprintable_masked(out, text, n > 0 ? (size_t)n : 0);
 	fputc('\n', out);
 }
 
 void report_write(const struct options *options, const struct vma_stats_view *view, pid_t pid, FILE *out)
 {
 	size_t bytes = 0;
-	char *environment = read_environment(pid, &bytes);
-	const char *log = value_of(environment, bytes, "VMA_LOG_FILE");
+	char *environment = read_environ_of_process(pid, &bytes);
+	const char *log = find_environment_value(environment, bytes, "VMA_LOG_FILE");
 
-	print_head(out, pid);
-	print_parameters(out, environment, bytes);
-	print_views(out, options, view);
-	print_log(out, pid, log != NULL ? log : value_of(environment, bytes, "XLIO_LOG_FILE"));
+	report_print_version_and_process(out, pid);
+	print_vma_environment_parameters(out, environment, bytes);
+	print_all_stats_views(out, options, view);
+	print_tail_of_process_log_file(out, pid,
+	                               log != NULL ? log : find_environment_value(environment, bytes, "XLIO_LOG_FILE"));
 	print_interfaces(out, pid); /* last: it changes the network namespace */
 	free(environment);
 }

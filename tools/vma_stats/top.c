@@ -38,16 +38,16 @@ static uint64_t top_now_ns(void)
 
 static volatile sig_atomic_t top_should_end;
 
-static void note_signal(int signal)
+static void on_signal_set_top_should_end(int signal)
 {
 	(void)signal;
 	top_should_end = 1;
 }
 
-static void take_signals(struct top *top)
+static void top_install_and_block_signals(struct top *top)
 {
 	static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
-	const struct sigaction note = {.sa_handler = note_signal};
+	const struct sigaction note = {.sa_handler = on_signal_set_top_should_end};
 	sigset_t held;
 
 	sigemptyset(&held);
@@ -68,13 +68,13 @@ static int refill_table(struct top *top)
 	if (rc == 0) {
 		if (top->state.redraw)
 			top->widths = (struct top_widths){0};
-		top_widths_grow(&top->widths, &top->table);
-		top_place_cursor(&top->state, &top->table, top_screen_page());
+		top_widen_columns_to_fit_table(&top->widths, &top->table);
+		top_place_cursor(&top->state, &top->table, top_screen_lines_per_page());
 	}
 	return rc;
 }
 
-static int read_host(struct top *top)
+static int top_read_host_stats_and_refill_table(struct top *top)
 {
 	int rc;
 
@@ -102,30 +102,30 @@ static bool wait_for_key(const struct top *top)
 }
 
 /* All that have been typed; what comes after SIGWINCH is one, too. False: the terminal has gone. */
-static bool take_keys(struct top *top)
+static bool top_handle_typed_keys(struct top *top)
 {
 	struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
 	const bool typed = poll(&input, 1, 0) > 0;
 	unsigned keys = 0;
 
-	for (int key; (key = top_screen_key()) != -1; keys++)
-		top_key(&top->state, key, &top->table, top_screen_page());
+	for (int key; (key = top_screen_read_key()) != -1; keys++)
+		top_handle_key(&top->state, key, &top->table, top_screen_lines_per_page());
 	return !typed || keys != 0;
 }
 
 /* 0, -ENOMEM, or -EIO: the terminal has gone. */
 static int run_screens(struct top *top)
 {
-	int rc = read_host(top);
+	int rc = top_read_host_stats_and_refill_table(top);
 
 	while (rc == 0 && !top->state.ended && top_should_end == 0) {
 		draw_top(top);
 		if (top->options->cycles != 0 && top->screens == top->options->cycles)
 			break;
 		if (wait_for_key(top)) {
-			rc = take_keys(top) ? refill_table(top) : -EIO;
+			rc = top_handle_typed_keys(top) ? refill_table(top) : -EIO;
 		} else {
-			rc = read_host(top);
+			rc = top_read_host_stats_and_refill_table(top);
 			top->screens++;
 		}
 	}
@@ -150,7 +150,7 @@ int top_run(const struct options *options)
 	int rc;
 
 	top = (struct top){.options = options, .state = {.interval = options->interval, .choice.sort = TOP_TREND}};
-	take_signals(&top);
+	top_install_and_block_signals(&top);
 	if (!top_screen_begin(wrong, sizeof(wrong))) {
 		fprintf(stderr, "vmastat: %s\n", wrong);
 		return EX_USAGE;

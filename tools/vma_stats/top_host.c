@@ -17,7 +17,7 @@ static uint64_t host_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void close_process(struct top_process *process)
+static void close_process_stats_view(struct top_process *process)
 {
 	vma_stats_view_close(process->view);
 	process->view = NULL;
@@ -27,7 +27,7 @@ static void close_process(struct top_process *process)
 void top_host_fini(struct top_host *host)
 {
 	for (size_t i = 0; i < host->count; i++)
-		close_process(&host->processes[i]);
+		close_process_stats_view(&host->processes[i]);
 	free(host->processes);
 	*host = (struct top_host){0};
 }
@@ -42,14 +42,14 @@ static int top_host_merge_pids(struct top_host *host, const pid_t *pids, size_t 
 		return -ENOMEM;
 	for (size_t i = 0; i < count; i++) {
 		while (at < host->count && host->processes[at].pid < pids[i])
-			close_process(&host->processes[at++]);
+			close_process_stats_view(&host->processes[at++]);
 		if (at < host->count && host->processes[at].pid == pids[i])
 			merged[i] = host->processes[at++];
 		else
 			merged[i].pid = pids[i];
 	}
 	while (at < host->count)
-		close_process(&host->processes[at++]);
+		close_process_stats_view(&host->processes[at++]);
 	free(host->processes);
 	host->processes = merged;
 	host->count = count;
@@ -57,7 +57,7 @@ static int top_host_merge_pids(struct top_host *host, const pid_t *pids, size_t 
 }
 
 /* 0, -ENOENT or -ESRCH (it has just gone), -ENOMEM, or why it cannot be read. */
-static int open_process(struct top_process *process, const struct options *options)
+static int open_process_stats_view(struct top_process *process, const struct options *options)
 {
 	char path[PATH_MAX];
 
@@ -65,20 +65,21 @@ static int open_process(struct top_process *process, const struct options *optio
 		return -ENAMETOOLONG;
 	if (process->view != NULL && vma_stats_view_is_current(process->view, path))
 		return 0;
-	close_process(process);
+	close_process_stats_view(process);
 	return vma_stats_view_open(path, &process->view);
 }
 
-static int read_process(struct top_host *host, struct top_process *process, const struct options *options, size_t most)
+static int top_process_read_stats(struct top_host *host, struct top_process *process, const struct options *options,
+                                  size_t most)
 {
 	static struct vma_stats_snapshot snapshot;
-	int rc = open_process(process, options);
+	int rc = open_process_stats_view(process, options);
 
 	if (rc == -ENOMEM)
 		return rc;
 	if (rc < 0 || !processes_name(process->pid, process->name)) {
 		host->unreadable += rc < 0 && rc != -ENOENT && rc != -ESRCH;
-		close_process(process);
+		close_process_stats_view(process);
 		return 0;
 	}
 	vma_stats_view_read(process->view, &snapshot);
@@ -104,8 +105,8 @@ static int read_processes(struct top_host *host, const struct options *options, 
 		struct top_process *process = &host->processes[(first + n) % host->count];
 
 		rows -= top_process_row_count(process);
-		rc = read_process(host, process, options,
-		                  rows + TOP_ROWS_SURE < TOP_ROWS_MAX ? TOP_ROWS_MAX - rows : TOP_ROWS_SURE);
+		rc = top_process_read_stats(host, process, options,
+		                            rows + TOP_ROWS_SURE < TOP_ROWS_MAX ? TOP_ROWS_MAX - rows : TOP_ROWS_SURE);
 		rows += top_process_row_count(process);
 	}
 	host->put_off = (unsigned)(host->count - n);

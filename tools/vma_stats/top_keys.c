@@ -78,7 +78,7 @@ static void begin_prompt(struct top_state *state, enum top_prompt prompt)
 	state->typed[0] = '\0';
 }
 
-static void end_prompt(struct top_state *state)
+static void top_apply_prompt_input(struct top_state *state)
 {
 	unsigned long seconds;
 
@@ -90,12 +90,12 @@ static void end_prompt(struct top_state *state)
 	state->prompt = PROMPT_NONE;
 }
 
-static void prompt_key(struct top_state *state, int key)
+static void top_handle_prompt_key(struct top_state *state, int key)
 {
 	const size_t len = strlen(state->typed);
 
 	if (key == '\n' || key == '\r' || key == KEY_ENTER) {
-		end_prompt(state);
+		top_apply_prompt_input(state);
 	} else if (key == KEY_ESCAPE) {
 		state->prompt = PROMPT_NONE;
 	} else if ((key == KEY_BACKSPACE || key == 127 || key == '\b') && len != 0) {
@@ -108,7 +108,7 @@ static void prompt_key(struct top_state *state, int key)
 
 /* ---- keys ---- */
 
-static void turn_choice_of_process(struct top_state *state, const struct top_table *table)
+static void top_toggle_process_filter(struct top_state *state, const struct top_table *table)
 {
 	if (state->choice.only != 0)
 		state->choice.only = 0;
@@ -116,7 +116,7 @@ static void turn_choice_of_process(struct top_state *state, const struct top_tab
 		state->choice.only = table->lines[state->cursor].process->pid;
 }
 
-static bool cursor_key(struct top_state *state, int key, const struct top_table *table, unsigned page)
+static bool top_handle_cursor_key(struct top_state *state, int key, const struct top_table *table, unsigned page)
 {
 	switch (key) {
 	case KEY_UP:
@@ -143,7 +143,7 @@ static bool cursor_key(struct top_state *state, int key, const struct top_table 
 	return true;
 }
 
-static void command_key(struct top_state *state, int key, const struct top_table *table)
+static void top_handle_key_command(struct top_state *state, int key, const struct top_table *table)
 {
 	struct top_choice *const choice = &state->choice;
 
@@ -179,7 +179,7 @@ static void command_key(struct top_state *state, int key, const struct top_table
 	case '\n':
 	case '\r':
 	case KEY_ENTER:
-		turn_choice_of_process(state, table);
+		top_toggle_process_filter(state, table);
 		break;
 	case KEY_ESCAPE:
 		choice->only = 0;
@@ -200,40 +200,42 @@ static void command_key(struct top_state *state, int key, const struct top_table
 	}
 }
 
-void top_key(struct top_state *state, int key, const struct top_table *table, unsigned page)
+void top_handle_key(struct top_state *state, int key, const struct top_table *table, unsigned page)
 {
 	if (key == KEY_RESIZE || key == ('l' & 31)) /* Ctrl-L: other programs have written to the terminal */
 		state->redraw = true;
 	else if (state->help)
 		state->help = false;
 	else if (state->prompt != PROMPT_NONE)
-		prompt_key(state, key);
-	else if (!cursor_key(state, key, table, page))
-		command_key(state, key, table);
+		top_handle_prompt_key(state, key);
+	else if (!top_handle_cursor_key(state, key, table, page))
+		top_handle_key_command(state, key, table);
 }
 
 /* ---- texts ---- */
 
-static size_t add_rates(char *text, const double *rates, const char *name, enum top_rate packets, enum top_rate bytes)
+static size_t top_append_rates_text(char *text, const double *rates, const char *name, enum top_rate packets,
+                                    enum top_rate bytes)
 {
 	char number[TOP_NUMBER_BYTES], megabytes[TOP_NUMBER_BYTES];
 
-	top_number(number, rates[packets]);
-	top_megabytes(megabytes, rates[bytes]);
+	top_format_number(number, rates[packets]);
+	top_format_megabytes(megabytes, rates[bytes]);
 	return (size_t)sprintf(text, "%s %s/s, %s MB/s   ", name, number, megabytes);
 }
 
-static void top_text_of_sums(char text[TOP_LINE_BYTES], const struct top_table *table)
+static void top_format_total_rates(char text[TOP_LINE_BYTES], const struct top_table *table)
 {
 	char number[TOP_NUMBER_BYTES];
-	size_t n = add_rates(text, table->rates, "rx", TOP_RX_PACKETS, TOP_RX_BYTES);
+	size_t n = top_append_rates_text(text, table->rates, "rx", TOP_RX_PACKETS, TOP_RX_BYTES);
 
-	n += add_rates(text + n, table->rates, "tx", TOP_TX_PACKETS, TOP_TX_BYTES);
-	top_number(number, table->rates[TOP_DROPS]);
+	n += top_append_rates_text(text + n, table->rates, "tx", TOP_TX_PACKETS, TOP_TX_BYTES);
+	top_format_number(number, table->rates[TOP_DROPS]);
 	sprintf(text + n, "drops %s/s", number);
 }
 
-static void top_text_of_choice(char text[TOP_LINE_BYTES], const struct top_state *state, const struct top_host *host)
+static void top_format_status_line(char text[TOP_LINE_BYTES], const struct top_state *state,
+                                   const struct top_host *host)
 {
 	const struct top_choice *const choice = &state->choice;
 	int n = sprintf(text, "sort %s, %s", top_heading(choice->sort),
@@ -261,9 +263,9 @@ void top_head_text(char text[TOP_LINE_BYTES], unsigned line, const struct top_st
 		        state->interval, table->processes, table->sockets[TOP_OFFLOADED], table->sockets[TOP_BY_KERNEL],
 		        table->sockets[TOP_UNDECIDED]);
 	else if (line == 1)
-		top_text_of_sums(text, table);
+		top_format_total_rates(text, table);
 	else
-		top_text_of_choice(text, state, host);
+		top_format_status_line(text, state, host);
 }
 
 void top_prompt_text(char text[TOP_LINE_BYTES], const struct top_state *state)

@@ -28,7 +28,7 @@ struct top_state {
 };
 
 /* A key as ncurses numbers it, `page` lines of the table being on the screen. */
-void top_key(struct top_state *state, int key, const struct top_table *table, unsigned page);
+void top_handle_key(struct top_state *state, int key, const struct top_table *table, unsigned page);
 /* After the table or the page has changed: the cursor is on its socket, and on the screen. */
 void top_place_cursor(struct top_state *state, const struct top_table *table, unsigned page);
 /* What the head and the last line say. */

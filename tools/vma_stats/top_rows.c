@@ -14,39 +14,42 @@ void top_rows_fini(struct top_rows *rows)
 	*rows = (struct top_rows){0};
 }
 
-static enum top_offload offload_of_row(const struct vma_stats_socket *socket)
+static enum top_offload top_offload_state_of_socket(const struct vma_stats_socket *socket)
 {
-	if (view_count(&socket->offloaded) != 0)
+	if (view_read_counter(&socket->offloaded) != 0)
 		return TOP_OFFLOADED;
 	return view_is_by_kernel(socket) ? TOP_BY_KERNEL : TOP_UNDECIDED;
 }
 
-static void describe_row(struct top_row *row, const struct view_input *in, const struct vma_stats_item *item)
+static void top_row_fill_from_socket_stats(struct top_row *row, const struct view_input *in,
+                                           const struct vma_stats_item *item)
 {
 	const struct vma_stats_socket *s = &item->socket;
 
 	*row = (struct top_row){
 	        .place = item->place,
 	        .sequence = item->sequence,
-	        .fd = view_count(&s->fd),
-	        .reason = view_count(&s->reason),
-	        .local_addr = view_count(&s->local_addr),
-	        .local_port = view_count(&s->local_port),
-	        .peer_addr = view_count(&s->peer_addr),
-	        .peer_port = view_count(&s->peer_port),
-	        .tcp = view_count(&s->protocol) == IPPROTO_TCP,
-	        .offload = offload_of_row(s),
+	        .fd = view_read_counter(&s->fd),
+	        .reason = view_read_counter(&s->reason),
+	        .local_addr = view_read_counter(&s->local_addr),
+	        .local_port = view_read_counter(&s->local_port),
+	        .peer_addr = view_read_counter(&s->peer_addr),
+	        .peer_port = view_read_counter(&s->peer_port),
+	        .tcp = view_read_counter(&s->protocol) == IPPROTO_TCP,
+	        .offload = top_offload_state_of_socket(s),
 	        .counts =
 	                {
-	                        [TOP_RX_PACKETS] = view_count(&s->rx_packets) + view_count(&s->rx_os_packets),
-	                        [TOP_TX_PACKETS] = view_count(&s->tx_packets) + view_count(&s->tx_os_packets),
-	                        [TOP_RX_BYTES] = view_count(&s->rx_bytes) + view_count(&s->rx_os_bytes),
-	                        [TOP_TX_BYTES] = view_count(&s->tx_bytes) + view_count(&s->tx_os_bytes),
-	                        [TOP_DROPS] = view_count(&s->rx_dropped) + view_count(&s->tx_drops),
+	                        [TOP_RX_PACKETS] =
+	                                view_read_counter(&s->rx_packets) + view_read_counter(&s->rx_os_packets),
+	                        [TOP_TX_PACKETS] =
+	                                view_read_counter(&s->tx_packets) + view_read_counter(&s->tx_os_packets),
+	                        [TOP_RX_BYTES] = view_read_counter(&s->rx_bytes) + view_read_counter(&s->rx_os_bytes),
+	                        [TOP_TX_BYTES] = view_read_counter(&s->tx_bytes) + view_read_counter(&s->tx_os_bytes),
+	                        [TOP_DROPS] = view_read_counter(&s->rx_dropped) + view_read_counter(&s->tx_drops),
 	                },
 	};
-	row->listens = row->tcp && view_count(&s->tcp_state) == TCP_LISTEN;
-	view_queue(in, s, &row->ready_packets, &row->ready_bytes);
+	row->listens = row->tcp && view_read_counter(&s->tcp_state) == TCP_LISTEN;
+	view_queued_packets_and_bytes(in, s, &row->ready_packets, &row->ready_bytes);
 }
 
 /* Both are in the order of places, so one pass finds all pairs. */
@@ -77,7 +80,7 @@ static size_t count_socket_items(const struct view_input *in)
 	size_t n = 0;
 
 	for (size_t i = 0; i < in->now->count; i++)
-		n += view_is_socket(in, &in->now->items[i]);
+		n += view_is_selected_socket(in, &in->now->items[i]);
 	return n;
 }
 
@@ -95,9 +98,9 @@ int top_rows_update(struct top_rows *rows, const struct options *options, const 
 	for (size_t i = 0; i < now->count && n < count; i++) {
 		const struct top_row *before;
 
-		if (!view_is_socket(&in, &now->items[i]))
+		if (!view_is_selected_socket(&in, &now->items[i]))
 			continue;
-		describe_row(&fresh[n], &in, &now->items[i]);
+		top_row_fill_from_socket_stats(&fresh[n], &in, &now->items[i]);
 		before = top_row_of_previous_reading(rows, &now->items[i], &at);
 		if (before != NULL)
 			top_row_compute_rates(&fresh[n], before, seconds);

@@ -60,7 +60,7 @@ bool top_screen_begin(char *wrong, unsigned wrong_bytes)
 	return true;
 }
 
-int top_screen_key(void)
+int top_screen_read_key(void)
 {
 	const int key = getch();
 
@@ -70,14 +70,14 @@ int top_screen_key(void)
 /* ---- drawing ---- */
 
 /* On a low terminal the head gives way to the table. */
-static unsigned head_lines(void)
+static unsigned top_head_line_count(void)
 {
 	return LINES >= 8 ? TOP_HEAD_LINES : LINES >= 4 ? 1 : 0;
 }
 
-unsigned top_screen_page(void)
+unsigned top_screen_lines_per_page(void)
 {
-	const int page = LINES - (int)head_lines() - 1;
+	const int page = LINES - (int)top_head_line_count() - 1;
 
 	return page > 0 ? (unsigned)page : 0;
 }
@@ -88,7 +88,7 @@ static void draw_text(unsigned row, const char *text)
 	mvaddnstr((int)row, 0, text, COLS);
 }
 
-static void draw_bar(unsigned row, const char *text)
+static void draw_reverse_text_line(unsigned row, const char *text)
 {
 	attron(A_REVERSE);
 	mvhline((int)row, 0, ' ', COLS);
@@ -115,13 +115,13 @@ static void draw_help(void)
 static void draw_table(const struct top_state *state, const struct top_table *table, const struct top_widths *widths,
                        unsigned row)
 {
-	const unsigned page = top_screen_page();
+	const unsigned page = top_screen_lines_per_page();
 	struct top_layout layout;
 	char text[TOP_LINE_BYTES];
 
-	top_layout_fit(&layout, widths, state->skip, (unsigned)COLS);
+	top_layout_choose_columns_for_width(&layout, widths, state->skip, (unsigned)COLS);
 	top_line_text(text, &layout, NULL, false);
-	draw_bar(row++, text);
+	draw_reverse_text_line(row++, text);
 	for (size_t i = state->first; i < table->count && i < state->first + page; i++) {
 		top_line_text(text, &layout, &table->lines[i], terminal.utf8);
 		draw_line(row++, text, i == state->cursor);
@@ -140,15 +140,15 @@ void top_screen_draw(const struct top_state *state, const struct top_host *host,
 	if (state->help) {
 		draw_help();
 	} else {
-		for (unsigned line = 0; line < head_lines(); line++) {
+		for (unsigned line = 0; line < top_head_line_count(); line++) {
 			top_head_text(text, line, state, host, table);
 			draw_text(line, text);
 		}
-		draw_table(state, table, widths, head_lines());
+		draw_table(state, table, widths, top_head_line_count());
 	}
 	if (state->prompt != PROMPT_NONE) {
 		top_prompt_text(text, state);
-		draw_bar((unsigned)LINES - 1, text);
+		draw_reverse_text_line((unsigned)LINES - 1, text);
 	}
 	refresh();
 }

@@ -12,9 +12,9 @@
 bool top_screen_begin(char *wrong, unsigned wrong_bytes);
 void top_screen_end(void);
 /* The next key that has been typed, as ncurses numbers it; -1: there is none. */
-int top_screen_key(void);
+int top_screen_read_key(void);
 /* Lines of the table that fit. */
-unsigned top_screen_page(void);
+unsigned top_screen_lines_per_page(void);
 void top_screen_draw(const struct top_state *state, const struct top_host *host, const struct top_table *table,
                      const struct top_widths *widths);
 

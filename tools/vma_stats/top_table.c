@@ -18,7 +18,7 @@ bool top_column_sorts_descending(enum top_column column)
 	return column >= TOP_RX;
 }
 
-const char *top_offload_word(const struct top_row *row, char word[16])
+const char *top_offloaded_or_reason_word(const struct top_row *row, char word[16])
 {
 	const char *const reason = row->offload == TOP_OFFLOADED ? "yes" : view_reason_word(row->reason);
 	size_t n = 0;
@@ -33,7 +33,7 @@ const char *top_offload_word(const struct top_row *row, char word[16])
 
 #define COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
 
-static int compare_names(uint64_t addr_a, uint64_t port_a, uint64_t addr_b, uint64_t port_b)
+static int compare_addresses_then_ports(uint64_t addr_a, uint64_t port_a, uint64_t addr_b, uint64_t port_b)
 {
 	return addr_a != addr_b ? COMPARE(addr_a, addr_b) : COMPARE(port_a, port_b);
 }
@@ -42,10 +42,10 @@ static int compare_offload(const struct top_row *a, const struct top_row *b)
 {
 	char word_a[16], word_b[16];
 
-	return strcmp(top_offload_word(a, word_a), top_offload_word(b, word_b));
+	return strcmp(top_offloaded_or_reason_word(a, word_a), top_offloaded_or_reason_word(b, word_b));
 }
 
-static double packets_of(const struct top_row *row)
+static double top_packet_rate_of_row(const struct top_row *row)
 {
 	return row->rates[TOP_RX_PACKETS] + row->rates[TOP_TX_PACKETS];
 }
@@ -62,9 +62,9 @@ static int compare_column(const struct top_line *a, const struct top_line *b, en
 	case TOP_TYPE:
 		return COMPARE(x->tcp, y->tcp);
 	case TOP_LOCAL:
-		return compare_names(x->local_addr, x->local_port, y->local_addr, y->local_port);
+		return compare_addresses_then_ports(x->local_addr, x->local_port, y->local_addr, y->local_port);
 	case TOP_PEER:
-		return compare_names(x->peer_addr, x->peer_port, y->peer_addr, y->peer_port);
+		return compare_addresses_then_ports(x->peer_addr, x->peer_port, y->peer_addr, y->peer_port);
 	case TOP_OFFLOAD:
 		return compare_offload(x, y);
 	case TOP_RX:
@@ -80,7 +80,7 @@ static int compare_column(const struct top_line *a, const struct top_line *b, en
 	case TOP_READY:
 		return COMPARE(x->ready_bytes, y->ready_bytes);
 	case TOP_TREND:
-		return COMPARE(packets_of(x), packets_of(y));
+		return COMPARE(top_packet_rate_of_row(x), top_packet_rate_of_row(y));
 	case TOP_PID: /* below */
 	case TOP_COLUMNS:
 		break;
@@ -110,7 +110,7 @@ static bool top_process_is_chosen(const struct top_process *process, const struc
 	       strstr(process->name, choice->filter) != NULL;
 }
 
-static int make_room(struct top_table *table, const struct top_host *host)
+static int top_table_reserve_lines(struct top_table *table, const struct top_host *host)
 {
 	struct top_line *lines;
 	size_t room = 1;
@@ -127,7 +127,7 @@ static int make_room(struct top_table *table, const struct top_host *host)
 	return 0;
 }
 
-static void add_process_lines(struct top_table *table, const struct top_process *process)
+static void top_add_sockets_of_process(struct top_table *table, const struct top_process *process)
 {
 	table->processes++;
 	for (size_t i = 0; i < process->sockets.count; i++) {
@@ -142,12 +142,12 @@ static void add_process_lines(struct top_table *table, const struct top_process 
 
 int top_table_fill(struct top_table *table, const struct top_host *host, const struct top_choice *choice)
 {
-	if (make_room(table, host) < 0)
+	if (top_table_reserve_lines(table, host) < 0)
 		return -ENOMEM;
 	*table = (struct top_table){.lines = table->lines, .room = table->room};
 	for (size_t i = 0; i < host->count; i++)
 		if (top_process_is_chosen(&host->processes[i], choice))
-			add_process_lines(table, &host->processes[i]);
+			top_add_sockets_of_process(table, &host->processes[i]);
 	qsort_r(table->lines, table->count, sizeof(*table->lines), compare_lines, (void *)choice);
 	return 0;
 }

@@ -55,6 +55,6 @@ int top_table_fill(struct top_table *table, const struct top_host *host, const s
 /* Whether a column's numbers fall unless they are reversed. */
 bool top_column_sorts_descending(enum top_column column);
 /* "yes", "new", or in one word why not: "rule". At most 13 bytes. */
-const char *top_offload_word(const struct top_row *row, char word[16]);
+const char *top_offloaded_or_reason_word(const struct top_row *row, char word[16]);
 
 #endif

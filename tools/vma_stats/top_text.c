@@ -6,7 +6,7 @@
 
 /* ---- numbers ---- */
 
-void top_number(char text[TOP_NUMBER_BYTES], double value)
+void top_format_number(char text[TOP_NUMBER_BYTES], double value)
 {
 	static const char units[] = "kMGTPE";
 	unsigned unit = 0;
@@ -23,12 +23,12 @@ void top_number(char text[TOP_NUMBER_BYTES], double value)
 		snprintf(text, TOP_NUMBER_BYTES, value < 99.95 ? "%.1f%c" : "%.0f%c", value, units[unit]);
 }
 
-void top_megabytes(char text[TOP_NUMBER_BYTES], double bytes)
+void top_format_megabytes(char text[TOP_NUMBER_BYTES], double bytes)
 {
 	const double value = bytes / 1e6;
 
 	if (value == 0 || value >= 999.95)
-		top_number(text, value);
+		top_format_number(text, value);
 	else
 		snprintf(text, TOP_NUMBER_BYTES, "%.*f", value < 9.9995 ? 3 : value < 99.995 ? 2 : 1, value);
 }
@@ -44,7 +44,7 @@ static unsigned trend_bar_level_of_rate(float sample, float most)
 	return sample >= most ? LEVELS - 1 : 1 + (unsigned)(sample / most * (LEVELS - 1));
 }
 
-void top_trend(char text[TOP_CELL_BYTES], const float *samples, unsigned count, unsigned width, bool utf8)
+void top_format_trend_bars(char text[TOP_CELL_BYTES], const float *samples, unsigned count, unsigned width, bool utf8)
 {
 	static const char *const blocks[LEVELS] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 	static const char *const marks[LEVELS] = {"_", ".", "-", ":", "=", "+", "*", "#"};
@@ -85,17 +85,17 @@ const char *top_heading(enum top_column column)
 	return columns[column].heading;
 }
 
-static void address_cell(char text[TOP_CELL_BYTES], uint64_t address, uint64_t port)
+static void format_address_cell(char text[TOP_CELL_BYTES], uint64_t address, uint64_t port)
 {
 	char name[VIEW_NAME_BYTES] = "-";
 
 	if (address != 0 || port != 0)
-		view_name(name, address, port);
+		view_format_address_and_port(name, address, port);
 	strcpy(text, name);
 }
 
 /* The library does not know what waits in the kernel, nor at a listener. */
-static void ready_cell(char text[TOP_CELL_BYTES], const struct top_row *row)
+static void format_ready_data_cell(char text[TOP_CELL_BYTES], const struct top_row *row)
 {
 	char number[TOP_NUMBER_BYTES];
 
@@ -103,11 +103,12 @@ static void ready_cell(char text[TOP_CELL_BYTES], const struct top_row *row)
 		strcpy(text, "-");
 		return;
 	}
-	top_number(number, (double)(row->tcp ? row->ready_bytes : row->ready_packets));
+	top_format_number(number, (double)(row->tcp ? row->ready_bytes : row->ready_packets));
 	snprintf(text, TOP_CELL_BYTES, "%s%c", number, row->tcp ? 'B' : 'p');
 }
 
-void top_cell(char text[TOP_CELL_BYTES], const struct top_line *line, enum top_column column, unsigned width, bool utf8)
+void top_format_cell(char text[TOP_CELL_BYTES], const struct top_line *line, enum top_column column, unsigned width,
+                     bool utf8)
 {
 	const struct top_row *const row = line->row;
 	char word[16];
@@ -130,30 +131,30 @@ void top_cell(char text[TOP_CELL_BYTES], const struct top_line *line, enum top_c
 		strcpy(text, row->tcp ? "tcp" : "udp");
 		break;
 	case TOP_LOCAL:
-		address_cell(text, row->local_addr, row->local_port);
+		format_address_cell(text, row->local_addr, row->local_port);
 		break;
 	case TOP_PEER:
-		address_cell(text, row->peer_addr, row->peer_port);
+		format_address_cell(text, row->peer_addr, row->peer_port);
 		break;
 	case TOP_OFFLOAD:
-		strcpy(text, top_offload_word(row, word));
+		strcpy(text, top_offloaded_or_reason_word(row, word));
 		break;
 	case TOP_RX:
 	case TOP_TX:
-		top_number(text, row->rates[column == TOP_RX ? TOP_RX_PACKETS : TOP_TX_PACKETS]);
+		top_format_number(text, row->rates[column == TOP_RX ? TOP_RX_PACKETS : TOP_TX_PACKETS]);
 		break;
 	case TOP_RX_MB:
 	case TOP_TX_MB:
-		top_megabytes(text, row->rates[column == TOP_RX_MB ? TOP_RX_BYTES : TOP_TX_BYTES]);
+		top_format_megabytes(text, row->rates[column == TOP_RX_MB ? TOP_RX_BYTES : TOP_TX_BYTES]);
 		break;
 	case TOP_DROPPED:
-		top_number(text, row->rates[TOP_DROPS]);
+		top_format_number(text, row->rates[TOP_DROPS]);
 		break;
 	case TOP_READY:
-		ready_cell(text, row);
+		format_ready_data_cell(text, row);
 		break;
 	case TOP_TREND:
-		top_trend(text, row->history + TOP_SAMPLES - row->samples, row->samples, width, utf8);
+		top_format_trend_bars(text, row->history + TOP_SAMPLES - row->samples, row->samples, width, utf8);
 		break;
 	case TOP_COLUMNS:
 		break;
@@ -168,7 +169,7 @@ static bool top_column_width_depends_on_text(enum top_column column)
 	return columns[column].least != columns[column].most && column != TOP_TREND;
 }
 
-void top_widths_grow(struct top_widths *widths, const struct top_table *table)
+void top_widen_columns_to_fit_table(struct top_widths *widths, const struct top_table *table)
 {
 	char text[TOP_CELL_BYTES];
 
@@ -181,7 +182,7 @@ void top_widths_grow(struct top_widths *widths, const struct top_table *table)
 		     i++) {
 			size_t len;
 
-			top_cell(text, &table->lines[i], column, 0, false);
+			top_format_cell(text, &table->lines[i], column, 0, false);
 			len = strlen(text);
 			if (len > *width)
 				*width = len < columns[column].most ? (unsigned)len : columns[column].most;
@@ -220,7 +221,8 @@ static void give_trend_column_spare_width(struct top_columns_fit *top_columns_fi
 		top_columns_fit->width[TOP_PID] = top_columns_fit->room;
 }
 
-void top_layout_fit(struct top_layout *layout, const struct top_widths *widths, unsigned skip, unsigned room)
+void top_layout_choose_columns_for_width(struct top_layout *layout, const struct top_widths *widths, unsigned skip,
+                                         unsigned room)
 {
 	static const enum top_column top_columns_by_importance[] = {
 	        TOP_PID,   TOP_PROGRAM, TOP_RX,    TOP_TX,      TOP_FD,    TOP_TYPE, TOP_OFFLOAD,
@@ -257,7 +259,7 @@ void top_line_text(char text[TOP_LINE_BYTES], const struct top_layout *layout, c
 		if (line == NULL)
 			strcpy(cell, columns[column].heading);
 		else
-			top_cell(cell, line, column, (unsigned)width, utf8);
+			top_format_cell(cell, line, column, (unsigned)width, utf8);
 		if (i != 0)
 			text[n++] = ' ';
 		if (line != NULL && column == TOP_TREND) /* as wide as its column, in more bytes */

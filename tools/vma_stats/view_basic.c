@@ -31,9 +31,9 @@ static void print_extra_rx(const struct view_input *in, const struct vma_stats_s
 {
 	uint64_t packets, bytes;
 
-	view_queue(in, socket, &packets, &bytes);
+	view_queued_packets_and_bytes(in, socket, &packets, &bytes);
 	fprintf(in->out, " %7" PRIu64 " %9" PRIu64 " %8" PRIu64 " %9" PRIu64 " %8" PRIu64 " %8" PRIu64, packets, bytes,
-	        view_count(&socket->rx_queue_max), view_count(&socket->rx_queue_max_bytes),
+	        view_read_counter(&socket->rx_queue_max), view_read_counter(&socket->rx_queue_max_bytes),
 	        view_rate(in, &socket->rx_dropped), view_rate(in, &socket->rx_dropped_bytes));
 }
 
@@ -45,14 +45,14 @@ static void print_extra_tx(const struct view_input *in, const struct vma_stats_s
 static void print_socket(const struct view_input *in, const struct vma_stats_socket *s)
 {
 	const bool deltas = in->options->deltas, extra = in->options->view == VIEW_EXTRA;
-	const double poll = view_percent(view_count(&s->rx_poll_hits), view_count(&s->rx_poll_misses));
+	const double poll = view_percent(view_read_counter(&s->rx_poll_hits), view_read_counter(&s->rx_poll_misses));
 
 	fprintf(in->out,
 	        deltas ? "%3" PRIu64 "  Rx: %9" PRIu64 " %7" PRIu64 " %8" PRIu64 " %7" PRIu64 " %6.1f %7" PRIu64
 	                 " %7" PRIu64 " %7" PRIu64
 	               : "%-3" PRIu64 " Rx: %10" PRIu64 " %6" PRIu64 " %8" PRIu64 " %7" PRIu64 " %7.1f %7" PRIu64
 	                 " %7" PRIu64 " %7" PRIu64,
-	        view_count(&s->fd), view_rate(in, &s->rx_packets), view_rate(in, &s->rx_bytes) / 1024,
+	        view_read_counter(&s->fd), view_rate(in, &s->rx_packets), view_rate(in, &s->rx_bytes) / 1024,
 	        view_rate(in, &s->rx_eagain), view_rate(in, &s->rx_errors), poll, view_rate(in, &s->rx_os_packets),
 	        view_rate(in, &s->rx_os_bytes) / 1024, view_rate(in, &s->rx_os_errors));
 	if (extra)
@@ -77,14 +77,14 @@ struct calls {
 
 static void iomux_calls_add(struct calls *calls, const struct vma_stats_iomux *iomux)
 {
-	const uint64_t cpu = view_count(&iomux->polling_cpu);
+	const uint64_t cpu = view_read_counter(&iomux->polling_cpu);
 
-	calls->os_ready += view_count(&iomux->os_ready);
-	calls->ready += view_count(&iomux->ready);
-	calls->timeouts += view_count(&iomux->timeouts);
-	calls->errors += view_count(&iomux->errors);
-	calls->hits += view_count(&iomux->poll_hits);
-	calls->misses += view_count(&iomux->poll_misses);
+	calls->os_ready += view_read_counter(&iomux->os_ready);
+	calls->ready += view_read_counter(&iomux->ready);
+	calls->timeouts += view_read_counter(&iomux->timeouts);
+	calls->errors += view_read_counter(&iomux->errors);
+	calls->hits += view_read_counter(&iomux->poll_hits);
+	calls->misses += view_read_counter(&iomux->poll_misses);
 	calls->polling_cpu = cpu > calls->polling_cpu ? cpu : calls->polling_cpu;
 }
 
@@ -108,7 +108,7 @@ static void print_iomux_calls(const struct view_input *in, const char *name)
 static void print_sockets_without_counters(const struct view_input *in)
 {
 	const struct vma_stats_item *process = vma_stats_snapshot_find(in->now, VMA_STATS_TYPE_PROCESS, "process");
-	const uint64_t unseen = process != NULL ? view_count(&process->process.sockets_unseen) : 0;
+	const uint64_t unseen = process != NULL ? view_read_counter(&process->process.sockets_unseen) : 0;
 
 	if (unseen != 0)
 		fprintf(in->out, "Sockets without counters: %" PRIu64 " (VMA_STATS_FD_NUM)\n", unseen);
@@ -118,7 +118,7 @@ void view_basic(const struct view_input *in)
 {
 	print_head(in);
 	for (size_t i = 0; i < in->now->count; i++)
-		if (view_is_socket(in, &in->now->items[i]))
+		if (view_is_selected_socket(in, &in->now->items[i]))
 			print_socket(in, &in->now->items[i].socket);
 	print_iomux_calls(in, "select");
 	print_iomux_calls(in, "poll");

@@ -7,7 +7,7 @@ struct member {
 	uint64_t group, fd;
 };
 
-static unsigned collect_members(const struct view_input *in, struct member *members)
+static unsigned collect_multicast_memberships(const struct view_input *in, struct member *members)
 {
 	unsigned n = 0;
 
@@ -15,11 +15,12 @@ static unsigned collect_members(const struct view_input *in, struct member *memb
 		const struct vma_stats_socket *socket = &in->now->items[i].socket;
 		const _Atomic uint64_t *groups = &socket->group_0;
 
-		if (!view_is_socket(in, &in->now->items[i]))
+		if (!view_is_selected_socket(in, &in->now->items[i]))
 			continue;
-		for (uint64_t g = 0; g < view_count(&socket->groups) && g < VMA_STATS_SOCKET_GROUPS; g++)
+		for (uint64_t g = 0; g < view_read_counter(&socket->groups) && g < VMA_STATS_SOCKET_GROUPS; g++)
 			if (n < GROUPS_MAX)
-				members[n++] = (struct member){view_count(&groups[g]), view_count(&socket->fd)};
+				members[n++] =
+				        (struct member){view_read_counter(&groups[g]), view_read_counter(&socket->fd)};
 	}
 	return n;
 }
@@ -28,7 +29,7 @@ static unsigned collect_members(const struct view_input *in, struct member *memb
 void view_groups(const struct view_input *in)
 {
 	static struct member members[GROUPS_MAX];
-	const unsigned n = collect_members(in, members);
+	const unsigned n = collect_multicast_memberships(in, members);
 	char text[VIEW_NAME_BYTES], field[VIEW_NAME_BYTES + 2];
 
 	fputs("VMA Group Membership Information\n"
@@ -42,7 +43,7 @@ void view_groups(const struct view_input *in)
 			met |= members[j].group == members[i].group;
 		if (met)
 			continue;
-		view_address(text, members[i].group);
+		view_format_ipv4_address(text, members[i].group);
 		snprintf(field, sizeof(field), "[%s]", text);
 		fprintf(in->out, "%-22s", field);
 		for (unsigned j = i; j < n; j++)

@@ -68,13 +68,13 @@ static void json_put_number(struct json_object *object, const char *key, uint64_
 	json_put_value(object, key, json_object_new_uint64(number));
 }
 
-static void put_bool(struct json_object *object, const char *key, bool value)
+static void json_put_bool(struct json_object *object, const char *key, bool value)
 {
 	json_put_value(object, key, json_object_new_boolean(value));
 }
 
 /* json-c escapes what JSON asks for, but takes any bytes: what is not printable ASCII becomes '?'. */
-static struct json_object *text_object(const char *text)
+static struct json_object *json_string_unprintable_masked(const char *text)
 {
 	char clean[PROCESSES_NAME_BYTES];
 	size_t n = 0;
@@ -87,10 +87,10 @@ static struct json_object *text_object(const char *text)
 
 static void json_put_text(struct json_object *object, const char *key, const char *text)
 {
-	json_put_value(object, key, text_object(text));
+	json_put_value(object, key, json_string_unprintable_masked(text));
 }
 
-static void append_value(struct json_object *array, struct json_object *value)
+static void json_array_append(struct json_object *array, struct json_object *value)
 {
 	if (json_object_array_add(array, json_object_or_exit(value)) != 0)
 		json_object_or_exit(NULL);
@@ -101,11 +101,11 @@ static void json_put_block_counters(struct json_object *object, const struct vma
 {
 	struct json_object *counters = json_object_or_exit(json_object_new_object());
 	size_t count;
-	const struct vma_stats_field *fields = vma_stats_fields(item->type, &count);
+	const struct vma_stats_field *fields = vma_stats_fields_of_type(item->type, &count);
 
 	for (size_t i = 0; i < count; i++)
 		json_put_number(counters, fields[i].name,
-		                view_count(item->words + fields[i].offset / sizeof(uint64_t)));
+		                view_read_counter(item->words + fields[i].offset / sizeof(uint64_t)));
 	json_put_value(object, "counters", counters);
 }
 
@@ -116,7 +116,7 @@ static void json_put_address(struct json_object *object, const char *key, const 
 
 	if (address == 0 && port == 0)
 		return;
-	view_address(text, address);
+	view_format_ipv4_address(text, address);
 	json_put_text(object, key, text);
 	json_put_number(object, port_key, port);
 }
@@ -124,37 +124,39 @@ static void json_put_address(struct json_object *object, const char *key, const 
 static void json_put_socket_identity(struct json_object *object, const struct view_input *in,
                                      const struct vma_stats_socket *s)
 {
-	const unsigned long inode = view_inode(in->now->pid, view_count(&s->fd));
-	const bool tcp = view_count(&s->protocol) == IPPROTO_TCP;
+	const unsigned long inode = view_socket_inode_of_fd(in->now->pid, view_read_counter(&s->fd));
+	const bool tcp = view_read_counter(&s->protocol) == IPPROTO_TCP;
 
 	json_put_text(object, "protocol", tcp ? "tcp" : "udp");
-	put_bool(object, "offloaded", view_count(&s->offloaded) != 0);
-	json_put_address(object, "local_address", "local_port", view_count(&s->local_addr), view_count(&s->local_port));
-	json_put_address(object, "peer_address", "peer_port", view_count(&s->peer_addr), view_count(&s->peer_port));
-	if (tcp && view_count(&s->tcp_state) != 0)
-		json_put_text(object, "tcp_state", view_tcp_state(view_count(&s->tcp_state)));
+	json_put_bool(object, "offloaded", view_read_counter(&s->offloaded) != 0);
+	json_put_address(object, "local_address", "local_port", view_read_counter(&s->local_addr),
+	                 view_read_counter(&s->local_port));
+	json_put_address(object, "peer_address", "peer_port", view_read_counter(&s->peer_addr),
+	                 view_read_counter(&s->peer_port));
+	if (tcp && view_read_counter(&s->tcp_state) != 0)
+		json_put_text(object, "tcp_state", view_tcp_state_name(view_read_counter(&s->tcp_state)));
 	if (inode != 0)
 		json_put_number(object, "inode", inode);
 }
 
 static void json_put_socket_reason(struct json_object *object, const struct vma_stats_socket *s)
 {
-	const uint64_t reason = view_count(&s->reason);
+	const uint64_t reason = view_read_counter(&s->reason);
 	char interface[VIEW_INTERFACE_BYTES];
 
-	if (view_count(&s->offloaded) == 0) {
+	if (view_read_counter(&s->offloaded) == 0) {
 		json_put_text(object, "reason", view_reason_word(reason));
-		json_put_text(object, "reason_text", view_reason(reason));
+		json_put_text(object, "reason_text", view_reason_to_text(reason));
 	}
-	if (view_count(&s->rule_line) != 0)
-		json_put_number(object, "rule_line", view_count(&s->rule_line));
-	view_interface(s, interface);
+	if (view_read_counter(&s->rule_line) != 0)
+		json_put_number(object, "rule_line", view_read_counter(&s->rule_line));
+	view_interface_name(s, interface);
 	if (interface[0] != '\0')
 		json_put_text(object, "interface", interface);
-	if (view_count(&s->ring) != 0)
-		json_put_number(object, "ring", view_count(&s->ring) - 1);
-	if (view_count(&s->last_error) != 0)
-		json_put_text(object, "last_error", view_errno_name(view_count(&s->last_error)));
+	if (view_read_counter(&s->ring) != 0)
+		json_put_number(object, "ring", view_read_counter(&s->ring) - 1);
+	if (view_read_counter(&s->last_error) != 0)
+		json_put_text(object, "last_error", view_errno_name(view_read_counter(&s->last_error)));
 }
 
 static void json_put_socket_groups(struct json_object *object, const struct vma_stats_socket *s)
@@ -163,9 +165,9 @@ static void json_put_socket_groups(struct json_object *object, const struct vma_
 	const _Atomic uint64_t *groups = &s->group_0;
 	char text[VIEW_NAME_BYTES];
 
-	for (uint64_t i = 0; i < view_count(&s->groups) && i < VMA_STATS_SOCKET_GROUPS; i++) {
-		view_address(text, view_count(&groups[i]));
-		append_value(array, text_object(text));
+	for (uint64_t i = 0; i < view_read_counter(&s->groups) && i < VMA_STATS_SOCKET_GROUPS; i++) {
+		view_format_ipv4_address(text, view_read_counter(&groups[i]));
+		json_array_append(array, json_string_unprintable_masked(text));
 	}
 	json_put_value(object, "groups", array);
 }
@@ -176,18 +178,18 @@ static void json_put_socket_queue(struct json_object *object, const struct view_
 {
 	uint64_t packets, bytes;
 
-	view_queue(in, s, &packets, &bytes);
-	if (view_count(&s->protocol) != IPPROTO_TCP)
+	view_queued_packets_and_bytes(in, s, &packets, &bytes);
+	if (view_read_counter(&s->protocol) != IPPROTO_TCP)
 		json_put_number(object, "queue_packets", packets);
 	json_put_number(object, "queue_bytes", bytes);
 }
 
-static struct json_object *socket_object(const struct view_input *in, const struct vma_stats_item *item)
+static struct json_object *json_object_of_socket(const struct view_input *in, const struct vma_stats_item *item)
 {
 	const unsigned parts = contents[in->options->view].parts;
 	struct json_object *object = json_object_or_exit(json_object_new_object());
 
-	json_put_number(object, "fd", view_count(&item->socket.fd));
+	json_put_number(object, "fd", view_read_counter(&item->socket.fd));
 	if (parts & SOCKET_PART_IDENTITY)
 		json_put_socket_identity(object, in, &item->socket);
 	if (parts & SOCKET_PART_REASON)
@@ -201,7 +203,7 @@ static struct json_object *socket_object(const struct view_input *in, const stru
 	return object;
 }
 
-static struct json_object *block_object(const struct vma_stats_item *item)
+static struct json_object *json_object_of_stats_block(const struct vma_stats_item *item)
 {
 	struct json_object *object = json_object_or_exit(json_object_new_object());
 
@@ -217,7 +219,7 @@ static void json_put_stats_blocks(struct json_object *object, const struct view_
 
 	for (size_t i = 0; i < in->now->count; i++)
 		if (in->now->items[i].type == type)
-			append_value(array, block_object(&in->now->items[i]));
+			json_array_append(array, json_object_of_stats_block(&in->now->items[i]));
 	json_put_value(object, key, array);
 }
 
@@ -235,7 +237,8 @@ struct json_object *view_json_begin(const struct options *options)
 	return document;
 }
 
-void view_json_add(struct json_object *document, const struct view_input *in, unsigned *shown, unsigned *by_kernel)
+void view_json_add_process(struct json_object *document, const struct view_input *in, unsigned *shown,
+                           unsigned *by_kernel)
 {
 	struct json_object *process = json_object_or_exit(json_object_new_object());
 	struct json_object *sockets = json_object_or_exit(json_object_new_array());
@@ -246,9 +249,9 @@ void view_json_add(struct json_object *document, const struct view_input *in, un
 		json_put_text(process, "program", name);
 	json_put_number(process, "taken_ns", in->now->taken_ns);
 	for (size_t i = 0; i < in->now->count; i++) {
-		if (!view_is_socket(in, &in->now->items[i]))
+		if (!view_is_selected_socket(in, &in->now->items[i]))
 			continue;
-		append_value(sockets, socket_object(in, &in->now->items[i]));
+		json_array_append(sockets, json_object_of_socket(in, &in->now->items[i]));
 		++*shown;
 		*by_kernel += view_is_by_kernel(&in->now->items[i].socket);
 	}
@@ -256,10 +259,10 @@ void view_json_add(struct json_object *document, const struct view_input *in, un
 	for (size_t i = 0; i < sizeof(block_keys) / sizeof(block_keys[0]); i++)
 		if (contents[in->options->view].blocks & 1U << block_keys[i].type)
 			json_put_stats_blocks(process, in, block_keys[i].type, block_keys[i].key);
-	append_value(json_object_object_get(document, "processes"), process);
+	json_array_append(json_object_object_get(document, "processes"), process);
 }
 
-void view_json_end(struct json_object *document, FILE *out)
+void view_json_print_and_free(struct json_object *document, FILE *out)
 {
 	if (out != NULL) {
 		const int flags = JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE;

@@ -20,8 +20,9 @@ struct json_object;
 /* A document without processes. */
 struct json_object *view_json_begin(const struct options *options);
 /* Adds the process of in->now. How many sockets were added, and how many of them the kernel has. */
-void view_json_add(struct json_object *document, const struct view_input *in, unsigned *shown, unsigned *by_kernel);
+void view_json_add_process(struct json_object *document, const struct view_input *in, unsigned *shown,
+                           unsigned *by_kernel);
 /* Prints the document, and frees it; out NULL: only frees it. If it cannot be written, ferror(out) says so. */
-void view_json_end(struct json_object *document, FILE *out);
+void view_json_print_and_free(struct json_object *document, FILE *out);
 
 #endif

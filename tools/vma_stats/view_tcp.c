@@ -7,7 +7,7 @@
 #include "processes.h"
 #include "view.h"
 
-static const char *ss_state(uint64_t state)
+static const char *tcp_state_name_as_in_ss(uint64_t state)
 {
 	static const char *const names[] = {"",          "ESTAB",  "SYN-SENT",   "SYN-RECV", "FIN-WAIT-1", "FIN-WAIT-2",
 	                                    "TIME-WAIT", "UNCONN", "CLOSE-WAIT", "LAST-ACK", "LISTEN",     "CLOSING"};
@@ -32,68 +32,70 @@ static void print_ms(FILE *out, const char *before, double usec)
 	fprintf(out, "%s%g", before, usec / 1000);
 }
 
-static void print_count(FILE *out, const char *name, uint64_t count)
+static void print_count_unless_zero(FILE *out, const char *name, uint64_t count)
 {
 	if (count != 0)
 		fprintf(out, " %s:%" PRIu64, name, count);
 }
 
-static uint64_t bytes_in_segments(uint64_t bytes, uint64_t mss)
+static uint64_t bytes_to_segment_count(uint64_t bytes, uint64_t mss)
 {
 	return (bytes + mss - 1) / mss;
 }
 
-static void print_timing(FILE *out, const struct vma_stats_socket *s)
+static void print_rto_and_rtt(FILE *out, const struct vma_stats_socket *s)
 {
-	const uint64_t rtt = view_count(&s->tcp_rtt_usec), var = view_count(&s->tcp_rttvar_usec);
+	const uint64_t rtt = view_read_counter(&s->tcp_rtt_usec), var = view_read_counter(&s->tcp_rttvar_usec);
 
-	print_ms(out, " rto:", (double)(vma_tcp_rto_ns(rtt * 1000, var * 1000, view_count(&s->tcp_backoff)) / 1000));
-	print_count(out, "backoff", view_count(&s->tcp_backoff));
+	print_ms(out,
+	         " rto:", (double)(vma_tcp_rto_ns(rtt * 1000, var * 1000, view_read_counter(&s->tcp_backoff)) / 1000));
+	print_count_unless_zero(out, "backoff", view_read_counter(&s->tcp_backoff));
 	if (rtt != 0) {
 		print_ms(out, " rtt:", (double)rtt);
 		print_ms(out, "/", (double)var);
 	}
 }
 
-static void print_window(FILE *out, const struct vma_stats_socket *s, uint64_t mss)
+static void print_mss_cwnd_ssthresh(FILE *out, const struct vma_stats_socket *s, uint64_t mss)
 {
-	fprintf(out, " mss:%" PRIu64 " cwnd:%" PRIu64, mss, view_count(&s->tcp_cwnd_bytes) / mss);
-	if (view_count(&s->tcp_ssthresh_bytes) != UINT32_MAX)
-		fprintf(out, " ssthresh:%" PRIu64, view_count(&s->tcp_ssthresh_bytes) / mss);
+	fprintf(out, " mss:%" PRIu64 " cwnd:%" PRIu64, mss, view_read_counter(&s->tcp_cwnd_bytes) / mss);
+	if (view_read_counter(&s->tcp_ssthresh_bytes) != UINT32_MAX)
+		fprintf(out, " ssthresh:%" PRIu64, view_read_counter(&s->tcp_ssthresh_bytes) / mss);
 }
 
-static void print_amounts(FILE *out, const struct vma_stats_socket *s, uint64_t mss)
+static void print_tcp_byte_and_segment_counts(FILE *out, const struct vma_stats_socket *s, uint64_t mss)
 {
-	const uint64_t rtt = view_count(&s->tcp_rtt_usec);
+	const uint64_t rtt = view_read_counter(&s->tcp_rtt_usec);
 
-	print_count(out, "bytes_sent", view_count(&s->tcp_bytes_out));
-	print_count(out, "bytes_acked", view_count(&s->tcp_bytes_acked));
-	print_count(out, "bytes_received", view_count(&s->tcp_bytes_in));
-	print_count(out, "segs_out", view_count(&s->tcp_segments_out));
-	print_count(out, "segs_in", view_count(&s->tcp_segments_in));
+	print_count_unless_zero(out, "bytes_sent", view_read_counter(&s->tcp_bytes_out));
+	print_count_unless_zero(out, "bytes_acked", view_read_counter(&s->tcp_bytes_acked));
+	print_count_unless_zero(out, "bytes_received", view_read_counter(&s->tcp_bytes_in));
+	print_count_unless_zero(out, "segs_out", view_read_counter(&s->tcp_segments_out));
+	print_count_unless_zero(out, "segs_in", view_read_counter(&s->tcp_segments_in));
 	if (rtt != 0)
-		fprintf(out, " send %.0fbps", (double)(view_count(&s->tcp_cwnd_bytes) / mss * mss) * 8e6 / (double)rtt);
-	print_count(out, "unacked", bytes_in_segments(view_count(&s->tcp_unacked_bytes), mss));
-	if (view_count(&s->tcp_retransmits) != 0)
+		fprintf(out, " send %.0fbps",
+		        (double)(view_read_counter(&s->tcp_cwnd_bytes) / mss * mss) * 8e6 / (double)rtt);
+	print_count_unless_zero(out, "unacked", bytes_to_segment_count(view_read_counter(&s->tcp_unacked_bytes), mss));
+	if (view_read_counter(&s->tcp_retransmits) != 0)
 		fprintf(out, " retrans:%" PRIu64 "/%" PRIu64,
-		        bytes_in_segments(view_count(&s->tcp_retransmitting_bytes), mss),
-		        view_count(&s->tcp_retransmits));
-	print_count(out, "rcv_ooopack", view_count(&s->tcp_out_of_order));
-	print_count(out, "snd_wnd", view_count(&s->tcp_send_window));
+		        bytes_to_segment_count(view_read_counter(&s->tcp_retransmitting_bytes), mss),
+		        view_read_counter(&s->tcp_retransmits));
+	print_count_unless_zero(out, "rcv_ooopack", view_read_counter(&s->tcp_out_of_order));
+	print_count_unless_zero(out, "snd_wnd", view_read_counter(&s->tcp_send_window));
 }
 
 /* Of a connection whose handshake has begun. */
-static void print_info(FILE *out, const struct vma_stats_socket *s)
+static void print_tcp_info_line(FILE *out, const struct vma_stats_socket *s)
 {
-	const uint64_t mss = view_count(&s->tcp_mss);
+	const uint64_t mss = view_read_counter(&s->tcp_mss);
 
-	fprintf(out, "\t %s", view_count(&s->tcp_cc) != 0 ? cc_name(view_count(&s->tcp_cc) - 1) : "");
-	if (view_count(&s->tcp_snd_wscale) != 0 && view_count(&s->tcp_rcv_wscale) != 0)
-		fprintf(out, " wscale:%" PRIu64 ",%" PRIu64, view_count(&s->tcp_snd_wscale) - 1,
-		        view_count(&s->tcp_rcv_wscale) - 1);
-	print_timing(out, s);
-	print_window(out, s, mss);
-	print_amounts(out, s, mss);
+	fprintf(out, "\t %s", view_read_counter(&s->tcp_cc) != 0 ? cc_name(view_read_counter(&s->tcp_cc) - 1) : "");
+	if (view_read_counter(&s->tcp_snd_wscale) != 0 && view_read_counter(&s->tcp_rcv_wscale) != 0)
+		fprintf(out, " wscale:%" PRIu64 ",%" PRIu64, view_read_counter(&s->tcp_snd_wscale) - 1,
+		        view_read_counter(&s->tcp_rcv_wscale) - 1);
+	print_rto_and_rtt(out, s);
+	print_mss_cwnd_ssthresh(out, s, mss);
+	print_tcp_byte_and_segment_counts(out, s, mss);
 	fputc('\n', out);
 }
 
@@ -102,13 +104,13 @@ static uint64_t socket_unacked_bytes(const struct view_input *in, const struct v
 {
 	const size_t place = (size_t)((const char *)socket - (const char *)in->now);
 	const struct vma_stats_socket *s = (const struct vma_stats_socket *)((const char *)in->total + place);
-	const uint64_t written = view_count(&s->tx_bytes), acked = view_count(&s->tcp_bytes_acked);
-	const uint64_t unacked = view_count(&s->tcp_unacked_bytes);
+	const uint64_t written = view_read_counter(&s->tx_bytes), acked = view_read_counter(&s->tcp_bytes_acked);
+	const uint64_t unacked = view_read_counter(&s->tcp_unacked_bytes);
 
 	return written > acked && written - acked > unacked ? written - acked : unacked;
 }
 
-void view_tcp_head(FILE *out)
+void print_tcp_table_header(FILE *out)
 {
 	fputs("State      Recv-Q Send-Q     Local Address:Port      Peer Address:Port  Process\n", out);
 }
@@ -123,20 +125,22 @@ void view_tcp(const struct view_input *in)
 		char local[VIEW_NAME_BYTES], peer[VIEW_NAME_BYTES], receives[24] = "-", sends[24] = "-";
 		uint64_t packets, bytes;
 
-		if (!view_is_socket(in, &in->now->items[i]) || view_count(&s->protocol) != IPPROTO_TCP ||
-		    view_count(&s->offloaded) == 0)
+		if (!view_is_selected_socket(in, &in->now->items[i]) ||
+		    view_read_counter(&s->protocol) != IPPROTO_TCP || view_read_counter(&s->offloaded) == 0)
 			continue;
-		view_name(local, view_count(&s->local_addr), view_count(&s->local_port));
-		view_name(peer, view_count(&s->peer_addr), view_count(&s->peer_port));
-		if (view_count(&s->tcp_state) != TCP_LISTEN) { /* its queues are of connections, and are not known */
-			view_queue(in, s, &packets, &bytes);
+		view_format_address_and_port(local, view_read_counter(&s->local_addr),
+		                             view_read_counter(&s->local_port));
+		view_format_address_and_port(peer, view_read_counter(&s->peer_addr), view_read_counter(&s->peer_port));
+		if (view_read_counter(&s->tcp_state) !=
+		    TCP_LISTEN) { /* its queues are of connections, and are not known */
+			view_queued_packets_and_bytes(in, s, &packets, &bytes);
 			snprintf(receives, sizeof(receives), "%" PRIu64, bytes);
 			snprintf(sends, sizeof(sends), "%" PRIu64, socket_unacked_bytes(in, s));
 		}
 		fprintf(in->out, "%-10s %-6s %-6s %22s %22s  users:((\"%s\",pid=%d,fd=%" PRIu64 "))\n",
-		        ss_state(view_count(&s->tcp_state)), receives, sends, local, peer, named ? name : "?",
-		        in->now->pid, view_count(&s->fd));
-		if (view_count(&s->tcp_mss) != 0)
-			print_info(in->out, s);
+		        tcp_state_name_as_in_ss(view_read_counter(&s->tcp_state)), receives, sends, local, peer,
+		        named ? name : "?", in->now->pid, view_read_counter(&s->fd));
+		if (view_read_counter(&s->tcp_mss) != 0)
+			print_tcp_info_line(in->out, s);
 	}
 }

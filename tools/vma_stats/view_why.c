@@ -18,9 +18,9 @@ static const char *const reason_words[] = {
 #undef X
 };
 
-void view_interface(const struct vma_stats_socket *socket, char text[VIEW_INTERFACE_BYTES])
+void view_interface_name(const struct vma_stats_socket *socket, char text[VIEW_INTERFACE_BYTES])
 {
-	const uint64_t words[] = {view_count(&socket->interface_0), view_count(&socket->interface_1)};
+	const uint64_t words[] = {view_read_counter(&socket->interface_0), view_read_counter(&socket->interface_1)};
 
 	memcpy(text, words, 16);
 	text[16] = '\0';
@@ -29,7 +29,7 @@ void view_interface(const struct vma_stats_socket *socket, char text[VIEW_INTERF
 			*c = '?';
 }
 
-const char *view_reason(uint64_t reason)
+const char *view_reason_to_text(uint64_t reason)
 {
 	return reason < sizeof(reasons) / sizeof(reasons[0]) ? reasons[reason] : "a reason of another version";
 }
@@ -41,9 +41,9 @@ const char *view_reason_word(uint64_t reason)
 
 bool view_is_by_kernel(const struct vma_stats_socket *socket)
 {
-	const uint64_t reason = view_count(&socket->reason);
+	const uint64_t reason = view_read_counter(&socket->reason);
 
-	return view_count(&socket->offloaded) == 0 && reason != VMA_SOCK_NEW && reason != VMA_SOCK_DEFERRED;
+	return view_read_counter(&socket->offloaded) == 0 && reason != VMA_SOCK_NEW && reason != VMA_SOCK_DEFERRED;
 }
 
 const char *view_errno_name(uint64_t number)
@@ -53,46 +53,47 @@ const char *view_errno_name(uint64_t number)
 	return name != NULL ? name : "?";
 }
 
-static void print_reason(const struct view_input *in, const struct vma_stats_socket *socket)
+static void print_offload_reason(const struct view_input *in, const struct vma_stats_socket *socket)
 {
-	const uint64_t reason = view_count(&socket->reason), line = view_count(&socket->rule_line);
+	const uint64_t reason = view_read_counter(&socket->reason), line = view_read_counter(&socket->rule_line);
 	char interface[VIEW_INTERFACE_BYTES];
 
-	view_interface(socket, interface);
-	if (view_count(&socket->offloaded) != 0) {
+	view_interface_name(socket, interface);
+	if (view_read_counter(&socket->offloaded) != 0) {
 		fputs("offloaded", in->out);
 		if (interface[0] != '\0') /* a listener is on many */
 			fprintf(in->out, ", interface %s", interface);
-		if (view_count(&socket->ring) != 0)
-			fprintf(in->out, ", ring %" PRIu64, view_count(&socket->ring) - 1);
+		if (view_read_counter(&socket->ring) != 0)
+			fprintf(in->out, ", ring %" PRIu64, view_read_counter(&socket->ring) - 1);
 		if (line != 0)
 			fprintf(in->out, "; what it sends to names of line %" PRIu64 " of libvma.conf is the kernel's",
 			        line);
 		return;
 	}
-	fprintf(in->out, "kernel: %s", view_reason(reason));
+	fprintf(in->out, "kernel: %s", view_reason_to_text(reason));
 	if (reason == VMA_SOCK_RULE)
 		fprintf(in->out, " (line %" PRIu64 " of libvma.conf)", line);
 }
 
-static void print_state(const struct view_input *in, const struct vma_stats_socket *s)
+static void print_socket_state(const struct view_input *in, const struct vma_stats_socket *s)
 {
 	uint64_t packets, bytes;
 
-	view_queue(in, s, &packets, &bytes);
+	view_queued_packets_and_bytes(in, s, &packets, &bytes);
 	fprintf(in->out,
 	        "    receive queue %" PRIu64 " packets, %" PRIu64 " bytes; most %" PRIu64 ", %" PRIu64
 	        "; dropped %" PRIu64 "\n",
-	        packets, bytes, view_count(&s->rx_queue_max), view_count(&s->rx_queue_max_bytes),
-	        view_count(&s->rx_dropped));
-	if (view_count(&s->protocol) == IPPROTO_TCP && view_count(&s->tcp_segments_in) != 0)
+	        packets, bytes, view_read_counter(&s->rx_queue_max), view_read_counter(&s->rx_queue_max_bytes),
+	        view_read_counter(&s->rx_dropped));
+	if (view_read_counter(&s->protocol) == IPPROTO_TCP && view_read_counter(&s->tcp_segments_in) != 0)
 		fprintf(in->out,
 		        "    rtt %" PRIu64 " us; cwnd %" PRIu64 " bytes; unacknowledged %" PRIu64
 		        " bytes; retransmissions %" PRIu64 "; out of order %" PRIu64 " bytes held\n",
-		        view_count(&s->tcp_rtt_usec), view_count(&s->tcp_cwnd_bytes), view_count(&s->tcp_unacked_bytes),
-		        view_count(&s->tcp_retransmits), view_count(&s->tcp_out_of_order_bytes));
-	if (view_count(&s->last_error) != 0)
-		fprintf(in->out, "    last error: %s\n", view_errno_name(view_count(&s->last_error)));
+		        view_read_counter(&s->tcp_rtt_usec), view_read_counter(&s->tcp_cwnd_bytes),
+		        view_read_counter(&s->tcp_unacked_bytes), view_read_counter(&s->tcp_retransmits),
+		        view_read_counter(&s->tcp_out_of_order_bytes));
+	if (view_read_counter(&s->last_error) != 0)
+		fprintf(in->out, "    last error: %s\n", view_errno_name(view_read_counter(&s->last_error)));
 }
 
 void view_why(const struct view_input *in, unsigned *shown, unsigned *by_kernel)
@@ -101,15 +102,17 @@ void view_why(const struct view_input *in, unsigned *shown, unsigned *by_kernel)
 		const struct vma_stats_socket *socket = &in->now->items[i].socket;
 		char local[VIEW_NAME_BYTES], peer[VIEW_NAME_BYTES];
 
-		if (!view_is_socket(in, &in->now->items[i]))
+		if (!view_is_selected_socket(in, &in->now->items[i]))
 			continue;
-		view_name(local, view_count(&socket->local_addr), view_count(&socket->local_port));
-		view_name(peer, view_count(&socket->peer_addr), view_count(&socket->peer_port));
-		fprintf(in->out, "fd %" PRIu64 " %s %s -> %s: ", view_count(&socket->fd),
-		        view_count(&socket->protocol) == IPPROTO_TCP ? "tcp" : "udp", local, peer);
-		print_reason(in, socket);
+		view_format_address_and_port(local, view_read_counter(&socket->local_addr),
+		                             view_read_counter(&socket->local_port));
+		view_format_address_and_port(peer, view_read_counter(&socket->peer_addr),
+		                             view_read_counter(&socket->peer_port));
+		fprintf(in->out, "fd %" PRIu64 " %s %s -> %s: ", view_read_counter(&socket->fd),
+		        view_read_counter(&socket->protocol) == IPPROTO_TCP ? "tcp" : "udp", local, peer);
+		print_offload_reason(in, socket);
 		fputc('\n', in->out);
-		print_state(in, socket);
+		print_socket_state(in, socket);
 		++*shown;
 		*by_kernel += view_is_by_kernel(socket);
 	}

@@ -61,25 +61,25 @@ static void print_view(const struct view_input *in, struct report *report)
 	}
 }
 
-static void begin_report(const struct options *options, struct report *report)
+static void begin_stats_output_with_header(const struct options *options, struct report *report)
 {
 	*report = (struct report){.document = options->json ? view_json_begin(options) : NULL};
 	if (options->view == VIEW_NETSTAT && !options->json)
-		view_netstat_head(stdout);
+		view_print_netstat_header(stdout);
 	if (options->view == VIEW_TCP)
-		view_tcp_head(stdout);
+		print_tcp_table_header(stdout);
 }
 
 /* out NULL: nothing more is printed. */
-static void end_report(struct report *report, FILE *out)
+static void end_json_report(struct report *report, FILE *out)
 {
 	if (report->document != NULL)
-		view_json_end(report->document, out);
+		view_json_print_and_free(report->document, out);
 	report->document = NULL;
 }
 
-static void print_report(const struct options *options, const struct vma_stats_view *view, unsigned cycle,
-                         struct report *report)
+static void print_stats_of_process_once(const struct options *options, const struct vma_stats_view *view,
+                                        unsigned cycle, struct report *report)
 {
 	struct vma_stats_snapshot *now = &totals[cycle % 2];
 	struct view_input in = {.options = options, .now = now, .total = now, .out = stdout};
@@ -91,7 +91,7 @@ static void print_report(const struct options *options, const struct vma_stats_v
 		in.now = &deltas;
 	}
 	if (report->document != NULL)
-		view_json_add(report->document, &in, &report->shown, &report->by_kernel);
+		view_json_add_process(report->document, &in, &report->shown, &report->by_kernel);
 	else
 		print_view(&in, report);
 	fflush(stdout);
@@ -100,7 +100,7 @@ static void print_report(const struct options *options, const struct vma_stats_v
 /* The process's file goes when it ends in an orderly way, the process in any. */
 static bool watched_process_is_alive(const char *path, pid_t pid)
 {
-	return access(path, F_OK) == 0 && processes_lives(pid);
+	return access(path, F_OK) == 0 && process_is_alive(pid);
 }
 
 static void print_reports_periodically(const struct options *options, const struct vma_stats_view *view,
@@ -111,9 +111,9 @@ static void print_reports_periodically(const struct options *options, const stru
 		sleep(options->interval);
 	}
 	for (unsigned cycle = 0; !ferror(stdout); cycle++) {
-		begin_report(options, report);
-		print_report(options, view, cycle, report);
-		end_report(report, stdout);
+		begin_stats_output_with_header(options, report);
+		print_stats_of_process_once(options, view, cycle, report);
+		end_json_report(report, stdout);
 		if (options->cycles != 0 && cycle + 1 == options->cycles)
 			return;
 		sleep(options->interval);
@@ -146,7 +146,7 @@ static int send_stats_requests(const struct options *options, const struct vma_s
 	return rc;
 }
 
-static int assert_report(const struct report *report)
+static int fail_if_any_socket_is_not_offloaded(const struct report *report)
 {
 	if (report->shown != 0 && report->by_kernel == 0)
 		return EXIT_SUCCESS;
@@ -154,7 +154,7 @@ static int assert_report(const struct report *report)
 	return EXIT_FAILURE;
 }
 
-static const char *open_error(int rc)
+static const char *stats_open_error_text(int rc)
 {
 	switch (rc) {
 	case -EPROTO:
@@ -167,7 +167,7 @@ static const char *open_error(int rc)
 }
 
 /* The report is for who wrote the program, so a file of it is for this user only. */
-static int show_report(const struct options *options, const struct vma_stats_view *view, pid_t pid)
+static int write_full_report_to_output_file(const struct options *options, const struct vma_stats_view *view, pid_t pid)
 {
 	FILE *out = stdout;
 	bool written;
@@ -202,11 +202,11 @@ static int show_process(const struct options *options, pid_t pid)
 
 	rc = processes_path(options, pid, path, sizeof(path)) ? vma_stats_view_open(path, &view) : -ENAMETOOLONG;
 	if (rc < 0) {
-		fprintf(stderr, "vmastat: %s: %s\n", path, open_error(rc));
+		fprintf(stderr, "vmastat: %s: %s\n", path, stats_open_error_text(rc));
 		return EXIT_FAILURE;
 	}
 	if (options->report) {
-		rc = show_report(options, view, pid);
+		rc = write_full_report_to_output_file(options, view, pid);
 		vma_stats_view_close(view);
 		return rc;
 	}
@@ -216,7 +216,7 @@ static int show_process(const struct options *options, pid_t pid)
 	vma_stats_view_close(view);
 	if (rc < 0)
 		return EXIT_FAILURE;
-	return options->assert_offloaded ? assert_report(&report) : EXIT_SUCCESS;
+	return options->assert_offloaded ? fail_if_any_socket_is_not_offloaded(&report) : EXIT_SUCCESS;
 }
 
 /* Another user's process or file, one of another version, or one that has just gone; in JSON nothing else. */
@@ -226,12 +226,12 @@ static bool process_may_be_left_out_of_output(const struct options *options, int
 }
 
 /* View 5 and -t have the sockets of all processes in one table. */
-static int print_table(const struct options *options, const pid_t *pids, unsigned count)
+static int print_socket_table_of_all_processes(const struct options *options, const pid_t *pids, unsigned count)
 {
 	struct report report;
 	int rc = 0;
 
-	begin_report(options, &report);
+	begin_stats_output_with_header(options, &report);
 	for (unsigned i = 0; i < count && rc == 0; i++) {
 		struct vma_stats_view *view;
 		char path[PATH_MAX];
@@ -239,25 +239,25 @@ static int print_table(const struct options *options, const pid_t *pids, unsigne
 		rc = processes_path(options, pids[i], path, sizeof(path)) ? vma_stats_view_open(path, &view)
 		                                                          : -ENAMETOOLONG;
 		if (rc == 0) {
-			print_report(options, view, 0, &report);
+			print_stats_of_process_once(options, view, 0, &report);
 			vma_stats_view_close(view);
 		} else if (process_may_be_left_out_of_output(options, rc)) {
 			if (rc == -EPROTO)
-				fprintf(stderr, "vmastat: %s is left out: %s\n", path, open_error(rc));
+				fprintf(stderr, "vmastat: %s is left out: %s\n", path, stats_open_error_text(rc));
 			rc = 0;
 		} else {
-			fprintf(stderr, "vmastat: %s: %s\n", path, open_error(rc));
+			fprintf(stderr, "vmastat: %s: %s\n", path, stats_open_error_text(rc));
 		}
 	}
-	end_report(&report, rc == 0 ? stdout : NULL);
+	end_json_report(&report, rc == 0 ? stdout : NULL);
 	return rc;
 }
 
-static int show_table(struct options *options, pid_t *pids, unsigned count)
+static int show_socket_table_periodically(struct options *options, pid_t *pids, unsigned count)
 {
 	options->deltas = false; /* there is nothing in it that counts */
 	for (unsigned cycle = 1; count != 0 && !ferror(stdout); cycle++) {
-		if (print_table(options, pids, count) < 0)
+		if (print_socket_table_of_all_processes(options, pids, count) < 0)
 			return EXIT_FAILURE;
 		if (options->cycles != 0 && cycle == options->cycles)
 			break;
@@ -276,7 +276,7 @@ static int exit_status_of_output(int status)
 	return EXIT_FAILURE;
 }
 
-static int show_vmad(const char *interface)
+static int print_vmad_state_of_interface(const char *interface)
 {
 	int rc;
 
@@ -285,7 +285,7 @@ static int show_vmad(const char *interface)
 	fflush(stdout);
 	if (rc == 0)
 		return EXIT_SUCCESS;
-	fprintf(stderr, "vmastat: %s: %s\n", interface, vmad_state_error(rc));
+	fprintf(stderr, "vmastat: %s: %s\n", interface, vmad_state_error_text(rc));
 	return EXIT_FAILURE;
 }
 
@@ -322,9 +322,9 @@ int main(int argc, char **argv)
 		break;
 	}
 	if (options.listen != NULL)
-		return listen_serve(&options);
+		return http_listen_and_serve_metrics(&options);
 	if (options.vmad != NULL)
-		return exit_status_of_output(show_vmad(options.vmad));
+		return exit_status_of_output(print_vmad_state_of_interface(options.vmad));
 	count = processes_find(&options, pids);
 	if (options.openmetrics && (count != 0 || (options.pid == 0 && options.name == NULL)))
 		return print_metrics(&options);
@@ -335,7 +335,7 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	}
 	if ((options.view == VIEW_NETSTAT || options.view == VIEW_TCP) && !options_request_action(&options))
-		return exit_status_of_output(show_table(&options, pids, count));
-	pid = count == 1 ? pids[0] : processes_choose(pids, count);
+		return exit_status_of_output(show_socket_table_periodically(&options, pids, count));
+	pid = count == 1 ? pids[0] : processes_ask_user_to_choose(pids, count);
 	return pid != 0 ? exit_status_of_output(show_process(&options, pid)) : EXIT_FAILURE;
 }

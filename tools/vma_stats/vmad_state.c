@@ -17,7 +17,7 @@ static const char *const queue_pair_states[] = {
 
 #define NAME_OF_NUMBER(words, number) ((number) < sizeof(words) / sizeof((words)[0]) ? (words)[number] : "?")
 
-static void print_interface(const struct vma_vmad_interface *i, const char *name, FILE *out)
+static void print_vmad_interface_state(const struct vma_vmad_interface *i, const char *name, FILE *out)
 {
 	fprintf(out, "interface %s: %u device queues, MTU %u%s\n", name, i->queues, i->mtu,
 	        i->generic != 0 ? ", generic XDP" : "");
@@ -33,7 +33,7 @@ static void print_interface(const struct vma_vmad_interface *i, const char *name
 }
 
 /* Numbers of the set bits: "0,3"; "-": none. */
-static void print_numbers(uint64_t bits, FILE *out)
+static void print_set_bit_numbers(uint64_t bits, FILE *out)
 {
 	const char *before = "";
 
@@ -45,7 +45,7 @@ static void print_numbers(uint64_t bits, FILE *out)
 	}
 }
 
-static void print_clients(const struct vma_vmad_state *state, FILE *out)
+static void print_vmad_clients(const struct vma_vmad_state *state, FILE *out)
 {
 	fputs("\nclient PID        user       state    queue pairs\n", out);
 	for (unsigned i = 0; i < state->clients; i++) {
@@ -53,7 +53,7 @@ static void print_clients(const struct vma_vmad_state *state, FILE *out)
 
 		fprintf(out, "%-6u %-10d %-10u %-8s ", i, client->pid, client->uid,
 		        NAME_OF_NUMBER(client_states, client->state));
-		print_numbers(client->queue_pairs, out);
+		print_set_bit_numbers(client->queue_pairs, out);
 		fputc('\n', out);
 	}
 }
@@ -82,8 +82,8 @@ static void print_queue_pairs(const struct vma_vmad_state *state, FILE *out)
 
 void vmad_state_print(const struct vma_vmad_state *state, const char *interface, FILE *out)
 {
-	print_interface(&state->interface, interface, out);
-	print_clients(state, out);
+	print_vmad_interface_state(&state->interface, interface, out);
+	print_vmad_clients(state, out);
 	print_queue_pairs(state, out);
 }
 
@@ -97,7 +97,7 @@ int vmad_state_show(const char *interface, FILE *out)
 	return rc;
 }
 
-const char *vmad_state_error(int rc)
+const char *vmad_state_error_text(int rc)
 {
 	switch (rc) {
 	case -ENODEV:

@@ -94,7 +94,7 @@ static void allow_user_by_name(struct options *options, const char *text, struct
 	options->users[options->attr.nusers++] = user != NULL ? user->pw_uid : (uid_t)parse_option_number(text);
 }
 
-static void add_group(struct options *options, const char *text, struct argp_state *state)
+static void allow_group_by_name(struct options *options, const char *text, struct argp_state *state)
 {
 	const struct group *group = getgrnam(text);
 
@@ -105,7 +105,7 @@ static void add_group(struct options *options, const char *text, struct argp_sta
 	options->groups[options->attr.ngroups++] = group != NULL ? group->gr_gid : (gid_t)parse_option_number(text);
 }
 
-static void options_set_window(struct options *options, const char *text, struct argp_state *state)
+static void options_parse_window_bytes(struct options *options, const char *text, struct argp_state *state)
 {
 	const long bytes = parse_option_number(text);
 
@@ -120,7 +120,7 @@ static struct vma_log_attr log_attr = {.level = VMA_LOG_INFO, .details = 0};
  * Until now lines were for whoever started us; his terminal or pipe must not be kept open for as long as other clients
  * need us. A line is one write, so as a datagram it is one entry of the system log.
  */
-static void redirect_stderr(void)
+static void redirect_stderr_to_syslog(void)
 {
 	const struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = _PATH_LOG};
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -156,13 +156,13 @@ static void tell_starter_interface_owned(void)
 
 static struct options options = {.attr = {.stats_dir = "/tmp", .keep_seconds = 10}};
 
-static void vmad_on_interface_owned(void)
+static void vmad_report_started_and_redirect_stderr(void)
 {
 	vma_log_set_level(log_attr.level);
 	if (vmad_starter_pipe_fd >= 0)
 		tell_starter_interface_owned();
 	if (options.syslog)
-		redirect_stderr();
+		redirect_stderr_to_syslog();
 }
 
 /*
@@ -192,7 +192,7 @@ static int vmad_daemonize(void)
 	_exit(waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
-static error_t vmad_take_option(int key, char *text, struct argp_state *state)
+static error_t vmad_parse_option(int key, char *text, struct argp_state *state)
 {
 	switch (key) {
 	case 'i':
@@ -214,10 +214,10 @@ static error_t vmad_take_option(int key, char *text, struct argp_state *state)
 		allow_user_by_name(&options, text, state);
 		return 0;
 	case KEY_GROUP:
-		add_group(&options, text, state);
+		allow_group_by_name(&options, text, state);
 		return 0;
 	case KEY_WINDOW:
-		options_set_window(&options, text, state);
+		options_parse_window_bytes(&options, text, state);
 		return 0;
 	case KEY_SYSLOG:
 		options.syslog = true;
@@ -257,7 +257,7 @@ static error_t vmad_take_option(int key, char *text, struct argp_state *state)
 
 static const struct argp parser = {
         .options = option_table,
-        .parser = vmad_take_option,
+        .parser = vmad_parse_option,
         .args_doc = "[IFNAME]",
         .doc = "Owns a network interface for AF_XDP and rents queue pairs of it to processes that use libvma.",
 };
@@ -319,7 +319,7 @@ int main(int argc, char **argv)
 	argp_parse(&parser, argc, argv, 0, NULL, NULL);
 	options.attr.users = options.users;
 	options.attr.groups = options.groups;
-	options.attr.owns = vmad_on_interface_owned;
+	options.attr.owns = vmad_report_started_and_redirect_stderr;
 	options.attr.stops_for_good = stops_for_good;
 	vma_log_init(&log_attr);
 	if (options.quiet_start)

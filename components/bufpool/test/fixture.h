@@ -39,7 +39,7 @@ static inline void open_arena(struct fixture *f, uint32_t capacity)
 }
 
 /* A fixed pool of `count` buffers. */
-static inline void open_fixed(struct fixture *f, uint32_t count, int mode)
+static inline void open_fixed_pool(struct fixture *f, uint32_t count, int mode)
 {
 	open_arena(f, count * 2 + 256);
 	f->pool = pool_fixture_create_pool(f->arena, "fixed", 0, mode);
@@ -47,7 +47,7 @@ static inline void open_fixed(struct fixture *f, uint32_t count, int mode)
 	assert_int_equal(vma_bufpool_add_frames(f->pool, f->first, count), 0);
 }
 
-static inline void fixture_retire(struct fixture *f)
+static inline void fixture_retire_pool(struct fixture *f)
 {
 	vma_bufpool_retire(f->pool, count_pool_drained, f);
 }
@@ -55,7 +55,7 @@ static inline void fixture_retire(struct fixture *f)
 /* Nothing may be out. */
 static inline void close_fixture(struct fixture *f)
 {
-	fixture_retire(f);
+	fixture_retire_pool(f);
 	assert_int_equal(atomic_load(&f->drained), 1);
 	vma_bufarena_destroy(f->arena);
 }

@@ -35,7 +35,7 @@ static double stress_now_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static double pool_seconds(void)
+static double pool_stress_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -49,7 +49,7 @@ static uint32_t stress_random_below(struct worker *w, uint32_t below)
 }
 
 /* The mark changes from `from` to `to`; anything else means that two threads have the buffer. */
-static void mark(struct vma_buf *buf, uint32_t from, uint32_t to)
+static void exchange_buffer_owner_mark(struct vma_buf *buf, uint32_t from, uint32_t to)
 {
 	uint32_t old = atomic_exchange(&owner[vma_buf_index(f.arena, buf)], to);
 
@@ -62,7 +62,7 @@ static void stress_put_some_bufs(struct worker *w, struct vma_buf **bufs, unsign
 	for (unsigned i = 0; i < n; i++) {
 		struct vma_buf *in_box = NULL;
 
-		mark(bufs[i], w->number + 1, 0);
+		exchange_buffer_owner_mark(bufs[i], w->number + 1, 0);
 		if (stress_random_below(w, 4) == 0) { /* a second holder: whoever finds it in the box */
 			vma_buf_ref(bufs[i]);
 			w->passed++;
@@ -91,7 +91,7 @@ static void *stress_pool_thread(void *arg)
 		                      memory_order_relaxed); /* which orders nothing that is tested */
 		w->dry += n == 0;
 		for (unsigned i = 0; i < n; i++) {
-			mark(bufs[i], 0, w->number + 1);
+			exchange_buffer_owner_mark(bufs[i], 0, w->number + 1);
 			*(uint32_t *)vma_buf_frame(f.arena, bufs[i]) = w->number;
 		}
 		if (stress_random_below(w, 64) == 0)
@@ -101,11 +101,11 @@ static void *stress_pool_thread(void *arg)
 				atomic_fetch_add(&faults, 1);
 		if (n > 0 && stress_random_below(w, 8) == 0) { /* out to the NIC and in again */
 			for (unsigned i = 0; i < n; i++)
-				mark(bufs[i], w->number + 1, 0);
+				exchange_buffer_owner_mark(bufs[i], w->number + 1, 0);
 			vma_bufpool_to_nic(f.pool, bufs, n);
 			vma_bufpool_from_nic(f.pool, bufs, n);
 			for (unsigned i = 0; i < n; i++)
-				mark(bufs[i], 0, w->number + 1);
+				exchange_buffer_owner_mark(bufs[i], 0, w->number + 1);
 		}
 		stress_put_some_bufs(w, bufs, n);
 		if (stress_random_below(w, 4096) == 0)
@@ -127,7 +127,7 @@ static void run_pool_stress(void)
 {
 	struct worker workers[THREADS];
 	uint64_t got = 0, dry = 0, passed = 0;
-	double end = stress_now_seconds() + pool_seconds();
+	double end = stress_now_seconds() + pool_stress_seconds();
 
 	atomic_store(&stop, false);
 	for (unsigned i = 0; i < THREADS; i++) {
@@ -162,9 +162,9 @@ static void assert_all_bufs_returned(uint32_t count)
 
 	assert_int_equal(got, count);
 	for (unsigned i = 0; i < got; i++)
-		mark(bufs[i], 0, 1);
+		exchange_buffer_owner_mark(bufs[i], 0, 1);
 	for (unsigned i = 0; i < got; i++)
-		mark(bufs[i], 1, 0);
+		exchange_buffer_owner_mark(bufs[i], 1, 0);
 	assert_int_equal(atomic_load(&faults), 0);
 	vma_buf_put_burst(f.arena, bufs, got);
 }
@@ -172,7 +172,7 @@ static void assert_all_bufs_returned(uint32_t count)
 static void test_nothing_is_lost_or_handed_out_twice_with_reclaim(void **state)
 {
 	(void)state;
-	open_fixed(&f, COUNT / 4, 1); /* fewer than the threads want: dry, with reclaim all the time */
+	open_fixed_pool(&f, COUNT / 4, 1); /* fewer than the threads want: dry, with reclaim all the time */
 	run_pool_stress();
 	assert_all_bufs_returned(COUNT / 4);
 	close_fixture(&f);
@@ -181,7 +181,7 @@ static void test_nothing_is_lost_or_handed_out_twice_with_reclaim(void **state)
 static void test_nothing_is_lost_or_handed_out_twice_without_caches(void **state)
 {
 	(void)state;
-	open_fixed(&f, COUNT, 0);
+	open_fixed_pool(&f, COUNT, 0);
 	run_pool_stress();
 	assert_all_bufs_returned(COUNT);
 	close_fixture(&f);
@@ -203,7 +203,7 @@ static void test_a_burst_is_cheaper_than_one_by_one(void **state)
 	struct vma_buf *bufs[32];
 
 	(void)state;
-	open_fixed(&f, COUNT, 1);
+	open_fixed_pool(&f, COUNT, 1);
 	for (int round = 0; round < 50; round++) {
 		double start = stress_now_seconds(), mid;
 

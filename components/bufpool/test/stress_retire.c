@@ -85,7 +85,7 @@ static void *retire_stress_thread(void *arg)
 	return NULL;
 }
 
-static void retire_one_round(uint32_t number, int mode)
+static void stress_pool_retire_round(uint32_t number, int mode)
 {
 	static struct round rounds[2];
 	struct round *r = &rounds[number % 2];
@@ -128,7 +128,7 @@ static void retire_stress_run(int mode)
 		assert_int_equal(pthread_create(&threads[i], NULL, retire_stress_thread, (void *)i), 0);
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	do {
-		retire_one_round(rounds++, mode);
+		stress_pool_retire_round(rounds++, mode);
 		clock_gettime(CLOCK_MONOTONIC, &t);
 	} while ((double)(t.tv_sec - begin.tv_sec) + (double)(t.tv_nsec - begin.tv_nsec) * 1e-9 < length || rounds < 2);
 	atomic_store(&stop, true);

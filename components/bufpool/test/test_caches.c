@@ -58,7 +58,7 @@ static void test_mode_1_takes_back_what_idle_threads_keep(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, COUNT, 1);
+	open_fixed_pool(&f, COUNT, 1);
 	start_idle_threads(&f, idlers);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, COUNT), COUNT);
 	vma_buf_put_burst(f.arena, bufs, COUNT);
@@ -74,7 +74,7 @@ static void test_get_ready_takes_what_is_at_hand_and_leaves_idle_caches_alone(vo
 	unsigned got;
 
 	(void)state;
-	open_fixed(&f, COUNT, 1);
+	open_fixed_pool(&f, COUNT, 1);
 	start_idle_threads(&f, idlers);
 	got = vma_bufpool_get_without_growth(f.pool, bufs, COUNT);
 	assert_int_equal(got, COUNT - IDLERS * 32);
@@ -92,7 +92,7 @@ static void test_mode_2_leaves_idle_caches_alone(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, COUNT, 2);
+	open_fixed_pool(&f, COUNT, 2);
 	start_idle_threads(&f, idlers);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, COUNT), COUNT - IDLERS * 32);
 	vma_buf_put_burst(f.arena, bufs, COUNT - IDLERS * 32);
@@ -109,7 +109,7 @@ static void test_a_window_smaller_than_a_batch_serves_many_threads(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 20, 1);
+	open_fixed_pool(&f, 20, 1);
 	start_idle_threads(&f, idlers);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 20), 20);
 	vma_buf_put_burst(f.arena, bufs, 20);
@@ -124,7 +124,7 @@ static void test_flush_thread_gives_this_threads_caches_to_others(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 32, 2);
+	open_fixed_pool(&f, 32, 2);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 32), 32);
 	vma_buf_put_burst(f.arena, bufs, 32);
 	vma_bufpool_flush_thread(f.arena);
@@ -161,7 +161,7 @@ static void test_a_signal_handler_may_use_the_pool_that_its_thread_uses(void **s
 	timer_t timer;
 
 	(void)state;
-	open_fixed(&f, COUNT, 1);
+	open_fixed_pool(&f, COUNT, 1);
 	handler_fixture = &f;
 	assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
 	assert_int_equal(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
@@ -214,7 +214,7 @@ static void test_a_forked_child_goes_on_with_its_copy(void **state)
 			_exit(3);
 		memset(vma_buf_frame(f.arena, mine), 'c', 2048);
 		vma_buf_put(f.arena, mine);
-		fixture_retire(&f);
+		fixture_retire_pool(&f);
 		_exit(atomic_load(&f.drained) == 1 ? 0 : 4);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);

@@ -42,18 +42,18 @@ static bool child_aborts_with_log_text(void (*misuse)(void), const char *text)
 
 static struct fixture f;
 
-static struct vma_buf *take_one_buffer(void)
+static struct vma_buf *open_pool_and_take_one_buffer(void)
 {
 	struct vma_buf *buf = NULL;
 
-	open_fixed(&f, 64, 1);
+	open_fixed_pool(&f, 64, 1);
 	vma_bufpool_get(f.pool, &buf, 1);
 	return buf;
 }
 
-static void put_twice(void)
+static void put_buffer_twice(void)
 {
-	struct vma_buf *buf = take_one_buffer();
+	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
 	vma_buf_put(f.arena, buf);
 	vma_buf_put(f.arena, buf);
@@ -63,7 +63,7 @@ static void put_twice_in_a_burst(void)
 {
 	struct vma_buf *bufs[2];
 
-	bufs[0] = bufs[1] = take_one_buffer();
+	bufs[0] = bufs[1] = open_pool_and_take_one_buffer();
 	vma_buf_put_burst(f.arena, bufs, 2);
 }
 
@@ -71,26 +71,26 @@ static void put_outside_the_arena(void)
 {
 	static struct vma_buf own;
 
-	take_one_buffer();
+	open_pool_and_take_one_buffer();
 	vma_buf_put(f.arena, &own);
 }
 
 static void put_inside_a_descriptor(void)
 {
-	struct vma_buf *buf = take_one_buffer();
+	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
 	vma_buf_put(f.arena, (struct vma_buf *)((uintptr_t)buf + 8));
 }
 
 static void put_of_an_unmapped_range(void)
 {
-	take_one_buffer();
+	open_pool_and_take_one_buffer();
 	vma_buf_put(f.arena, vma_buf_at(f.arena, f.arena->capacity - 1));
 }
 
 static void put_to_the_wrong_pool(void)
 {
-	struct vma_buf *buf = take_one_buffer();
+	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
 	buf->pool = vma_bufpool_id(pool_fixture_create_pool(f.arena, "wrong", 0, 1));
 	vma_buf_put(f.arena, buf);
@@ -98,7 +98,7 @@ static void put_to_the_wrong_pool(void)
 
 static void put_of_a_lent_buffer(void)
 {
-	struct vma_buf *buf = take_one_buffer();
+	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
 	vma_bufpool_to_nic(f.pool, &buf, 1);
 	vma_buf_put(f.arena, buf);
@@ -106,7 +106,7 @@ static void put_of_a_lent_buffer(void)
 
 static void to_nic_of_a_shared_buffer(void)
 {
-	struct vma_buf *buf = take_one_buffer();
+	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
 	vma_buf_ref(buf);
 	vma_bufpool_to_nic(f.pool, &buf, 1);
@@ -114,14 +114,14 @@ static void to_nic_of_a_shared_buffer(void)
 
 static void from_nic_of_a_held_buffer(void)
 {
-	struct vma_buf *buf = take_one_buffer();
+	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
 	vma_bufpool_from_nic(f.pool, &buf, 1);
 }
 
 static void reference_to_a_free_buffer(void)
 {
-	struct vma_buf *buf = take_one_buffer();
+	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
 	vma_buf_put(f.arena, buf);
 	vma_buf_ref(buf);
@@ -129,13 +129,13 @@ static void reference_to_a_free_buffer(void)
 
 static void unmap_of_a_held_buffer(void)
 {
-	take_one_buffer();
+	open_pool_and_take_one_buffer();
 	vma_bufarena_unmap(f.arena, f.first, 64);
 }
 
 static void write_after_put(void)
 {
-	struct vma_buf *buf = take_one_buffer();
+	struct vma_buf *buf = open_pool_and_take_one_buffer();
 	char *frame = vma_buf_frame(f.arena, buf);
 
 	vma_buf_put(f.arena, buf);
@@ -149,7 +149,7 @@ static void test_misuse_is_named_and_ends_the_program(void **state)
 		void (*misuse)(void);
 		const char *text;
 	} cases[] = {
-	        {put_twice, "double free"},
+	        {put_buffer_twice, "double free"},
 	        {put_twice_in_a_burst, "double free"},
 	        {put_outside_the_arena, "not in the arena"},
 	        {put_inside_a_descriptor, "inside buffer"},
@@ -192,14 +192,14 @@ static void test_a_write_after_the_put_is_found(void **state)
 
 static void retire_with_a_held_buffer(void)
 {
-	take_one_buffer();
-	fixture_retire(&f);
+	open_pool_and_take_one_buffer();
+	fixture_retire_pool(&f);
 	abort();
 }
 
 static void destroy_with_a_held_buffer(void)
 {
-	take_one_buffer();
+	open_pool_and_take_one_buffer();
 	vma_bufarena_destroy(f.arena);
 	abort();
 }
@@ -216,7 +216,7 @@ static void test_correct_use_is_let_pass(void **state)
 	struct vma_buf *bufs[64];
 
 	(void)state;
-	open_fixed(&f, 64, 1);
+	open_fixed_pool(&f, 64, 1);
 	for (int round = 0; round < 3; round++) {
 		assert_int_equal(vma_bufpool_get(f.pool, bufs, 64), 64);
 		for (int i = 0; i < 64; i++)

@@ -78,17 +78,17 @@ static void test_a_full_arena_gives_fewer_and_counts_it(void **state)
 	got = vma_bufpool_get(f.pool, held, 1024);
 	assert_int_equal(got, 1024);
 	assert_non_null(pool_counters_by_stats_view(view));
-	assert_int_equal(vma_stats_read(&pool_counters_by_stats_view(view)->exhausted), 0);
+	assert_int_equal(vma_stats_read_counter(&pool_counters_by_stats_view(view)->exhausted), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, held + got, 1), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, held + got, 5), 0);
 	count = pool_counters_by_stats_view(view); /* a copy */
-	assert_int_equal(vma_stats_read(&count->exhausted), 2);
-	assert_int_equal(vma_stats_read(&count->buffers), 1024);
-	assert_int_equal(vma_stats_read(&count->grown), 2);
-	assert_true(vma_stats_read(&count->batches_out) >= 1024 / 64);
+	assert_int_equal(vma_stats_read_counter(&count->exhausted), 2);
+	assert_int_equal(vma_stats_read_counter(&count->buffers), 1024);
+	assert_int_equal(vma_stats_read_counter(&count->grown), 2);
+	assert_true(vma_stats_read_counter(&count->batches_out) >= 1024 / 64);
 	vma_buf_put_burst(f.arena, held, got);
 	count = pool_counters_by_stats_view(view);
-	assert_true(vma_stats_read(&count->batches_in) >= 1024 / 64);
+	assert_true(vma_stats_read_counter(&count->batches_in) >= 1024 / 64);
 	vma_stats_view_close(view);
 	close_fixture(&f);
 	vma_stats_destroy(attr.stats);
@@ -106,7 +106,7 @@ static void test_memory_of_an_ended_pool_goes_to_others(void **state)
 		f.pool = pool_fixture_create_pool(f.arena, "successor", 1024, 1);
 		assert_int_equal(vma_bufpool_get(f.pool, held, 1024), 1024);
 		vma_buf_put_burst(f.arena, held, 1024);
-		fixture_retire(&f);
+		fixture_retire_pool(&f);
 		assert_int_equal(atomic_load(&f.drained), 1);
 	}
 	vma_bufarena_destroy(f.arena);
@@ -143,7 +143,7 @@ static void test_out_of_memory_gives_fewer_and_goes_on(void **state)
 		if (vma_bufpool_get(f.pool, held, got) != got)
 			_exit(4);
 		vma_buf_put_burst(f.arena, held, got);
-		fixture_retire(&f);
+		fixture_retire_pool(&f);
 		_exit(atomic_load(&f.drained) == 1 ? 0 : 5);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);

@@ -7,7 +7,7 @@ static void test_the_last_of_several_holders_returns_the_buffer(void **state)
 	struct vma_buf *buf, *other;
 
 	(void)state;
-	open_fixed(&f, 1, 1);
+	open_fixed_pool(&f, 1, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
 	vma_buf_ref(buf);
 	vma_buf_ref(buf);
@@ -29,7 +29,7 @@ static void test_a_burst_may_drop_several_references_of_one_buffer(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 1, 1);
+	open_fixed_pool(&f, 1, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 1), 1);
 	vma_buf_ref(bufs[0]);
 	vma_buf_ref(bufs[0]);
@@ -47,7 +47,7 @@ static void test_references_count_beyond_sixteen_bits(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 1, 1);
+	open_fixed_pool(&f, 1, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
 	for (int i = 0; i < 66000; i++)
 		vma_buf_ref(buf);
@@ -64,7 +64,7 @@ static void test_a_chain_goes_home_buffer_by_buffer(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 5, 1);
+	open_fixed_pool(&f, 5, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 5), 5);
 	for (int i = 0; i < 4; i++)
 		bufs[i]->next = bufs[i + 1];
@@ -107,7 +107,7 @@ static void test_a_window_fills_from_the_nic_and_empties_to_it(void **state)
 	vma_bufpool_to_nic(f.pool, got, 60);
 	for (int i = 0; i < 60; i++)
 		assert_int_equal(atomic_load(&got[i]->refs), 0);
-	fixture_retire(&f);
+	fixture_retire_pool(&f);
 	assert_int_equal(atomic_load(&f.drained), 0); /* four are held; sixty are no longer of the population */
 	vma_buf_put_burst(f.arena, got + 60, 4);
 	assert_int_equal(atomic_load(&f.drained), 1);
@@ -122,7 +122,7 @@ static void test_adopt_moves_a_buffer_to_another_home(void **state)
 	int none = 0;
 
 	(void)state;
-	open_fixed(&f, 1, 1);
+	open_fixed_pool(&f, 1, 1);
 	other = pool_fixture_create_pool(f.arena, "other", 0, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
 	vma_bufpool_to_nic(f.pool, &buf, 1);

@@ -11,7 +11,7 @@ static void test_a_pool_with_everything_at_home_ends_at_once_in_every_mode(void 
 		struct vma_buf *bufs[100];
 		struct fixture f;
 
-		open_fixed(&f, 100, mode);
+		open_fixed_pool(&f, 100, mode);
 		assert_int_equal(vma_bufpool_get(f.pool, bufs, 100), 100);
 		vma_buf_put_burst(f.arena, bufs, 100);
 		close_fixture(&f);
@@ -35,9 +35,9 @@ static void test_the_last_put_ends_the_pool_in_every_mode(void **state)
 		struct vma_buf *bufs[100], *late;
 		struct fixture f;
 
-		open_fixed(&f, 100, mode);
+		open_fixed_pool(&f, 100, mode);
 		assert_int_equal(vma_bufpool_get(f.pool, bufs, 60), 60);
-		fixture_retire(&f);
+		fixture_retire_pool(&f);
 		assert_int_equal(atomic_load(&f.drained), 0);
 		assert_int_equal(vma_bufpool_get(f.pool, &late, 1), 0);
 		for (int i = 0; i < 59; i++) {
@@ -57,10 +57,10 @@ static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 64, 1);
+	open_fixed_pool(&f, 64, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 30), 30);
 	vma_buf_put_burst(f.arena, bufs, 30);
-	fixture_retire(&f);
+	fixture_retire_pool(&f);
 	assert_int_equal(atomic_load(&f.drained), 1);
 	f.pool = pool_fixture_create_pool(f.arena, "successor", 0, 1);
 	assert_int_equal(vma_bufpool_add_frames(f.pool, f.first, 64), 0);
@@ -68,7 +68,7 @@ static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
 	for (int i = 0; i < 64; i++)
 		memset(vma_buf_frame(f.arena, bufs[i]), i, 2048);
 	vma_buf_put_burst(f.arena, bufs, 64);
-	fixture_retire(&f);
+	fixture_retire_pool(&f);
 	assert_int_equal(atomic_load(&f.drained), 2);
 	vma_bufarena_destroy(f.arena);
 }
@@ -79,13 +79,13 @@ static void test_a_buffer_that_is_lent_to_the_nic_keeps_the_pool(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 2, 1);
+	open_fixed_pool(&f, 2, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 2), 2);
 	bufs[1]->flags = 7;
 	for (int i = 0; i < 2; i++)
 		vma_buf_debug_mark_lent(f.arena, bufs[i]);
 	assert_int_equal(atomic_load(&bufs[0]->refs), 0);
-	fixture_retire(&f);
+	fixture_retire_pool(&f);
 	assert_int_equal(atomic_load(&f.drained), 0);
 	for (int i = 0; i < 2; i++) {
 		vma_buf_debug_mark_returned(f.arena, bufs[i]);
@@ -104,9 +104,9 @@ static void test_giving_the_last_buffer_to_the_nic_ends_the_pool(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 64, 1);
+	open_fixed_pool(&f, 64, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 2), 2);
-	fixture_retire(&f);
+	fixture_retire_pool(&f);
 	vma_buf_put(f.arena, bufs[0]);
 	assert_int_equal(atomic_load(&f.drained), 0);
 	vma_bufpool_to_nic(f.pool, &bufs[1], 1);
@@ -139,7 +139,7 @@ static void test_what_lies_in_other_threads_caches_counts_as_returned(void **sta
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 512, 2);
+	open_fixed_pool(&f, 512, 2);
 	for (int i = 0; i < 4; i++) {
 		s[i].f = &f;
 		sem_init(&s[i].ready, 0, 0);
@@ -147,7 +147,7 @@ static void test_what_lies_in_other_threads_caches_counts_as_returned(void **sta
 		assert_int_equal(pthread_create(&threads[i], NULL, fill_thread_cache_and_wait, &s[i]), 0);
 		sem_wait(&s[i].ready);
 	}
-	fixture_retire(&f);
+	fixture_retire_pool(&f);
 	assert_int_equal(atomic_load(&f.drained), 1);
 	for (int i = 0; i < 4; i++) {
 		sem_post(&s[i].go);
@@ -164,10 +164,10 @@ static void test_an_id_is_free_again_after_the_end_and_not_before(void **state)
 	uint16_t id;
 
 	(void)state;
-	open_fixed(&f, 64, 1);
+	open_fixed_pool(&f, 64, 1);
 	id = vma_bufpool_id(f.pool);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
-	fixture_retire(&f);
+	fixture_retire_pool(&f);
 	second = pool_fixture_create_pool(f.arena, "second", 0, 1);
 	assert_int_not_equal(vma_bufpool_id(second), id);
 	vma_buf_put(f.arena, buf);
@@ -214,7 +214,7 @@ static void test_the_end_may_take_the_memory_and_the_arena_with_it(void **state)
 	struct fixture f;
 
 	(void)state;
-	open_fixed(&f, 64, 1);
+	open_fixed_pool(&f, 64, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
 	vma_bufpool_retire(f.pool, unmap_then_destroy, &f);
 	vma_buf_put(f.arena, buf);

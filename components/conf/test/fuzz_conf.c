@@ -71,7 +71,7 @@ static void check_param(const struct conf_param *param)
 	else if (param->form->words_only)
 		conf_check(value >= 0 && (size_t)value < param->form->count);
 	else
-		conf_check(conf_form_parse(param, text, &parsed) == 0 && parsed == value);
+		conf_check(conf_param_parse_value(param, text, &parsed) == 0 && parsed == value);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -80,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t n = make_env(data, size, env);
 
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_WARN, .file = "/dev/null"});
-	conf_load_as(&conf, env, size % 2 != 0, false);
+	conf_load_all_params_from_env(&conf, env, size % 2 != 0, false);
 	for (size_t i = 0; i < conf_param_count; i++)
 		check_param(&conf_params[i]);
 	vma_log_set_level(VMA_LOG_DETAILS);

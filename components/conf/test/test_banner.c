@@ -121,20 +121,20 @@ static void test_high_level_is_warned_of(void **state)
 static void test_reference_that_does_not_fit_is_refused(void **state)
 {
 	static char page[65536];
-	int len = vma_conf_reference(page, sizeof(page));
+	int len = vma_conf_write_reference_page(page, sizeof(page));
 
 	(void)state;
 	assert_true(len > 0);
 	assert_int_equal(strlen(page), len);
-	assert_int_equal(vma_conf_reference(page, (size_t)len / 2), -ENOSPC);
-	assert_int_equal(vma_conf_reference(NULL, 0), -ENOSPC);
+	assert_int_equal(vma_conf_write_reference_page(page, (size_t)len / 2), -ENOSPC);
+	assert_int_equal(vma_conf_write_reference_page(NULL, 0), -ENOSPC);
 }
 
 /* Run from the root of the tree, as make does. UPDATE_DOCS=1 writes the page. */
 static void test_reference_page_is_what_the_table_says(void **state)
 {
 	static char wanted[65536], found[65536];
-	int len = vma_conf_reference(wanted, sizeof(wanted));
+	int len = vma_conf_write_reference_page(wanted, sizeof(wanted));
 	FILE *file;
 	size_t n;
 

@@ -25,7 +25,7 @@ static void conf_load_env_as(char *const *env, bool secure)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path});
 	memset(&conf, 0x5a, sizeof(conf));
-	conf_load_as(&conf, env, secure, false);
+	conf_load_all_params_from_env(&conf, env, secure, false);
 	n = pread(fd, heard, sizeof(heard) - 1, 0);
 	heard[n > 0 ? n : 0] = '\0';
 	vma_log_fini();
@@ -175,13 +175,13 @@ static void test_processors_are_a_mask_or_a_list(void **state)
 	cpu_set_t cpus;
 
 	(void)state;
-	assert_int_equal(vma_conf_cpus("-1", &cpus), 0);
-	assert_int_equal(vma_conf_cpus("0x103", &cpus), 3);
+	assert_int_equal(vma_conf_parse_cpus("-1", &cpus), 0);
+	assert_int_equal(vma_conf_parse_cpus("0x103", &cpus), 3);
 	assert_true(CPU_ISSET(0, &cpus) && CPU_ISSET(1, &cpus) && CPU_ISSET(8, &cpus));
-	assert_int_equal(vma_conf_cpus("0,4-6,1023", &cpus), 5);
+	assert_int_equal(vma_conf_parse_cpus("0,4-6,1023", &cpus), 5);
 	assert_true(CPU_ISSET(0, &cpus) && CPU_ISSET(4, &cpus) && CPU_ISSET(6, &cpus) && CPU_ISSET(1023, &cpus));
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		assert_int_equal(vma_conf_cpus(bad[i], &cpus), -EINVAL);
+		assert_int_equal(vma_conf_parse_cpus(bad[i], &cpus), -EINVAL);
 	load_env(ENV("VMA_INTERNAL_THREAD_AFFINITY=1,"));
 	assert_string_equal(conf.internal_thread_affinity, "-1");
 	assert_non_null(strstr(heard, "VMA_INTERNAL_THREAD_AFFINITY='1,' is not understood; using '-1'"));
@@ -387,7 +387,7 @@ static void test_start_sends_the_warnings_where_the_log_file_says(void **state)
 
 	(void)state;
 	snprintf(entry, sizeof(entry), "VMA_LOG_FILE=/proc/self/fd/%d", fd);
-	assert_int_equal(vma_conf_start(&conf, ENV("VMA_TX_WRE=abc", entry)), 0);
+	assert_int_equal(vma_conf_load_and_init_log(&conf, ENV("VMA_TX_WRE=abc", entry)), 0);
 	n = pread(fd, heard, sizeof(heard) - 1, 0);
 	heard[n > 0 ? n : 0] = '\0';
 	assert_string_equal(heard,
@@ -412,7 +412,7 @@ static void test_every_default_is_a_value_that_could_be_set(void **state)
 				snprintf(text, sizeof(text), "%s", vma_log_level_name((enum vma_log_level)wanted));
 			else if (param->form->words_only)
 				snprintf(text, sizeof(text), "%s", param->form->choices[wanted].word);
-			assert_int_equal(conf_form_parse(param, text, &value), 0);
+			assert_int_equal(conf_param_parse_value(param, text, &value), 0);
 			assert_int_equal(value, wanted);
 		}
 	}
@@ -461,10 +461,10 @@ static void test_every_name_that_means_something_is_known(void **state)
 	load_env(ENV("VMA_HUGETBL=0", "VMA_CQ_DRAIN_WCE_MAX=10000"));
 	assert_string_equal(heard, "");
 	for (size_t i = 0; i < conf_param_count; i++)
-		assert_true(conf_knows(conf_params[i].name, strlen(conf_params[i].name)));
-	assert_false(conf_knows("VMA_SPECX", 9));
-	assert_false(conf_knows("VMA_SPE", 7));
-	assert_true(conf_knows("VMA_SPEC=latency", 8));
+		assert_true(conf_has_param_or_alias_name(conf_params[i].name, strlen(conf_params[i].name)));
+	assert_false(conf_has_param_or_alias_name("VMA_SPECX", 9));
+	assert_false(conf_has_param_or_alias_name("VMA_SPE", 7));
+	assert_true(conf_has_param_or_alias_name("VMA_SPEC=latency", 8));
 }
 
 static void test_file_of_rules_has_two_names_and_the_first_wins(void **state)

@@ -25,7 +25,7 @@ static void conf_load_env_and_show_banner(struct vma_conf *conf, char *const *en
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	vma_log_init(&(struct vma_log_attr){.level = level, .file = path});
 	memset(conf, 0, sizeof(*conf));
-	conf_load_as(conf, env, false, false);
+	conf_load_all_params_from_env(conf, env, false, false);
 	if (shows)
 		vma_conf_banner(conf);
 	n = pread(fd, heard, sizeof(heard) - 1, 0);
@@ -49,7 +49,7 @@ static const struct conf_param *conf_param_of_name(const char *name)
 	for (size_t i = 0; i < conf_param_count; i++)
 		if (strcmp(conf_params[i].name, name) == 0)
 			return &conf_params[i];
-	assert_true(conf_knows(name, strlen(name)));
+	assert_true(conf_has_param_or_alias_name(name, strlen(name)));
 	return NULL;
 }
 
@@ -101,10 +101,11 @@ static void test_defaults_are_those_of_the_field(void **state)
 
 		if (param == NULL)
 			continue;
-		assert_string_equal(param->type == CONF_TEXT
-		                            ? conf_default_text(param, VMA_SPEC_NONE)
-		                            : conf_form_show(param, conf_default(param, VMA_SPEC_NONE), out, &label),
-		                    known->def);
+		assert_string_equal(
+		        param->type == CONF_TEXT
+		                ? conf_default_text(param, VMA_SPEC_NONE)
+		                : conf_param_format_value(param, conf_default(param, VMA_SPEC_NONE), out, &label),
+		        known->def);
 	}
 }
 
@@ -118,7 +119,7 @@ static void expect_default_of_profile(const struct conf_param *param, int spec, 
 		return;
 	}
 	if (wanted != NULL)
-		assert_int_equal(conf_form_parse(param, wanted, &value), 0);
+		assert_int_equal(conf_param_parse_value(param, wanted, &value), 0);
 	if (conf_default(param, spec) != value)
 		fail_msg("%s: %lld under profile %d", param->name, (long long)conf_default(param, spec), spec);
 }
@@ -157,7 +158,7 @@ static void test_each_value_is_shown_under_both_names(void **state)
 		                 shown, known->name);
 		assert_true(conf.given[param - conf_params]);
 
-		assert_true(conf_twin(known->name, twin));
+		assert_true(conf_make_twin_env_name(known->name, twin));
 		snprintf(twin_entry, sizeof(twin_entry), "%s=%s", twin, known->given);
 		conf_load_env_and_show_banner(&conf, ENV(twin_entry), true, VMA_LOG_INFO);
 		expect_in_banner(strcmp(known->name, "VMA_CQ_AIM_INTERVAL_MSEC") == 0 ? "CQ Adaptive Moderation"
@@ -193,7 +194,7 @@ static void test_each_bad_value_gives_one_warning_and_the_default(void **state)
 
 		if (param == NULL)
 			continue;
-		assert_true(conf_twin(param->name, twin));
+		assert_true(conf_make_twin_env_name(param->name, twin));
 		for (int twins = 0; twins < 2; twins++) {
 			const char *name = twins ? twin : param->name;
 
@@ -249,7 +250,7 @@ static void test_every_alias_means_its_parameter(void **state)
 				assert_string_equal(conf_get_text(&conf, param), known->given);
 				continue;
 			}
-			assert_int_equal(conf_form_parse(param, known->given, &value), 0);
+			assert_int_equal(conf_param_parse_value(param, known->given, &value), 0);
 			assert_int_equal(conf_get_number(&conf, param), value);
 		}
 	}
@@ -257,7 +258,7 @@ static void test_every_alias_means_its_parameter(void **state)
 
 static void expect_nearest_param_name(const char *name, const char *wanted)
 {
-	const char *nearest = conf_nearest(name, strlen(name));
+	const char *nearest = conf_find_similar_name(name, strlen(name));
 
 	if (wanted == NULL ? nearest != NULL : nearest == NULL || strcmp(nearest, wanted) != 0)
 		fail_msg("%s: nearest is %s", name, nearest != NULL ? nearest : "none");

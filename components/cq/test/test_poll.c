@@ -19,8 +19,8 @@ struct fixture {
 static struct fixture fx;
 
 /* `spill_frames` 0: no spill pool. */
-static void poll_begin(struct vma_cq_attr attr, uint32_t rx_frames, uint32_t spill_frames, bool self_fill,
-                       uint32_t quota)
+static void setup_cq_over_fake_nic(struct vma_cq_attr attr, uint32_t rx_frames, uint32_t spill_frames, bool self_fill,
+                                   uint32_t quota)
 {
 	struct vma_bufarena_attr arena_attr = {.capacity = 8192};
 
@@ -42,7 +42,7 @@ static void poll_begin(struct vma_cq_attr attr, uint32_t rx_frames, uint32_t spi
 	assert_int_equal(vma_cq_create(&attr, &fx.cq), 0);
 }
 
-static void poll_end(void)
+static void teardown_cq_and_arena(void)
 {
 	vma_cq_destroy(fx.cq);
 	fake_fini(&fx.fake);
@@ -54,9 +54,9 @@ static void poll_end(void)
 static void test_create_fills_the_receive_queue(void **state)
 {
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_create_without_queue_pair_is_refused(void **state)
@@ -72,7 +72,7 @@ static void test_poll_takes_at_most_the_batch(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.poll_batch_max = 8, .keep_qp_full = true}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.poll_batch_max = 8, .keep_qp_full = true}, 512, 0, false, 0);
 	for (int i = 0; i < 20; i++)
 		fake_receive_packet(&fx.fake, 60 + i, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 64), 8);
@@ -82,7 +82,7 @@ static void test_poll_takes_at_most_the_batch(void **state)
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(packets[i]->packet_len, 60 + i);
 	vma_buf_put_burst(fx.arena, packets, 20);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_full_queue_mode_refills_at_the_batching(void **state)
@@ -90,7 +90,7 @@ static void test_full_queue_mode_refills_at_the_batching(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 8}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 8}, 512, 0, false, 0);
 	for (int i = 0; i < 7; i++)
 		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 7);
@@ -99,7 +99,7 @@ static void test_full_queue_mode_refills_at_the_batching(void **state)
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 7, 16), 1);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put_burst(fx.arena, packets, 8);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_debt_mode_refills_when_idle(void **state)
@@ -107,7 +107,7 @@ static void test_debt_mode_refills_when_idle(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = false, .rx_wre_batching = 4}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = false, .rx_wre_batching = 4}, 512, 0, false, 0);
 	for (int i = 0; i < 16; i++)
 		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 16);
@@ -115,7 +115,7 @@ static void test_debt_mode_refills_when_idle(void **state)
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 16, 16), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put_burst(fx.arena, packets, 16);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(void **state)
@@ -124,7 +124,7 @@ static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(vo
 	const unsigned at = FAKE_DEPTH / 8;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	for (unsigned i = 0; i + 1 < at; i++) {
 		fake_receive_packet(&fx.fake, 60, 'a', 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
@@ -144,7 +144,7 @@ static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(vo
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put(fx.arena, packets[0]);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
@@ -152,7 +152,7 @@ static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
 	for (int i = 0; i < 16; i++)
 		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	fx.fake.post_limit = 5;
@@ -166,7 +166,7 @@ static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
 		for (unsigned k = 0; k < i; k++)
 			assert_ptr_not_equal(fx.fake.posted[i], fx.fake.posted[k]);
 	vma_buf_put_burst(fx.arena, packets, 16);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_multi_buffer_packet_arrives_as_one_chain_across_polls(void **state)
@@ -174,7 +174,7 @@ static void test_multi_buffer_packet_arrives_as_one_chain_across_polls(void **st
 	struct vma_buf *packets[8];
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	fake_receive_packet(&fx.fake, 100, 'x', 0);
 	fake_receive_packet(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
 	fake_receive_packet(&fx.fake, 1500, 'b', VMA_BUF_RX_MORE);
@@ -188,7 +188,7 @@ static void test_multi_buffer_packet_arrives_as_one_chain_across_polls(void **st
 	assert_null(packets[1]->next->next->next);
 	vma_buf_put_chain(fx.arena, packets[0]);
 	vma_buf_put_chain(fx.arena, packets[1]);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_endless_packet_is_dropped_and_counted_once(void **state)
@@ -197,7 +197,7 @@ static void test_endless_packet_is_dropped_and_counted_once(void **state)
 	unsigned got = 0;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
 	for (int i = 0; i < 200; i++) {
 		fake_receive_packet(&fx.fake, 60, 'a', VMA_BUF_RX_MORE);
 		got += vma_cq_poll(fx.cq, packets, 1);
@@ -210,7 +210,7 @@ static void test_endless_packet_is_dropped_and_counted_once(void **state)
 	assert_int_equal(*vma_buf_data(fx.arena, packets[0]), 'n');
 	assert_null(packets[0]->next);
 	vma_buf_put_chain(fx.arena, packets[0]);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
@@ -219,7 +219,8 @@ static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
 	unsigned from_window = 0;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false,
+	                       8);
 	for (int i = 0; i < 20; i++) {
 		fake_receive_packet(&fx.fake, 200, 'A' + i, 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
@@ -239,7 +240,7 @@ static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
 	assert_int_equal(vma_cq_poll(fx.cq, &one, 1), 1);
 	assert_int_equal(one->pool, vma_bufpool_id(atomic_load(&fx.fake.qp.rx_pool)));
 	vma_buf_put(fx.arena, one);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 /* Who holds a burst behind a hole in its stream is over quota at each packet: a pool that is dry is not asked at each.
@@ -250,7 +251,8 @@ static void test_dry_pool_is_not_asked_for_each_packet_that_is_copied_out(void *
 	uint64_t before;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false,
+	                       8);
 	for (int i = 0; i < 8; i++) {
 		fake_receive_packet(&fx.fake, 60, 'h', 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &held[i], 1), 1);
@@ -265,7 +267,7 @@ static void test_dry_pool_is_not_asked_for_each_packet_that_is_copied_out(void *
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 8);
 	vma_buf_put_burst(fx.arena, packets, 16);
 	vma_buf_put_burst(fx.arena, held, 8);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void **state)
@@ -274,7 +276,8 @@ static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void
 	unsigned got = 0;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, false, 8);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, false,
+	                       8);
 	for (int i = 0; i < 20; i++) {
 		fake_receive_packet(&fx.fake, 60, 'a', 0);
 		got += vma_cq_poll(fx.cq, &packets[got], 1);
@@ -282,7 +285,7 @@ static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void
 	assert_int_equal(got, 8);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 8);
 	vma_buf_put_burst(fx.arena, packets, got);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 /* A drop of the copy is to be told of the packet that came in. */
@@ -294,7 +297,8 @@ static void test_a_capture_is_told_of_copies_and_of_packets_for_which_there_is_n
 	unsigned got = 0;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 4, false, 8);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 4, false,
+	                       8);
 	test_capture_start(&capture, 0);
 	for (int i = 0; i < 14; i++) {
 		came[i] = vma_buf_index(fx.arena, fake_receive_packet(&fx.fake, 60, 'a', 0));
@@ -308,7 +312,7 @@ static void test_a_capture_is_told_of_copies_and_of_packets_for_which_there_is_n
 	test_capture_nothing_more(&capture);
 	test_capture_stop(&capture);
 	vma_buf_put_burst(fx.arena, packets, got);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_shared_window_gets_back_only_what_was_polled(void **state)
@@ -316,7 +320,8 @@ static void test_shared_window_gets_back_only_what_was_polled(void **state)
 	struct vma_buf *packets[64];
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, true, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, true,
+	                       0);
 	assert_int_equal(fx.fake.posted_count, 0); /* the owner filled it */
 	fx.fake.posted_count = vma_bufpool_get(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
@@ -327,7 +332,7 @@ static void test_shared_window_gets_back_only_what_was_polled(void **state)
 	vma_buf_put_burst(fx.arena, packets, 3);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 /* A thread that gives packets back, which stay in its cache as long as it lives. */
@@ -358,7 +363,7 @@ static void return_packets_in_other_thread(struct vma_buf **packets, unsigned n)
 		sem_wait(&buf_returner.done);
 }
 
-static void poll_receive(struct vma_buf **packets, unsigned n)
+static void inject_packets_and_poll_cq(struct vma_buf **packets, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		fake_receive_packet(&fx.fake, 60, 'a', 0);
@@ -372,24 +377,24 @@ static void test_a_small_debt_leaves_other_threads_their_buffers(void **state)
 	struct vma_bufpool *pool;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, FAKE_DEPTH, 0, true, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true}, FAKE_DEPTH, 0, true, 0);
 	pool = atomic_load(&fx.fake.qp.rx_pool);
 	fx.fake.posted_count = vma_bufpool_get(pool, fx.fake.posted, FAKE_DEPTH);
 	vma_bufpool_to_nic(pool, fx.fake.posted, FAKE_DEPTH);
 	sem_init(&buf_returner.go, 0, 0);
 	sem_init(&buf_returner.done, 0, 0);
 	assert_int_equal(pthread_create(&buf_returner.thread, NULL, buf_returning_thread, NULL), 0);
-	poll_receive(packets, 3);
+	inject_packets_and_poll_cq(packets, 3);
 	return_packets_in_other_thread(packets, 3);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 3);
-	poll_receive(packets, FAKE_DEPTH / 8 - 3);
+	inject_packets_and_poll_cq(packets, FAKE_DEPTH / 8 - 3);
 	return_packets_in_other_thread(packets, FAKE_DEPTH / 8 - 3);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	return_packets_in_other_thread(NULL, 0);
 	assert_int_equal(pthread_join(buf_returner.thread, NULL), 0);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state)
@@ -398,7 +403,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	struct vma_bufpool *old;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	fake_receive_packet(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 0);
 	old = atomic_load(&fx.fake.qp.rx_pool);
@@ -413,7 +418,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	assert_int_equal(packets[0]->packet_len, 60);
 	assert_null(packets[0]->next);
 	vma_buf_put_chain(fx.arena, packets[0]);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_reap_returns_sent_buffers_to_their_pool(void **state)
@@ -423,7 +428,7 @@ static void test_reap_returns_sent_buffers_to_their_pool(void **state)
 	unsigned n;
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	pool = atomic_load(&fx.fake.qp.rx_pool);
 	n = vma_bufpool_get(pool, bufs, 512);
 	memcpy(fx.fake.sent, bufs, 150 * sizeof(bufs[0]));
@@ -432,7 +437,7 @@ static void test_reap_returns_sent_buffers_to_their_pool(void **state)
 	assert_int_equal(vma_cq_reap(fx.cq), 150);
 	assert_int_equal(vma_bufpool_get(pool, bufs, 512), n);
 	vma_buf_put_burst(fx.arena, bufs, n);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_arm_tells_when_something_is_there_already(void **state)
@@ -440,13 +445,13 @@ static void test_arm_tells_when_something_is_there_already(void **state)
 	struct vma_buf *packets[8];
 
 	(void)state;
-	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_arm(fx.cq), 1);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
 	vma_buf_put_chain(fx.arena, packets[0]);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_a_device_without_moderation_is_asked_once_and_sleepers_hold_back(void **state)
@@ -455,7 +460,7 @@ static void test_a_device_without_moderation_is_asked_once_and_sleepers_hold_bac
 	        .keep_qp_full = true, .moderation_enable = true, .aim = {.base = {48, 50}, .interval_msec = 250}};
 
 	(void)state;
-	poll_begin(attr, 512, 0, false, 0);
+	setup_cq_over_fake_nic(attr, 512, 0, false, 0);
 	assert_int_equal(fx.fake.moderate_calls, 1);
 	assert_int_equal(fx.fake.count, 48);
 	assert_int_equal(fx.fake.period_usec, 50);
@@ -469,7 +474,7 @@ static void test_a_device_without_moderation_is_asked_once_and_sleepers_hold_bac
 	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 50000);
 	assert_int_equal(vma_cq_hold_back(fx.cq).count, 48);
 	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 0);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_without_moderation_nothing_is_held_back(void **state)
@@ -478,7 +483,7 @@ static void test_without_moderation_nothing_is_held_back(void **state)
 	                           .aim = {.base = {48, 50}, .interval_msec = 250, .interrupts_per_sec = 5000}};
 
 	(void)state;
-	poll_begin(attr, 512, 0, false, 0);
+	setup_cq_over_fake_nic(attr, 512, 0, false, 0);
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	for (int i = 0; i < 3; i++) {
 		vma_cq_count_wakeup(fx.cq);
@@ -489,7 +494,7 @@ static void test_without_moderation_nothing_is_held_back(void **state)
 	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns + vma_cq_hold_back(fx.cq).spacing_ns +
 	                         vma_cq_hold_back(fx.cq).count,
 	                 0);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static void test_a_moderation_that_is_modified_holds_from_then_on(void **state)
@@ -497,7 +502,7 @@ static void test_a_moderation_that_is_modified_holds_from_then_on(void **state)
 	struct vma_cq_attr attr = {.keep_qp_full = true, .aim = {.interval_msec = 250, .interrupts_per_sec = 5000}};
 
 	(void)state;
-	poll_begin(attr, 512, 0, false, 0);
+	setup_cq_over_fake_nic(attr, 512, 0, false, 0);
 	assert_false(vma_cq_moderation_is_on(fx.cq));
 	vma_cq_set_moderation(fx.cq, (struct vma_cq_moderation){16, 300});
 	assert_true(vma_cq_moderation_is_on(fx.cq));
@@ -517,7 +522,7 @@ static void test_a_moderation_that_is_modified_holds_from_then_on(void **state)
 	assert_int_equal(vma_cq_hold_back(fx.cq).count, 32);
 	vma_cq_set_moderation(fx.cq, (struct vma_cq_moderation){0, 0});
 	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns + vma_cq_hold_back(fx.cq).count, 0);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 /* One interval of 250 ms in which so many packets were polled. */
@@ -538,7 +543,7 @@ static void test_counted_sleeps_keep_wakeups_apart_and_silence_ends_that(void **
 	        .aim = {.max_count = 560, .max_period_usec = 250, .interval_msec = 250, .interrupts_per_sec = 5000}};
 
 	(void)state;
-	poll_begin(attr, 512, 0, false, 0);
+	setup_cq_over_fake_nic(attr, 512, 0, false, 0);
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	vma_cq_rebind(fx.cq);
 	run_moderation_interval(1000);
@@ -553,7 +558,7 @@ static void test_counted_sleeps_keep_wakeups_apart_and_silence_ends_that(void **
 	for (int i = 0; i < 12; i++)
 		run_moderation_interval(0);
 	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 0);
-	poll_end();
+	teardown_cq_and_arena();
 }
 
 static const struct CMUnitTest tests[] = {

@@ -23,10 +23,10 @@ static const struct CMUnitTest tests[] = {
 };
 
 /* The mask depends on the configuration. */
-static int start(void **state)
+static int setup_small_engine_for_abi_test(void **state)
 {
 	(void)state;
-	return small_engine("4096", "256") != NULL ? 0 : -1;
+	return start_engine_with_few_buffers("4096", "256") != NULL ? 0 : -1;
 }
 
-VMA_TEST_MAIN_WITH(tests, start, NULL)
+VMA_TEST_MAIN_WITH(tests, setup_small_engine_for_abi_test, NULL)

@@ -15,7 +15,7 @@ static struct vma_file_ops ops;
 static const uint64_t bits = VMA_EXTRA_API_SOCKETXTREME_POLL | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS |
                              VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF;
 
-static uint64_t one_ring(struct vma_file *file)
+static uint64_t fake_rings_op_single_ring(struct vma_file *file)
 {
 	(void)file;
 	return 1ULL << BIT;
@@ -24,33 +24,33 @@ static uint64_t one_ring(struct vma_file *file)
 static bool complete_with_one_event(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
 {
 	struct vma_xtreme *xtreme = vma_xtreme_create(file, NULL);
-	const bool told = vma_xtreme_give_event(poll, xtreme, *events, NULL, 0);
+	const bool told = vma_xtreme_poll_add_event_completion(poll, xtreme, *events, NULL, 0);
 
 	*events = 0;
 	vma_xtreme_destroy(xtreme);
 	return !told;
 }
 
-static int setup(void **state)
+static int setup_fake_socketxtreme_file(void **state)
 {
 	(void)state;
-	small_engine("4096", "256")->conf.socketxtreme = true;
-	fake = fake_create();
+	start_engine_with_few_buffers("4096", "256")->conf.socketxtreme = true;
+	fake = fake_file_create();
 	ops = *fake->file.ops;
-	ops.rings = one_ring;
+	ops.rings = fake_rings_op_single_ring;
 	ops.complete = complete_with_one_event;
 	fake->file.ops = &ops;
 	vma_enter();
 	return 0;
 }
 
-static int teardown(void **state)
+static int teardown_fake_socketxtreme_file(void **state)
 {
 	(void)state;
 	vma_engine()->conf.socketxtreme = false;
 	vma_file_put(&fake->file);
 	vma_leave(vma_thread_self());
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	return 0;
 }
 
@@ -74,7 +74,7 @@ static void test_wrong_arguments_are_errors_and_take_nothing(void **state)
 	struct vma_completion_t completion;
 
 	(void)state;
-	vma_xtreme_post(source, 4);
+	vma_xtreme_queue_source_events(source, 4);
 	assert_int_equal(vma_extra_xtreme_poll(NULL, &completion, 1, 0), -EBADF);
 	assert_int_equal(vma_extra_xtreme_poll(&fake->file, &completion, 1, 1), -EINVAL);
 	assert_int_equal(vma_extra_xtreme_poll(&fake->file, &completion, UINT32_MAX, 0), -EINVAL);
@@ -85,7 +85,7 @@ static void test_wrong_arguments_are_errors_and_take_nothing(void **state)
 	fake->file.os_only = false;
 	ops.rings = NULL;
 	assert_int_equal(vma_extra_xtreme_poll(&fake->file, &completion, 1, 0), -EBADF);
-	ops.rings = one_ring;
+	ops.rings = fake_rings_op_single_ring;
 	assert_int_equal(vma_extra_xtreme_poll(&fake->file, &completion, 1, 0), 1);
 	assert_true(completion.events == 4);
 	assert_int_equal(vma_extra_xtreme_poll(&fake->file, &completion, 1, 0), 0);
@@ -93,7 +93,7 @@ static void test_wrong_arguments_are_errors_and_take_nothing(void **state)
 	vma_xtreme_source_put(source);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup_fake_socketxtreme_file, teardown_fake_socketxtreme_file)
 static const struct CMUnitTest tests[] = {
         CASE(test_without_the_mode_the_functions_are_missing),
         CASE(test_wrong_arguments_are_errors_and_take_nothing),

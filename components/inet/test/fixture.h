@@ -4,14 +4,14 @@
 
 #include <vma/sock_thread.h>
 
-static inline int fixture_enter(void **state)
+static inline int setup_vma_enter(void **state)
 {
 	(void)state;
 	vma_enter();
 	return 0;
 }
 
-static inline int fixture_leave(void **state)
+static inline int teardown_vma_leave(void **state)
 {
 	(void)state;
 	vma_leave(vma_thread_self());

@@ -23,7 +23,7 @@ static struct {
 	_Alignas(64) uint8_t bytes[256];
 } device_priv; /* what sock keeps of a device */
 
-static bool take_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool sink_count_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)flow, (void)info;
 	frames++;
@@ -106,7 +106,7 @@ static void test_ring_that_has_gone_is_not_touched(void **state)
 	vma_leave(self);
 }
 
-static int start(void **state)
+static int setup_wire_pair_and_peer_flow(void **state)
 {
 	struct vma_engine *engine = vma_engine();
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
@@ -122,7 +122,7 @@ static int start(void **state)
 	if (vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx) != 0 || vma_ring_create(&attr, &peer) != 0)
 		return -1;
 	peer_flow = (struct vma_flow){
-	        .sink = take_frame,
+	        .sink = sink_count_frame,
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 2}, .local_port_be = htons(PORT)}};
 	return vma_ring_attach(peer, &peer_flow);
 }
@@ -135,8 +135,8 @@ int main(void)
 	        cmocka_unit_test(test_ring_that_has_gone_is_not_touched),
 	};
 
-	if (small_engine("8192", "512") == NULL)
+	if (start_engine_with_few_buffers("8192", "512") == NULL)
 		return 1;
-	vma_test_filter();
-	return cmocka_run_group_tests_name("inet", tests, start, NULL);
+	vma_test_set_filter_from_env();
+	return cmocka_run_group_tests_name("inet", tests, setup_wire_pair_and_peer_flow, NULL);
 }

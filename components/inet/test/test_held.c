@@ -26,9 +26,9 @@ static void on_returned(struct vma_held_packets_owner *of, uint64_t connection, 
 static int setup(void **state)
 {
 	(void)state;
-	small_engine("4096", "256");
-	fake = fake_create();
-	other = fake_create();
+	start_engine_with_few_buffers("4096", "256");
+	fake = fake_file_create();
+	other = fake_file_create();
 	holder = (struct vma_held_packets_owner){.file = &fake->file, .returned = on_returned};
 	others = (struct vma_held_packets_owner){.file = &other->file};
 	atomic_store(&returned, 0);
@@ -45,7 +45,7 @@ static int teardown(void **state)
 	vma_file_put(&fake->file);
 	vma_file_put(&other->file);
 	vma_leave(vma_thread_self());
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	return 0;
 }
 
@@ -129,8 +129,8 @@ static void test_packet_that_is_taken_back_is_the_callers(void **state)
 
 	(void)state;
 	assert_int_equal(vma_held_packet_add(&holder, FD, &fragment, 1, 10, 1000, 7, &id), 0);
-	assert_true(vma_held_packet_revoke(&holder, id));
-	assert_false(vma_held_packet_revoke(&holder, id));
+	assert_true(vma_held_packet_undo_add(&holder, id));
+	assert_false(vma_held_packet_undo_add(&holder, id));
 	assert_int_equal(atomic_load(&returned), 0);
 	assert_int_equal(atomic_load(&fragment.buf->refs), 1);
 	vma_buf_put(vma_engine()->arena, fragment.buf);

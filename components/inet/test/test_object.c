@@ -25,13 +25,13 @@ static void test_new_socket_is_the_kernels_for_a_reason(void **state)
 	const bool before = engine->conf.offloaded_sockets;
 
 	(void)state;
-	assert_int_equal(vma_inet_initial_reason(NULL), VMA_SOCK_ENGINE);
+	assert_int_equal(vma_inet_initial_offload_reason(NULL), VMA_SOCK_ENGINE);
 	engine->conf.offloaded_sockets = false;
-	assert_int_equal(vma_inet_initial_reason(engine), VMA_SOCK_DISABLED);
+	assert_int_equal(vma_inet_initial_offload_reason(engine), VMA_SOCK_DISABLED);
 	engine->conf.offloaded_sockets = true;
-	assert_int_equal(vma_inet_initial_reason(engine), VMA_SOCK_NEW);
+	assert_int_equal(vma_inet_initial_offload_reason(engine), VMA_SOCK_NEW);
 	atomic_store(&vma_sockets_stay, true);
-	assert_int_equal(vma_inet_initial_reason(engine), VMA_SOCK_IO_URING);
+	assert_int_equal(vma_inet_initial_offload_reason(engine), VMA_SOCK_IO_URING);
 	atomic_store(&vma_sockets_stay, false);
 	engine->conf.offloaded_sockets = before;
 }
@@ -54,32 +54,32 @@ static void test_statistics_have_addresses_in_host_order(void **state)
 	(void)state;
 	assert_non_null(stats);
 	vma_inet_stats_describe(stats, &described);
-	assert_int_equal(vma_stats_read(&stats->offloaded), 1);
-	assert_int_equal(vma_stats_read(&stats->local_addr), 0x0a000001);
-	assert_int_equal(vma_stats_read(&stats->local_port), 7000);
-	assert_int_equal(vma_stats_read(&stats->peer_addr), 0x0a000002);
-	assert_int_equal(vma_stats_read(&stats->peer_port), 8000);
-	assert_int_equal(vma_stats_read(&stats->rx_limit_bytes), 4096);
-	assert_int_equal(vma_stats_read(&stats->protocol), IPPROTO_UDP);
-	assert_int_equal(vma_stats_read(&stats->nonblocking), 1);
-	assert_int_equal(vma_stats_read(&stats->rule_line), 12);
-	assert_int_equal(vma_stats_read(&stats->ring), 0);
-	vma_inet_stats_nonblocking(stats, false);
-	assert_int_equal(vma_stats_read(&stats->nonblocking), 0);
-	vma_inet_stats_failed(stats, &stats->rx_errors, -ECONNREFUSED);
-	assert_int_equal(vma_stats_read(&stats->rx_errors), 1);
-	assert_int_equal(vma_stats_read(&stats->last_error), ECONNREFUSED);
+	assert_int_equal(vma_stats_read_counter(&stats->offloaded), 1);
+	assert_int_equal(vma_stats_read_counter(&stats->local_addr), 0x0a000001);
+	assert_int_equal(vma_stats_read_counter(&stats->local_port), 7000);
+	assert_int_equal(vma_stats_read_counter(&stats->peer_addr), 0x0a000002);
+	assert_int_equal(vma_stats_read_counter(&stats->peer_port), 8000);
+	assert_int_equal(vma_stats_read_counter(&stats->rx_limit_bytes), 4096);
+	assert_int_equal(vma_stats_read_counter(&stats->protocol), IPPROTO_UDP);
+	assert_int_equal(vma_stats_read_counter(&stats->nonblocking), 1);
+	assert_int_equal(vma_stats_read_counter(&stats->rule_line), 12);
+	assert_int_equal(vma_stats_read_counter(&stats->ring), 0);
+	vma_inet_stats_set_nonblocking(stats, false);
+	assert_int_equal(vma_stats_read_counter(&stats->nonblocking), 0);
+	vma_inet_count_failed_call(stats, &stats->rx_errors, -ECONNREFUSED);
+	assert_int_equal(vma_stats_read_counter(&stats->rx_errors), 1);
+	assert_int_equal(vma_stats_read_counter(&stats->last_error), ECONNREFUSED);
 	described.reason = VMA_SOCK_OPTION;
 	vma_inet_stats_describe(stats, &described);
-	assert_int_equal(vma_stats_read(&stats->offloaded), 0);
-	assert_int_equal(vma_stats_read(&stats->reason), VMA_SOCK_OPTION);
-	vma_inet_stats_waited(stats, &slept);
-	vma_inet_stats_waited(stats, &spun);
-	vma_inet_stats_waited(stats, &spun);
-	assert_int_equal(vma_stats_read(&stats->rx_poll_misses), 1);
-	assert_int_equal(vma_stats_read(&stats->rx_poll_hits), 2);
+	assert_int_equal(vma_stats_read_counter(&stats->offloaded), 0);
+	assert_int_equal(vma_stats_read_counter(&stats->reason), VMA_SOCK_OPTION);
+	vma_inet_count_wait_poll_hit_or_miss(stats, &slept);
+	vma_inet_count_wait_poll_hit_or_miss(stats, &spun);
+	vma_inet_count_wait_poll_hit_or_miss(stats, &spun);
+	assert_int_equal(vma_stats_read_counter(&stats->rx_poll_misses), 1);
+	assert_int_equal(vma_stats_read_counter(&stats->rx_poll_hits), 2);
 	vma_inet_stats_describe(NULL, &described);
-	vma_inet_stats_waited(NULL, &slept);
+	vma_inet_count_wait_poll_hit_or_miss(NULL, &slept);
 	vma_free(stats);
 }
 
@@ -95,14 +95,14 @@ static void test_last_call_looks_after_the_end(void **state)
 	vma_file_init(file, VMA_FILE_UDP, &ops);
 	assert_int_equal(vma_fd_install(fd, file), 0);
 	vma_file_get(file);
-	assert_true(vma_inet_call_enter(file, &waiting));
-	assert_true(vma_inet_call_enter(file, &waiting));
-	assert_false(vma_inet_call_leave(file, &waiting)); /* nobody has closed it */
+	assert_true(vma_inet_add_waiting_call(file, &waiting));
+	assert_true(vma_inet_add_waiting_call(file, &waiting));
+	assert_false(vma_inet_remove_waiting_call(file, &waiting)); /* nobody has closed it */
 	assert_int_equal(waiting, 1);
 	vma_fd_remove(fd);
-	assert_false(vma_inet_call_enter(file, &waiting));
-	assert_true(vma_inet_call_leave(file, &waiting));
-	assert_true(vma_inet_call_leave(file, &waiting));
+	assert_false(vma_inet_add_waiting_call(file, &waiting));
+	assert_true(vma_inet_remove_waiting_call(file, &waiting));
+	assert_true(vma_inet_remove_waiting_call(file, &waiting));
 	assert_int_equal(waiting, 0);
 	vma_file_put(file);
 	vma_leave(self);
@@ -128,8 +128,8 @@ int main(void)
 	        cmocka_unit_test(test_deadline_of_no_time_is_never),
 	};
 
-	if (small_engine("1024", "64") == NULL)
+	if (start_engine_with_few_buffers("1024", "64") == NULL)
 		return 1;
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests_name("inet", tests, NULL, NULL);
 }

@@ -84,12 +84,13 @@ static void test_kernel_is_asked_what_is_set(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_value_of_zero_takes_away, fixture_enter, fixture_leave),
-	        cmocka_unit_test_setup_teardown(test_byte_is_a_value_of_ip_only, fixture_enter, fixture_leave),
-	        cmocka_unit_test_setup_teardown(test_length_or_rate_or_the_call_alone, fixture_enter, fixture_leave),
-	        cmocka_unit_test_setup_teardown(test_kernel_is_asked_what_is_set, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_value_of_zero_takes_away, setup_vma_enter, teardown_vma_leave),
+	        cmocka_unit_test_setup_teardown(test_byte_is_a_value_of_ip_only, setup_vma_enter, teardown_vma_leave),
+	        cmocka_unit_test_setup_teardown(test_length_or_rate_or_the_call_alone, setup_vma_enter,
+	                                        teardown_vma_leave),
+	        cmocka_unit_test_setup_teardown(test_kernel_is_asked_what_is_set, setup_vma_enter, teardown_vma_leave),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests_name("inet", tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ static int set_ring_alloc_logic_option(const struct vma_ring_alloc_logic_attr *a
 	return vma_inet_set_ring_option(&file, SO_VMA_RING_ALLOC_LOGIC, attr, sizeof(*attr), false);
 }
 
-static struct vma_ring_alloc_logic_attr attr_of(ring_logic_t logic)
+static struct vma_ring_alloc_logic_attr make_ring_attr_with_logic(ring_logic_t logic)
 {
 	return (struct vma_ring_alloc_logic_attr){
 	        .comp_mask = BOTH, .ring_alloc_logic = logic, .ingress = 1, .engress = 1};
@@ -39,7 +39,7 @@ static void test_each_logic_of_the_field_is_taken_and_no_other(void **state)
 		const bool is_one = logic == 0 || logic == 1 || logic == 10 || logic == 11 || logic == 20 ||
 		                    logic == 30 || logic == 31;
 
-		attr = attr_of((ring_logic_t)logic);
+		attr = make_ring_attr_with_logic((ring_logic_t)logic);
 		attr.comp_mask |= VMA_RING_ALLOC_MASK_RING_USER_ID;
 		assert_int_equal(set_ring_alloc_logic_option(&attr), is_one ? 0 : -EINVAL);
 	}
@@ -47,7 +47,7 @@ static void test_each_logic_of_the_field_is_taken_and_no_other(void **state)
 
 static void test_a_request_is_kept_for_the_directions_that_are_named(void **state)
 {
-	struct vma_ring_alloc_logic_attr attr = attr_of(RING_LOGIC_PER_USER_ID);
+	struct vma_ring_alloc_logic_attr attr = make_ring_attr_with_logic(RING_LOGIC_PER_USER_ID);
 
 	(void)state;
 	attr.comp_mask |= VMA_RING_ALLOC_MASK_RING_USER_ID;
@@ -58,7 +58,7 @@ static void test_a_request_is_kept_for_the_directions_that_are_named(void **stat
 	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
 	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).user_id, UINT32_MAX);
 	assert_false(vma_file_ring_request(&file, VMA_RING_CTX_TX).is_set);
-	attr = attr_of(RING_LOGIC_PER_SOCKET);
+	attr = make_ring_attr_with_logic(RING_LOGIC_PER_SOCKET);
 	attr.comp_mask = VMA_RING_ALLOC_MASK_RING_ENGRESS; /* `ingress` is not named */
 	assert_int_equal(set_ring_alloc_logic_option(&attr), 0);
 	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
@@ -67,7 +67,8 @@ static void test_a_request_is_kept_for_the_directions_that_are_named(void **stat
 
 static void test_what_makes_no_sense_is_refused_and_changes_nothing(void **state)
 {
-	struct vma_ring_alloc_logic_attr attr = attr_of(RING_LOGIC_PER_USER_ID), good = attr_of(RING_LOGIC_PER_SOCKET);
+	struct vma_ring_alloc_logic_attr attr = make_ring_attr_with_logic(RING_LOGIC_PER_USER_ID),
+	                                 good = make_ring_attr_with_logic(RING_LOGIC_PER_SOCKET);
 
 	(void)state;
 	assert_int_equal(set_ring_alloc_logic_option(&attr), -EINVAL); /* without a user id */
@@ -92,7 +93,7 @@ static void test_what_makes_no_sense_is_refused_and_changes_nothing(void **state
 
 static void test_a_profile_has_a_key_that_must_be_known(void **state)
 {
-	struct vma_ring_alloc_logic_attr attr = attr_of(RING_LOGIC_PER_INTERFACE);
+	struct vma_ring_alloc_logic_attr attr = make_ring_attr_with_logic(RING_LOGIC_PER_INTERFACE);
 	int key;
 
 	(void)state;
@@ -111,7 +112,7 @@ static void test_a_profile_has_a_key_that_must_be_known(void **state)
 
 static void test_the_answer_is_what_holds_for_receiving(void **state)
 {
-	struct vma_ring_alloc_logic_attr attr = attr_of(RING_LOGIC_PER_USER_ID), got = {0};
+	struct vma_ring_alloc_logic_attr attr = make_ring_attr_with_logic(RING_LOGIC_PER_USER_ID), got = {0};
 	socklen_t len = sizeof(got);
 
 	(void)state;

@@ -11,7 +11,7 @@
 
 #include "fixture.h"
 
-static int udp_shadow(struct sockaddr_in *name)
+static int open_bound_udp_shadow(struct sockaddr_in *name)
 {
 	socklen_t len = sizeof(*name);
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -26,7 +26,7 @@ static int udp_shadow(struct sockaddr_in *name)
 static void test_message_goes_and_comes(void **state)
 {
 	struct sockaddr_in name;
-	int fd = udp_shadow(&name), waiting = 0;
+	int fd = open_bound_udp_shadow(&name), waiting = 0;
 	char bytes[8];
 	struct {
 		struct msghdr msg;
@@ -51,7 +51,7 @@ static void test_message_goes_and_comes(void **state)
 static void test_bad_list_with_an_address_is_efault(void **state)
 {
 	struct sockaddr_in name;
-	int fd = udp_shadow(&name);
+	int fd = open_bound_udp_shadow(&name);
 	struct msghdr msg = {
 	        .msg_name = &name, .msg_namelen = sizeof(name), .msg_iov = (struct iovec *)8, .msg_iovlen = 1};
 
@@ -66,13 +66,13 @@ static void test_options_are_asked_of_the_kernel(void **state)
 	const int on = 1;
 
 	(void)state;
-	assert_int_equal(vma_sock_get_int(fd, SOL_SOCKET, SO_TYPE, -1), SOCK_STREAM);
+	assert_int_equal(vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_TYPE, -1), SOCK_STREAM);
 	assert_int_equal(vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
-	assert_int_equal(vma_sock_get_int(copy, SOL_SOCKET, SO_REUSEADDR, -1), 1);
+	assert_int_equal(vma_os_getsockopt_int_or(copy, SOL_SOCKET, SO_REUSEADDR, -1), 1);
 	assert_int_not_equal(vma_sock_cookie(fd), 0);
 	assert_int_equal(vma_sock_cookie(fd), vma_sock_cookie(copy));
 	assert_int_equal(vma_os.pipe(ends), 0);
-	assert_int_equal(vma_sock_get_int(ends[0], SOL_SOCKET, SO_TYPE, -1), -1);
+	assert_int_equal(vma_os_getsockopt_int_or(ends[0], SOL_SOCKET, SO_TYPE, -1), -1);
 	assert_int_equal(vma_sock_cookie(ends[0]), 0);
 	vma_os.close(ends[0]);
 	vma_os.close(ends[1]);
@@ -84,7 +84,7 @@ static void test_options_are_asked_of_the_kernel(void **state)
 
 static const struct vma_file_ops ops = {.name = "test"};
 
-static struct vma_file *file_at(int fd)
+static struct vma_file *install_udp_file_at_fd(int fd)
 {
 	struct vma_file *file = vma_alloc(sizeof(*file));
 
@@ -97,8 +97,8 @@ static struct vma_file *file_at(int fd)
 static void test_number_is_the_applications_while_it_leads_to_the_file(void **state)
 {
 	struct sockaddr_in name;
-	int fd = udp_shadow(&name), other = udp_shadow(&name);
-	struct vma_file *file = file_at(fd);
+	int fd = open_bound_udp_shadow(&name), other = open_bound_udp_shadow(&name);
+	struct vma_file *file = install_udp_file_at_fd(fd);
 	_Atomic int lingering = 0;
 
 	(void)state;
@@ -118,33 +118,35 @@ static void test_number_is_the_applications_while_it_leads_to_the_file(void **st
 static void test_shadow_is_kept_only_if_it_still_is_one(void **state)
 {
 	struct sockaddr_in name;
-	int fd = udp_shadow(&name), other = udp_shadow(&name), kept;
+	int fd = open_bound_udp_shadow(&name), other = open_bound_udp_shadow(&name), kept;
 	const uint64_t cookie = vma_sock_cookie(fd);
 
 	(void)state;
-	kept = vma_inet_keep_shadow(fd, cookie);
+	kept = vma_inet_dup_shadow_fd(fd, cookie);
 	assert_true(kept >= 0 && kept != fd);
 	assert_int_equal(vma_sock_cookie(kept), cookie);
 	vma_fd_unguard_close(kept);
-	assert_int_equal(vma_inet_keep_shadow(fd, 0), -ESTALE);
-	assert_int_equal(vma_inet_keep_shadow(other, cookie), -ESTALE);
+	assert_int_equal(vma_inet_dup_shadow_fd(fd, 0), -ESTALE);
+	assert_int_equal(vma_inet_dup_shadow_fd(other, cookie), -ESTALE);
 	vma_os.close(fd);
 	vma_os.close(other);
-	assert_int_equal(vma_inet_keep_shadow(fd, cookie), -EBADF);
+	assert_int_equal(vma_inet_dup_shadow_fd(fd, cookie), -EBADF);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_message_goes_and_comes, fixture_enter, fixture_leave),
-	        cmocka_unit_test_setup_teardown(test_bad_list_with_an_address_is_efault, fixture_enter, fixture_leave),
-	        cmocka_unit_test_setup_teardown(test_options_are_asked_of_the_kernel, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_message_goes_and_comes, setup_vma_enter, teardown_vma_leave),
+	        cmocka_unit_test_setup_teardown(test_bad_list_with_an_address_is_efault, setup_vma_enter,
+	                                        teardown_vma_leave),
+	        cmocka_unit_test_setup_teardown(test_options_are_asked_of_the_kernel, setup_vma_enter,
+	                                        teardown_vma_leave),
 	        cmocka_unit_test_setup_teardown(test_number_is_the_applications_while_it_leads_to_the_file,
-	                                        fixture_enter, fixture_leave),
-	        cmocka_unit_test_setup_teardown(test_shadow_is_kept_only_if_it_still_is_one, fixture_enter,
-	                                        fixture_leave),
+	                                        setup_vma_enter, teardown_vma_leave),
+	        cmocka_unit_test_setup_teardown(test_shadow_is_kept_only_if_it_still_is_one, setup_vma_enter,
+	                                        teardown_vma_leave),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests_name("inet", tests, NULL, NULL);
 }

@@ -60,12 +60,12 @@ static void xtreme_give_one_packet(struct vma_xtreme_poll *poll)
 	for (unsigned i = 0; i < completions_to_give.fragments; i++)
 		fragments[i] = (struct vma_fragment){
 		        .buf = get_buf(), .off = i, .len = i < completions_to_give.empty_from ? 10 : 0};
-	completions_to_give.last = vma_xtreme_give(poll, xtreme, &packet);
+	completions_to_give.last = vma_xtreme_poll_add_packet_completion(poll, xtreme, &packet);
 	for (unsigned i = 0; i < completions_to_give.fragments && completions_to_give.last != VMA_XTREME_GIVEN; i++)
 		vma_buf_put(vma_engine()->arena, fragments[i].buf);
 }
 
-static bool fake_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
+static bool fake_file_give_xtreme_completions(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
 {
 	assert_ptr_equal(file, &fake->file);
 	completions_to_give.calls++;
@@ -80,7 +80,7 @@ static bool fake_complete(struct vma_file *file, struct vma_xtreme_poll *poll, u
 	return false;
 }
 
-static void on_returned(struct vma_file *file, uint64_t connection, uint32_t bytes)
+static void record_returned_bytes(struct vma_file *file, uint64_t connection, uint32_t bytes)
 {
 	assert_ptr_equal(file, &fake->file);
 	completions_to_give.returned_bytes += bytes;
@@ -89,12 +89,12 @@ static void on_returned(struct vma_file *file, uint64_t connection, uint32_t byt
 
 static struct vma_file_ops ops;
 
-static int begin(vma_xtreme_bytes_returned_fn returned)
+static int setup_xtreme_on_fake_file(vma_xtreme_bytes_returned_fn returned)
 {
-	small_engine("4096", "256");
-	fake = fake_create();
+	start_engine_with_few_buffers("4096", "256");
+	fake = fake_file_create();
 	ops = *fake->file.ops;
-	ops.complete = fake_complete;
+	ops.complete = fake_file_give_xtreme_completions;
 	fake->file.ops = &ops;
 	memset(&completions_to_give, 0, sizeof(completions_to_give));
 	completions_to_give.fragments = 1;
@@ -109,13 +109,13 @@ static int begin(vma_xtreme_bytes_returned_fn returned)
 static int setup(void **state)
 {
 	(void)state;
-	return begin(NULL);
+	return setup_xtreme_on_fake_file(NULL);
 }
 
-static int setup_returned(void **state)
+static int setup_xtreme_with_returned_callback(void **state)
 {
 	(void)state;
-	return begin(on_returned);
+	return setup_xtreme_on_fake_file(record_returned_bytes);
 }
 
 static int teardown(void **state)
@@ -126,12 +126,12 @@ static int teardown(void **state)
 	assert_int_equal(atomic_load(&fake->file.refs), 1);
 	vma_file_put(&fake->file);
 	vma_leave(vma_thread_self());
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	return 0;
 }
 
 /* One poll after a source has posted. */
-static int poll_packets(struct vma_completion_t *completions, unsigned n, unsigned packets)
+static int xtreme_post_source_and_poll(struct vma_completion_t *completions, unsigned n, unsigned packets)
 {
 	static struct vma_xtreme_source *source;
 	int got;
@@ -139,7 +139,7 @@ static int poll_packets(struct vma_completion_t *completions, unsigned n, unsign
 	completions_to_give.packets = packets;
 	source = vma_xtreme_source_create(&fake->file, BIT);
 	assert_non_null(source);
-	vma_xtreme_post(source, 0);
+	vma_xtreme_queue_source_events(source, 0);
 	got = vma_xtreme_poll(1ULL << BIT, completions, n);
 	vma_xtreme_source_end(source);
 	vma_xtreme_source_put(source);
@@ -152,7 +152,7 @@ static void test_packet_is_freed_once(void **state)
 
 	(void)state;
 	completions_to_give.stamp_ns = 3000000007;
-	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 1);
 	assert_true(completion.events == VMA_SOCKETXTREME_PACKET);
 	assert_int_equal(completion.packet.num_bufs, 1);
 	assert_int_equal(completion.packet.total_len, 10);
@@ -177,7 +177,7 @@ static void test_reference_keeps_a_buffer_after_its_packet(void **state)
 
 	(void)state;
 	completions_to_give.fragments = 3;
-	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 1);
 	assert_int_equal(completion.packet.num_bufs, 3);
 	second = completion.packet.buff_lst->next;
 	assert_non_null(second->next);
@@ -202,7 +202,7 @@ static void test_empty_buffers_count(void **state)
 	completions_to_give.fragments = 3;
 	completions_to_give.empty_from = 1;
 	completions_to_give.cost = 10;
-	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 1);
 	second = completion.packet.buff_lst->next;
 	third = second->next;
 	assert_int_equal(third->len, 0);
@@ -221,7 +221,7 @@ static void test_what_the_program_overwrites_is_not_followed(void **state)
 
 	(void)state;
 	completions_to_give.fragments = 2;
-	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 1);
 	completion.packet.buff_lst->next->payload = (void *)(uintptr_t)8;
 	completion.packet.buff_lst->next = (void *)(uintptr_t)16;
 	completion.packet.buff_lst->len = 60000;
@@ -239,7 +239,7 @@ static void test_strange_pointers_are_refused_unread(void **state)
 	struct vma_buff_t *good;
 
 	(void)state;
-	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 1);
 	good = completion.packet.buff_lst;
 	assert_int_equal(vma_xtreme_free_packets(&packet, 1), -EINVAL);
 	assert_int_equal(vma_xtreme_ref(NULL), -EINVAL);
@@ -261,13 +261,14 @@ static void test_memory_that_is_not_there_loses_nothing(void **state)
 	(void)state;
 	vma_os.sigaction(SIGSEGV, &on_segv, NULL);
 	assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
-	assert_int_equal(poll_packets(NULL, 2, 2), -EFAULT);
-	assert_int_equal(poll_packets((void *)(uintptr_t)-64, 16, 2), -EFAULT); /* its end is below its beginning */
+	assert_int_equal(xtreme_post_source_and_poll(NULL, 2, 2), -EFAULT);
+	assert_int_equal(xtreme_post_source_and_poll((void *)(uintptr_t)-64, 16, 2),
+	                 -EFAULT);                                    /* its end is below its beginning */
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, across, 2), 0); /* the source has ended, and nothing is written */
 	assert_int_equal(completions_to_give.packets, 2);
-	assert_int_equal(poll_packets(across, 2, 2), -EFAULT);
+	assert_int_equal(xtreme_post_source_and_poll(across, 2, 2), -EFAULT);
 	assert_int_equal(completions_to_give.packets, 2);
-	assert_int_equal(poll_packets(across, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(across, 1, 1), 1);
 	assert_int_equal(vma_xtreme_free_packets(&across->packet, 1), 0);
 	assert_int_equal(vma_xtreme_free_packets(&across->packet, 3), -EFAULT);
 	munmap(pages, 2 * page);
@@ -280,10 +281,10 @@ static void test_account_that_is_full_refuses_but_one_alone(void **state)
 	(void)state;
 	completions_to_give.limit = 150;
 	completions_to_give.cost = 200;
-	assert_int_equal(poll_packets(completions, 4, 2), 1);
+	assert_int_equal(xtreme_post_source_and_poll(completions, 4, 2), 1);
 	assert_int_equal(completions_to_give.last, VMA_XTREME_REFUSED);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
-	assert_int_equal(poll_packets(completions, 4, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(completions, 4, 1), 1);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
 }
 
@@ -296,9 +297,9 @@ static void test_many_packets_are_freed_by_one_call(void **state)
 
 	(void)state;
 	completions_to_give.fragments = 7;
-	assert_int_equal(poll_packets(completions, 15, 15), 15);
+	assert_int_equal(xtreme_post_source_and_poll(completions, 15, 15), 15);
 	completions_to_give.fragments = 1;
-	assert_int_equal(poll_packets(completions + 15, 45, 45), 45);
+	assert_int_equal(xtreme_post_source_and_poll(completions + 15, 45, 45), 45);
 	for (unsigned i = 0; i < 15; i++) {
 		for (unsigned k = 0; k < 3; k++)
 			packets[n++] = completions[15 + 3 * i + k].packet;
@@ -308,7 +309,7 @@ static void test_many_packets_are_freed_by_one_call(void **state)
 	assert_int_equal(vma_xtreme_held_bytes(xtreme), 0);
 	for (unsigned i = 0; i < 60; i++)
 		assert_int_equal(vma_xtreme_free_packets(&packets[i], 1), -ENOENT);
-	assert_int_equal(poll_packets(completions, 40, 40), 40);
+	assert_int_equal(xtreme_post_source_and_poll(completions, 40, 40), 40);
 	for (unsigned i = 0; i < 40; i++)
 		packets[i] = completions[i].packet;
 	assert_int_equal(vma_xtreme_free_packets(&packets[20], 1), 0);
@@ -323,7 +324,7 @@ static void test_buffers_outlive_their_socket(void **state)
 	struct vma_completion_t completion;
 
 	(void)state;
-	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 1);
 	vma_xtreme_destroy(xtreme);
 	xtreme = NULL;
 	assert_int_equal(completion.packet.buff_lst->len, 10);
@@ -337,7 +338,7 @@ static void test_closed_account_gives_nothing(void **state)
 
 	(void)state;
 	vma_xtreme_close(xtreme);
-	assert_int_equal(poll_packets(&completion, 1, 1), 0);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 0);
 	assert_int_equal(completions_to_give.last, VMA_XTREME_REFUSED);
 }
 
@@ -347,7 +348,7 @@ static void test_file_lives_until_all_is_back(void **state)
 
 	(void)state;
 	assert_int_equal(atomic_load(&fake->file.refs), 2);
-	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 1);
 	vma_xtreme_close(xtreme);
 	assert_int_equal(atomic_load(&fake->file.refs), 2);
 	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
@@ -363,15 +364,15 @@ static void test_child_has_nothing_of_its_parents(void **state)
 	pid_t child;
 
 	(void)state;
-	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(xtreme_post_source_and_poll(&completion, 1, 1), 1);
 	child = fork();
 	if (child == 0) {
 		bool is_right;
 
-		vma_xtreme_fork_child();
-		vma_xtreme_forked(xtreme);
+		vma_xtreme_drop_tables_in_fork_child();
+		vma_xtreme_reset_account_in_fork_child(xtreme);
 		is_right = vma_xtreme_free_packets(&completion.packet, 1) == -EINVAL &&
-		           vma_xtreme_held_bytes(xtreme) == 0 && poll_packets(&own, 1, 1) == 1 &&
+		           vma_xtreme_held_bytes(xtreme) == 0 && xtreme_post_source_and_poll(&own, 1, 1) == 1 &&
 		           vma_xtreme_free_packets(&own.packet, 1) == 0;
 		_exit(is_right ? 0 : 1);
 	}
@@ -388,8 +389,8 @@ static void test_source_that_does_not_fit_is_told_in_the_next_poll(void **state)
 
 	(void)state;
 	completions_to_give.packets = 5;
-	vma_xtreme_post(source, 1);
-	vma_xtreme_post(source, 4); /* one entry, both events */
+	vma_xtreme_queue_source_events(source, 1);
+	vma_xtreme_queue_source_events(source, 4); /* one entry, both events */
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 3), 3);
 	assert_int_equal(completions_to_give.events, 5);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
@@ -416,7 +417,7 @@ static void test_source_is_completed_at_once_by_the_thread_that_polls_its_ring(v
 	                               .first = completions,
 	                               .n = 2,
 	                               .arena = vma_engine()->arena,
-	                               .ring = xtreme_rings_at(BIT)};
+	                               .ring = xtreme_ring_get_by_bit(BIT)};
 	struct vma_thread *self = vma_thread_self();
 
 	(void)state;
@@ -439,7 +440,7 @@ static void test_source_is_completed_at_once_by_the_thread_that_polls_its_ring(v
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 2), 1);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
 	completions_to_give.packets = 1;
-	poll.ring = xtreme_rings_at(BIT);
+	poll.ring = xtreme_ring_get_by_bit(BIT);
 	self->xtreme = &poll;
 	self->gathers = true;
 	vma_xtreme_complete_or_post(source, 4);
@@ -461,14 +462,14 @@ static void test_sources_that_nobody_polls_do_not_pile_up(void **state)
 	for (unsigned i = 0; i < 5000; i++) {
 		struct vma_xtreme_source *source = vma_xtreme_source_create(&fake->file, OTHER_BIT);
 
-		vma_xtreme_post(source, 1);
+		vma_xtreme_queue_source_events(source, 1);
 		vma_xtreme_source_end(source);
 		vma_xtreme_source_put(source);
 	}
-	for (const struct vma_xtreme_source *s = atomic_load(&xtreme_rings_at(OTHER_BIT)->arrived); s != NULL;
+	for (const struct vma_xtreme_source *s = atomic_load(&xtreme_ring_get_by_bit(OTHER_BIT)->arrived); s != NULL;
 	     s = s->next)
 		listed++;
-	assert_true(listed + xtreme_rings_at(OTHER_BIT)->n < 200);
+	assert_true(listed + xtreme_ring_get_by_bit(OTHER_BIT)->n < 200);
 	assert_int_equal(vma_xtreme_poll(1ULL << OTHER_BIT, &completion, 1), 0);
 	assert_int_equal(completions_to_give.calls, 0);
 }
@@ -503,7 +504,7 @@ static void test_options_are_kept_and_checked(void **state)
 static struct vma_completion_t shared[64];
 static _Atomic unsigned freed, current_round, arrived;
 
-static void *free_all(void *arg)
+static void *free_packets_in_rounds_thread(void *arg)
 {
 	(void)arg;
 	for (unsigned round = 1; round <= ROUNDS / 64; round++) {
@@ -525,10 +526,10 @@ static void test_of_threads_that_free_the_same_packets_one_succeeds(void **state
 	(void)state;
 	atomic_store(&freed, 0);
 	for (unsigned i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, free_all, NULL), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, free_packets_in_rounds_thread, NULL), 0);
 	for (unsigned round = 1; round <= ROUNDS / 64; round++) {
 		atomic_store(&arrived, 0);
-		assert_int_equal(poll_packets(shared, 64, 64), 64);
+		assert_int_equal(xtreme_post_source_and_poll(shared, 64, 64), 64);
 		atomic_store(&current_round, round);
 		while (atomic_load(&arrived) < THREADS)
 			sched_yield();
@@ -551,9 +552,12 @@ int main(void)
 	        cmocka_unit_test_setup_teardown(test_many_packets_are_freed_by_one_call, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_buffers_outlive_their_socket, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_closed_account_gives_nothing, setup, teardown),
-	        cmocka_unit_test_setup_teardown(test_file_lives_until_all_is_back, setup_returned, teardown),
-	        cmocka_unit_test_setup_teardown(test_empty_buffers_count, setup_returned, teardown),
-	        cmocka_unit_test_setup_teardown(test_empty_buffers_count, setup_returned, teardown),
+	        cmocka_unit_test_setup_teardown(test_file_lives_until_all_is_back, setup_xtreme_with_returned_callback,
+	                                        teardown),
+	        cmocka_unit_test_setup_teardown(test_empty_buffers_count, setup_xtreme_with_returned_callback,
+	                                        teardown),
+	        cmocka_unit_test_setup_teardown(test_empty_buffers_count, setup_xtreme_with_returned_callback,
+	                                        teardown),
 	        cmocka_unit_test_setup_teardown(test_child_has_nothing_of_its_parents, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_source_that_does_not_fit_is_told_in_the_next_poll, setup,
 	                                        teardown),
@@ -565,9 +569,9 @@ int main(void)
 	                                        teardown),
 	};
 
-	small_engine("4096", "256");
-	vma_signals_start();
+	start_engine_with_few_buffers("4096", "256");
+	vma_signals_wrap_existing_handlers();
 	vma_os.sigaction(SIGSEGV, NULL, &on_segv);
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

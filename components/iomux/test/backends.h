@@ -51,13 +51,13 @@ struct fake {
 	_Atomic bool is_os;    /* it has become the kernel's: the shadow knows */
 };
 
-static inline struct fake *backends_fake_of(struct vma_file *file)
+static inline struct fake *fake_of_file(struct vma_file *file)
 {
 	return (struct fake *)file;
 }
 static uint32_t fake_poll(struct vma_file *file)
 {
-	struct fake *fake = backends_fake_of(file);
+	struct fake *fake = fake_of_file(file);
 
 	atomic_fetch_add_explicit(&fake->polls, 1, memory_order_relaxed);
 	if (atomic_load(&fake->is_os))
@@ -67,18 +67,18 @@ static uint32_t fake_poll(struct vma_file *file)
 }
 static uint64_t fake_rings(struct vma_file *file)
 {
-	return atomic_load(&backends_fake_of(file)->rings);
+	return atomic_load(&fake_of_file(file)->rings);
 }
 static _Atomic int fakes_destroyed;
-static void backends_fake_destroy(struct vma_file *file)
+static void backends_count_destroyed_fake(struct vma_file *file)
 {
 	(void)file;
 	atomic_fetch_add(&fakes_destroyed, 1);
 }
 static const struct vma_file_ops fake_ops = {
-        .name = "fake", .poll = fake_poll, .rings = fake_rings, .destroy = backends_fake_destroy};
+        .name = "fake", .poll = fake_poll, .rings = fake_rings, .destroy = backends_count_destroyed_fake};
 
-static inline int fake_install(int fd)
+static inline int fake_install_udp_file(int fd)
 {
 	struct fake *fake = vma_alloc(sizeof(*fake));
 
@@ -86,11 +86,11 @@ static inline int fake_install(int fd)
 	vma_file_init(&fake->file, VMA_FILE_UDP, &fake_ops);
 	return vma_fd_install(fd, &fake->file);
 }
-static inline struct fake *fake_at(int fd)
+static inline struct fake *fake_file_of_fd(int fd)
 {
-	return backends_fake_of(vma_fd_lookup(fd));
+	return fake_of_file(vma_fd_lookup(fd));
 }
-static inline void fake_push(struct fake *fake)
+static inline void fake_queue_datagram_and_wake(struct fake *fake)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -118,22 +118,22 @@ static inline void fake_set_full(struct fake *fake, bool is_full)
 /* A loopback address of this process alone: what others send to 127.0.0.1, for a port that they had, does not come
  * here.
  */
-static inline in_addr_t backend_loopback(void)
+static inline in_addr_t loopback_address_of_this_process(void)
 {
 	return htonl(INADDR_LOOPBACK | ((uint32_t)getpid() << 2 & 0xfffffc));
 }
 
 static inline int backend_socket(struct backend *be)
 {
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = backend_loopback()};
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = loopback_address_of_this_process()};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
 
 	assert_true(fd >= 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
 	if (be->kind != KERNEL)
-		assert_int_equal(fake_install(fd), 0);
+		assert_int_equal(fake_install_udp_file(fd), 0);
 	if (be->kind == OWN)
-		atomic_store(&fake_at(fd)->file.own_poll, true);
+		atomic_store(&fake_file_of_fd(fd)->file.own_poll, true);
 	return fd;
 }
 
@@ -151,10 +151,10 @@ static inline void send_by_kernel(int to)
 #define ASKED_AGAIN_USEC 25 /* the OS is not asked twice within 20 us: what comes by a shadow may be seen so late */
 
 /* A datagram arrives. */
-static inline void backend_send(struct backend *be, int fd)
+static inline void backend_make_datagram_arrive(struct backend *be, int fd)
 {
 	if (be->kind == OFFLOADED || be->kind == OWN)
-		fake_push(fake_at(fd));
+		fake_queue_datagram_and_wake(fake_file_of_fd(fd));
 	else
 		send_by_kernel(fd);
 	if (be->kind == SHADOW)
@@ -167,7 +167,7 @@ static inline void backend_recv(struct backend *be, int fd)
 	char byte;
 
 	if (be->kind == OFFLOADED || be->kind == OWN)
-		assert_true(atomic_fetch_sub(&fake_at(fd)->queued, 1) > 0);
+		assert_true(atomic_fetch_sub(&fake_file_of_fd(fd)->queued, 1) > 0);
 	else
 		assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), 1);
 }
@@ -188,40 +188,40 @@ static inline void backend_close(struct backend *be, int fd)
 	close(fd);
 }
 
-static inline int errno_of(int rc)
+static inline int negative_errno_or_rc(int rc)
 {
 	return rc < 0 ? -errno : rc;
 }
 
-static inline int backend_ctl(struct backend *be, int epfd, int op, int fd, uint32_t events, uint64_t data)
+static inline int backend_epoll_ctl(struct backend *be, int epfd, int op, int fd, uint32_t events, uint64_t data)
 {
 	struct epoll_event event = {.events = events, .data.u64 = data};
 	struct vma_thread *self;
 	int rc;
 
 	if (be->kind == KERNEL)
-		return errno_of(epoll_ctl(epfd, op, fd, &event));
+		return negative_errno_or_rc(epoll_ctl(epfd, op, fd, &event));
 	self = vma_enter();
 	rc = vma_iomux_epoll_ctl(epfd, op, fd, &event);
 	vma_leave(self);
 	return rc;
 }
 
-static inline struct timespec of_msec(int msec)
+static inline struct timespec timespec_from_msec(int msec)
 {
 	return (struct timespec){msec / 1000, msec % 1000 * 1000000L};
 }
 
-static __attribute__((noinline)) int backend_wait_mask(struct backend *be, int epfd, struct epoll_event *events,
-                                                       int max, int msec, const sigset_t *mask)
+static __attribute__((noinline)) int backend_epoll_pwait(struct backend *be, int epfd, struct epoll_event *events,
+                                                         int max, int msec, const sigset_t *mask)
 {
-	struct timespec timeout = of_msec(msec), *to = msec < 0 ? NULL : &timeout;
+	struct timespec timeout = timespec_from_msec(msec), *to = msec < 0 ? NULL : &timeout;
 	struct vma_thread *self;
 	struct epoll_set *set;
 	int rc;
 
 	if (be->kind == KERNEL)
-		return errno_of(epoll_pwait2(epfd, events, max, to, mask));
+		return negative_errno_or_rc(epoll_pwait2(epfd, events, max, to, mask));
 	self = vma_enter();
 	set = epoll_set_find(epfd);
 	if (set != NULL)
@@ -230,10 +230,10 @@ static __attribute__((noinline)) int backend_wait_mask(struct backend *be, int e
 	return set != NULL ? rc : vma_iomux_epoll_wait_os(epfd, events, max, to, mask);
 }
 
-static __attribute__((noinline, unused)) int backend_wait(struct backend *be, int epfd, struct epoll_event *events,
-                                                          int max, int msec)
+static __attribute__((noinline, unused)) int backend_epoll_wait(struct backend *be, int epfd,
+                                                                struct epoll_event *events, int max, int msec)
 {
-	return backend_wait_mask(be, epfd, events, max, msec, NULL);
+	return backend_epoll_pwait(be, epfd, events, max, msec, NULL);
 }
 
 static __attribute__((noinline, unused)) int backend_ppoll(struct backend *be, struct pollfd *fds, nfds_t n,
@@ -242,8 +242,8 @@ static __attribute__((noinline, unused)) int backend_ppoll(struct backend *be, s
 	struct vma_thread *self;
 	int rc;
 
-	if (be->kind == KERNEL || !vma_iomux_poll_wants(fds, n))
-		return errno_of(ppoll(fds, n, timeout, mask));
+	if (be->kind == KERNEL || !vma_iomux_poll_has_offloaded_fd(fds, n))
+		return negative_errno_or_rc(ppoll(fds, n, timeout, mask));
 	self = vma_enter();
 	rc = vma_iomux_poll(fds, n, timeout, mask);
 	vma_leave(self);
@@ -252,7 +252,7 @@ static __attribute__((noinline, unused)) int backend_ppoll(struct backend *be, s
 
 static inline int backend_poll(struct backend *be, struct pollfd *fds, nfds_t n, int msec)
 {
-	struct timespec timeout = of_msec(msec);
+	struct timespec timeout = timespec_from_msec(msec);
 
 	return backend_ppoll(be, fds, n, msec < 0 ? NULL : &timeout, NULL);
 }
@@ -264,8 +264,8 @@ static __attribute__((noinline, unused)) int backend_pselect(struct backend *be,
 	struct vma_thread *self;
 	int rc;
 
-	if (be->kind == KERNEL || !vma_iomux_select_wants(n, r, wr, e))
-		return errno_of(pselect(n, r, wr, e, timeout, mask));
+	if (be->kind == KERNEL || !vma_iomux_must_handle_select(n, r, wr, e))
+		return negative_errno_or_rc(pselect(n, r, wr, e, timeout, mask));
 	self = vma_enter();
 	rc = vma_iomux_select(n, r, wr, e, timeout, mask, NULL);
 	vma_leave(self);
@@ -297,7 +297,7 @@ static inline void backends_say_epoll_wait(struct backend *be, int epfd, int max
 {
 	struct epoll_event events[64];
 
-	backends_say_events(be, events, backend_wait(be, epfd, events, max, msec));
+	backends_say_events(be, events, backend_epoll_wait(be, epfd, events, max, msec));
 }
 
 /* ---- all of them ---- */
@@ -345,20 +345,20 @@ struct later {
 	struct backend *be;
 	int fd, msec;
 };
-static void *backends_send_later(void *arg)
+static void *backends_datagram_arrives_later_thread(void *arg)
 {
 	struct later *later = arg;
 
 	usleep((useconds_t)later->msec * 1000);
-	backend_send(later->be, later->fd);
+	backend_make_datagram_arrive(later->be, later->fd);
 	return NULL;
 }
 static inline void begin_delayed_send(struct later *later, struct backend *be, int fd, int msec)
 {
 	*later = (struct later){.be = be, .fd = fd, .msec = msec};
-	assert_int_equal(pthread_create(&later->thread, NULL, backends_send_later, later), 0);
+	assert_int_equal(pthread_create(&later->thread, NULL, backends_datagram_arrives_later_thread, later), 0);
 }
-static inline void end_delayed_send(struct later *later)
+static inline void join_delayed_send_thread(struct later *later)
 {
 	pthread_join(later->thread, NULL);
 }
@@ -368,14 +368,14 @@ static inline uint64_t msec_now(void)
 	return vma_now_ns() / 1000000;
 }
 
-static inline void backends_settle(void)
+static inline void backends_free_retired_objects(void)
 {
 	for (int i = 0; i < 8; i++)
-		vma_retire_poll();
+		vma_run_due_deferred_frees();
 }
 
 #define run_backends(name, tests, n)                                                                                   \
-	(vma_signals_start(), sigaction(SIGSEGV, NULL, &our_segv), vma_test_filter(),                                  \
+	(vma_signals_wrap_existing_handlers(), sigaction(SIGSEGV, NULL, &our_segv), vma_test_set_filter_from_env(),    \
 	 _cmocka_run_group_tests(name, tests, n, NULL, NULL))
 
 #endif

@@ -17,7 +17,7 @@ static struct vma_thread *_Atomic thread_of_crew_member[CREW];
 static _Atomic unsigned round_now, members_out_of_wait_n, told[CREW];
 static _Atomic bool stop;
 
-static double crew_seconds(void)
+static double stress_crew_seconds_from_env(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -35,9 +35,9 @@ static uint32_t file_poll_yielding_core(struct vma_file *file)
 	return fake_poll(file);
 }
 static const struct vma_file_ops slow_poll_file_ops = {
-        .name = "slow", .poll = file_poll_yielding_core, .rings = fake_rings, .destroy = backends_fake_destroy};
+        .name = "slow", .poll = file_poll_yielding_core, .rings = fake_rings, .destroy = backends_count_destroyed_fake};
 
-static uint32_t crew_events_of(unsigned member)
+static uint32_t crew_epoll_mode_of_member(unsigned member)
 {
 	return EPOLLIN | (member % 2 != 0 ? EPOLLET : EPOLLONESHOT);
 }
@@ -49,7 +49,7 @@ static void crew_wait_for_round(unsigned round)
 			sched_yield();
 }
 
-static void *crew_member_thread(void *arg)
+static void *crew_epoll_wait_each_round_thread(void *arg)
 {
 	const unsigned me = *(unsigned *)arg;
 	struct epoll_event event;
@@ -60,7 +60,7 @@ static void *crew_member_thread(void *arg)
 		seed = seed * 1103515245 + 12345;
 		for (unsigned i = seed >> 16 & 1023; i > 0; i--)
 			atomic_signal_fence(memory_order_seq_cst);
-		if (backend_wait(&backend, ep, &event, 1, -1) == 1)
+		if (backend_epoll_wait(&backend, ep, &event, 1, -1) == 1)
 			atomic_fetch_add(&told[event.data.u64], 1);
 		atomic_fetch_add(&members_out_of_wait_n, 1);
 	}
@@ -68,7 +68,7 @@ static void *crew_member_thread(void *arg)
 }
 
 /* What a wake-up depends on, for who looks for one that is missing. */
-static void crew_say_where_all_are(unsigned round)
+static void crew_dump_wait_state(unsigned round)
 {
 	struct vma_thread *thread = vma_enter();
 	struct epoll_set *set = epoll_set_find(ep);
@@ -85,7 +85,7 @@ static void crew_say_where_all_are(unsigned round)
 	vma_leave(thread);
 }
 
-static bool crew_all_out_of_wait(unsigned round)
+static bool crew_await_all_out_of_wait(unsigned round)
 {
 	const uint64_t until = vma_now_ns() + LATE_NS;
 	bool well = true;
@@ -96,23 +96,23 @@ static bool crew_all_out_of_wait(unsigned round)
 		well = well && atomic_load(&told[i]) == round;
 	if (well && atomic_load(&members_out_of_wait_n) == round * CREW)
 		return true;
-	crew_say_where_all_are(round);
+	crew_dump_wait_state(round);
 	return false;
 }
 
 /* Taken, and one-shot members armed again: nothing of the round is left. */
-static void take_all_and_rearm(void)
+static void receive_all_and_rearm_oneshot(void)
 {
 	struct epoll_event event;
 
 	for (unsigned i = 0; i < CREW; i++) {
 		backend_recv(&backend, fd[i]);
-		backend_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], crew_events_of(i), i);
+		backend_epoll_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], crew_epoll_mode_of_member(i), i);
 	}
-	assert_int_equal(backend_wait(&backend, ep, &event, 1, 0), 0);
+	assert_int_equal(backend_epoll_wait(&backend, ep, &event, 1, 0), 0);
 }
 
-static unsigned crew_run_rounds(unsigned *seed, uint64_t until)
+static unsigned crew_run_wakeup_rounds(unsigned *seed, uint64_t until)
 {
 	unsigned round = 0;
 	bool well = true;
@@ -123,15 +123,15 @@ static unsigned crew_run_rounds(unsigned *seed, uint64_t until)
 		if (*seed >> 16 & 1) /* all of them sleep, or are about to */
 			usleep(*seed >> 17 & 127);
 		for (unsigned i = 0; i < CREW; i++)
-			fake_push(fake_at(fd[(i + *seed / 65536) % CREW]));
-		well = crew_all_out_of_wait(round);
+			fake_queue_datagram_and_wake(fake_file_of_fd(fd[(i + *seed / 65536) % CREW]));
+		well = crew_await_all_out_of_wait(round);
 		if (well)
-			take_all_and_rearm();
+			receive_all_and_rearm_oneshot();
 	}
 	return well ? round : 0;
 }
 
-static void crew_end(pthread_t *threads)
+static void crew_stop_and_join_threads(pthread_t *threads)
 {
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < CREW; i++) {
@@ -154,19 +154,20 @@ static void test_as_many_come_out_as_there_are_events(void **state)
 	ep = epoll_create1(0);
 	for (unsigned i = 0; i < CREW; i++) {
 		fd[i] = backend_socket(&backend);
-		fake_at(fd[i])->file.ops = &slow_poll_file_ops;
-		assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], crew_events_of(i), i), 0);
+		fake_file_of_fd(fd[i])->file.ops = &slow_poll_file_ops;
+		assert_int_equal(backend_epoll_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], crew_epoll_mode_of_member(i), i),
+		                 0);
 		number[i] = i;
-		assert_int_equal(pthread_create(&threads[i], NULL, crew_member_thread, &number[i]), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, crew_epoll_wait_each_round_thread, &number[i]), 0);
 	}
-	rounds = crew_run_rounds(&seed, vma_now_ns() + (uint64_t)(crew_seconds() * 1e9));
+	rounds = crew_run_wakeup_rounds(&seed, vma_now_ns() + (uint64_t)(stress_crew_seconds_from_env() * 1e9));
 	assert_int_not_equal(rounds, 0);
 	print_message("%u rounds\n", rounds);
-	crew_end(threads);
+	crew_stop_and_join_threads(threads);
 	for (int i = 0; i < CREW; i++)
 		backend_close(&backend, fd[i]);
 	backend_close(&backend, ep);
-	backends_settle();
+	backends_free_retired_objects();
 }
 
 int main(void)

@@ -16,7 +16,7 @@ static _Atomic uint64_t pushed, taken;
 static _Atomic bool stop, pushers_done;
 static _Atomic int late;
 
-static double epoll_seconds(void)
+static double stress_epoll_seconds_from_env(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -34,7 +34,7 @@ static void *push_datagrams_thread(void *arg)
 			sched_yield();
 			continue;
 		}
-		fake_push(fake[at / 65536 % FILES]);
+		fake_queue_datagram_and_wake(fake[at / 65536 % FILES]);
 		atomic_fetch_add(&pushed, 1);
 		if (n % 512 == 0)
 			usleep(200); /* the collectors fall asleep now and then */
@@ -43,18 +43,18 @@ static void *push_datagrams_thread(void *arg)
 }
 
 /* Members by number: even ones are level, odd ones edge, every fourth one-shot. */
-static uint32_t epoll_events_of(unsigned i)
+static uint32_t epoll_mode_events_of_member(unsigned i)
 {
 	return EPOLLIN | (i % 2 != 0 ? EPOLLET : 0) | (i % 4 == 2 ? EPOLLONESHOT : 0);
 }
 
-static void *collector(void *arg)
+static void *epoll_collect_events_thread(void *arg)
 {
 	struct epoll_event events[4];
 
 	(void)arg;
 	for (;;) {
-		int n = backend_wait(&backend, ep, events, 4, 500);
+		int n = backend_epoll_wait(&backend, ep, events, 4, 500);
 
 		if (n == 0 && atomic_load(&pushers_done))
 			return NULL;
@@ -64,8 +64,9 @@ static void *collector(void *arg)
 			if (i >= FILES)
 				continue; /* one of the churned */
 			atomic_fetch_add(&taken, (uint64_t)atomic_exchange(&fake[i]->queued, 0));
-			if (epoll_events_of((unsigned)i) & EPOLLONESHOT)
-				backend_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], epoll_events_of((unsigned)i), i);
+			if (epoll_mode_events_of_member((unsigned)i) & EPOLLONESHOT)
+				backend_epoll_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i],
+				                  epoll_mode_events_of_member((unsigned)i), i);
 		}
 		if (n == 0 && atomic_load(&pushed) - atomic_load(&taken) > 100 && !atomic_load(&stop))
 			atomic_fetch_add(&late, 1);
@@ -82,21 +83,21 @@ static void *add_and_remove_members_thread(void *arg)
 	for (unsigned n = 0; !atomic_load(&stop); n++) {
 		int *at = &other[n % CHURNED];
 
-		backend_ctl(&backend, ep, EPOLL_CTL_ADD, *at, EPOLLIN | (n % 3 ? EPOLLET : 0), 1000 + n);
-		fake_push(fake_at(*at));
-		backend_ctl(&backend, ep, EPOLL_CTL_MOD, *at, EPOLLIN | EPOLLET, 1000 + n);
+		backend_epoll_ctl(&backend, ep, EPOLL_CTL_ADD, *at, EPOLLIN | (n % 3 ? EPOLLET : 0), 1000 + n);
+		fake_queue_datagram_and_wake(fake_file_of_fd(*at));
+		backend_epoll_ctl(&backend, ep, EPOLL_CTL_MOD, *at, EPOLLIN | EPOLLET, 1000 + n);
 		if (n % 2) {
-			backend_ctl(&backend, ep, EPOLL_CTL_DEL, *at, 0, 0);
+			backend_epoll_ctl(&backend, ep, EPOLL_CTL_DEL, *at, 0, 0);
 		} else {
 			backend_close(&backend, *at);
 			*at = backend_socket(&backend);
 		}
 		/* There again, it tells of what came meanwhile. */
-		assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_DEL, fd[n % FILES], 0, 0), 0);
-		assert_int_equal(
-		        backend_ctl(&backend, ep, EPOLL_CTL_ADD, fd[n % FILES], epoll_events_of(n % FILES), n % FILES),
-		        0);
-		vma_retire_poll();
+		assert_int_equal(backend_epoll_ctl(&backend, ep, EPOLL_CTL_DEL, fd[n % FILES], 0, 0), 0);
+		assert_int_equal(backend_epoll_ctl(&backend, ep, EPOLL_CTL_ADD, fd[n % FILES],
+		                                   epoll_mode_events_of_member(n % FILES), n % FILES),
+		                 0);
+		vma_run_due_deferred_frees();
 	}
 	for (int i = 0; i < CHURNED; i++)
 		backend_close(&backend, other[i]);
@@ -117,17 +118,18 @@ static void every_datagram_is_taken(enum kind kind)
 	ep = epoll_create1(0);
 	for (unsigned i = 0; i < FILES; i++) {
 		fd[i] = backend_socket(&backend);
-		fake[i] = fake_at(fd[i]);
-		assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], epoll_events_of(i), i), 0);
+		fake[i] = fake_file_of_fd(fd[i]);
+		assert_int_equal(
+		        backend_epoll_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], epoll_mode_events_of_member(i), i), 0);
 	}
 	for (int i = 0; i < COLLECTORS; i++)
-		pthread_create(&collect[i], NULL, collector, NULL);
+		pthread_create(&collect[i], NULL, epoll_collect_events_thread, NULL);
 	for (unsigned i = 0; i < PUSHERS; i++) {
 		seed[i] = i * 77 + 1;
 		pthread_create(&push[i], NULL, push_datagrams_thread, &seed[i]);
 	}
 	pthread_create(&churn, NULL, add_and_remove_members_thread, NULL);
-	until = vma_now_ns() + (uint64_t)(epoll_seconds() * 1e9);
+	until = vma_now_ns() + (uint64_t)(stress_epoll_seconds_from_env() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&pushed) > 100))
 		usleep(1000);
 	atomic_store(&stop, true);
@@ -144,7 +146,7 @@ static void every_datagram_is_taken(enum kind kind)
 	for (int i = 0; i < FILES; i++)
 		backend_close(&backend, fd[i]);
 	backend_close(&backend, ep);
-	backends_settle();
+	backends_free_retired_objects();
 }
 
 static void test_every_datagram_is_taken(void **state)

@@ -45,15 +45,15 @@ static uint64_t target_rings(struct vma_file *file)
 	return fixture.bit;
 }
 
-static void target_destroy(struct vma_file *file)
+static void target_destroy_does_nothing(struct vma_file *file)
 {
 	(void)file;
 }
 
 static const struct vma_file_ops target_ops = {
-        .name = "target", .poll = target_poll, .rings = target_rings, .destroy = target_destroy};
+        .name = "target", .poll = target_poll, .rings = target_rings, .destroy = target_destroy_does_nothing};
 
-static bool readers_queue_one(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool readers_sink_count_queued(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct target *target = flow->owner;
 
@@ -88,7 +88,7 @@ static void *read_by_epoll(void *arg)
 
 	register_reader_thread(*(int *)arg);
 	while (!atomic_load(&stop))
-		if (backend_wait(&backend, ep, &event, 1, -1) == 1)
+		if (backend_epoll_wait(&backend, ep, &event, 1, -1) == 1)
 			while (target_take_one(targets[event.data.u64]))
 				;
 	return NULL;
@@ -108,18 +108,18 @@ static void *read_by_poll(void *arg)
 	return NULL;
 }
 
-static int receive_ready(struct vma_wait *wait)
+static int has_datagram_or_is_stopped(struct vma_wait *wait)
 {
 	return atomic_load(&stop) || has_datagram(wait->arg);
 }
 
-static uint64_t receive_rings(struct vma_wait *wait)
+static uint64_t receive_wait_on_fixture_ring(struct vma_wait *wait)
 {
 	(void)wait;
 	return fixture.bit;
 }
 
-static void receive_announce(struct vma_wait *wait, bool on)
+static void receive_join_or_leave_wait_queue(struct vma_wait *wait, bool on)
 {
 	struct target *target = wait->arg;
 
@@ -129,11 +129,12 @@ static void receive_announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(&target->file.waitq, wait->self);
 }
 
-static const struct vma_wait_ops receive_ops = {
-        .ready = receive_ready, .rings = receive_rings, .set_queued = receive_announce};
+static const struct vma_wait_ops receive_ops = {.ready = has_datagram_or_is_stopped,
+                                                .rings = receive_wait_on_fixture_ring,
+                                                .set_queued = receive_join_or_leave_wait_queue};
 
 /* As recv does: a wake-up may have been spent on a call that takes one of several, or nothing. */
-static void *readers_receive(void *arg)
+static void *readers_wait_and_receive_thread(void *arg)
 {
 	struct target *target = targets[3];
 	struct vma_spin spin = {0};
@@ -160,14 +161,14 @@ static void *readers_receive(void *arg)
 
 /* ---- the test ---- */
 
-static double readers_seconds(void)
+static double stress_readers_seconds_from_env(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
 	return text != NULL ? atof(text) : 1.0;
 }
 
-static void say_queue(const char *of, struct vma_waitq *q)
+static void print_wait_queue(const char *of, struct vma_waitq *q)
 {
 	fprintf(stderr, "%s: used %u, overflow %u, places", of, atomic_load(&q->used), atomic_load(&q->overflow));
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
@@ -176,7 +177,7 @@ static void say_queue(const char *of, struct vma_waitq *q)
 }
 
 /* What a wake-up depends on, for who looks for one that is missing. */
-static void readers_say_where_all_are(void)
+static void readers_dump_wait_state(void)
 {
 	struct vma_thread *self = vma_enter();
 	struct epoll_set *set = epoll_set_find(ep);
@@ -187,11 +188,11 @@ static void readers_say_where_all_are(void)
 	fprintf(stderr, "set: %u pending, ready list %s, lock %s\n", atomic_load(&set->n_pending),
 	        ready_list_is_empty(&set->ready) ? "empty" : "not empty",
 	        pthread_mutex_trylock(&set->lock) == 0 ? (pthread_mutex_unlock(&set->lock), "free") : "taken");
-	say_queue("set", &set->file.waitq);
+	print_wait_queue("set", &set->file.waitq);
 	for (int i = 0; i < FILES; i++) {
 		fprintf(stderr, "file %d, %lu queued, %lu taken: ", i, (unsigned long)atomic_load(&targets[i]->queued),
 		        (unsigned long)atomic_load(&targets[i]->taken));
-		say_queue("queue", &targets[i]->file.waitq);
+		print_wait_queue("queue", &targets[i]->file.waitq);
 	}
 	for (int i = 0; i < SET_FILES; i++)
 		fprintf(stderr, "item %d: queued %d\n", i,
@@ -203,7 +204,7 @@ static void readers_say_where_all_are(void)
 	vma_leave(self);
 }
 
-static bool all_targets_are_drained(const uint64_t *sent)
+static bool await_all_targets_drained(const uint64_t *sent)
 {
 	const uint64_t until = vma_now_ns() + LATE_NS;
 	bool all;
@@ -218,7 +219,7 @@ static bool all_targets_are_drained(const uint64_t *sent)
 	return all;
 }
 
-static void make_files(void)
+static void create_udp_sockets_and_epoll_set(void)
 {
 	ep = epoll_create1(0);
 	for (int i = 0; i < FILES; i++) {
@@ -229,15 +230,16 @@ static void make_files(void)
 		assert_int_equal(vma_fd_install(fds[i], &targets[i]->file), 0);
 		if (i < SET_FILES)
 			assert_int_equal(
-			        backend_ctl(&backend, ep, EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLET, (uint64_t)i), 0);
-		fixture.things[i].flow.sink = readers_queue_one;
+			        backend_epoll_ctl(&backend, ep, EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLET, (uint64_t)i),
+			        0);
+		fixture.things[i].flow.sink = readers_sink_count_queued;
 		fixture.things[i].flow.owner = targets[i];
 	}
 }
 
-static uint64_t send_and_watch(uint64_t *sent)
+static uint64_t stress_send_and_check_all_drained(uint64_t *sent)
 {
-	const uint64_t until = vma_now_ns() + (uint64_t)(readers_seconds() * 1e9);
+	const uint64_t until = vma_now_ns() + (uint64_t)(stress_readers_seconds_from_env() * 1e9);
 	uint64_t total = 0;
 	unsigned seed = 11;
 
@@ -250,8 +252,8 @@ static uint64_t send_and_watch(uint64_t *sent)
 			sent[to % FILES]++;
 			total++;
 		}
-		if (!all_targets_are_drained(sent)) {
-			readers_say_where_all_are();
+		if (!await_all_targets_drained(sent)) {
+			readers_dump_wait_state();
 			return 0;
 		}
 		if (seed >> 28 == 0) /* they fall asleep */
@@ -277,40 +279,41 @@ static void end_readers(const pthread_t *threads)
 		}
 }
 
-static void readers_run(void)
+static void run_reader_threads_and_check(void)
 {
-	void *(*const ways[READERS])(void *arg) = {read_by_epoll, read_by_epoll, read_by_poll, readers_receive};
+	void *(*const ways[READERS])(void *arg) = {read_by_epoll, read_by_epoll, read_by_poll,
+	                                           readers_wait_and_receive_thread};
 	static int numbers[READERS];
 	pthread_t threads[READERS];
 	uint64_t sent[FILES] = {0}, total;
 
-	make_files();
+	create_udp_sockets_and_epoll_set();
 	atomic_store(&stop, false);
 	for (int i = 0; i < READERS; i++) {
 		numbers[i] = i;
 		assert_int_equal(pthread_create(&threads[i], NULL, ways[i], &numbers[i]), 0);
 	}
-	total = send_and_watch(sent);
+	total = stress_send_and_check_all_drained(sent);
 	print_message("%lu datagrams\n", (unsigned long)total);
 	assert_true(total > 100);
 	end_readers(threads);
 	for (int i = 0; i < FILES; i++)
 		backend_close(&backend, fds[i]);
 	backend_close(&backend, ep);
-	backends_settle();
+	backends_free_retired_objects();
 }
 
 static void test_no_datagram_lies_beside_the_internal_thread(void **state)
 {
 	(void)state;
-	readers_run();
+	run_reader_threads_and_check();
 }
 
 static void test_no_datagram_lies_without_the_internal_thread(void **state)
 {
 	(void)state;
 	fixture_hold_internal_thread();
-	readers_run();
+	run_reader_threads_and_check();
 	fixture_release_internal_thread();
 }
 

@@ -10,7 +10,7 @@ static struct backend backend = {.kind = OFFLOADED};
 static int ours, os, os_socket_peer_end, set;
 
 /* Of the parameters that the tests are about, none of which the internal thread reads. */
-static void set_defaults(struct vma_conf *conf)
+static void set_polling_conf_defaults(struct vma_conf *conf)
 {
 	conf->select_poll = 100000;
 	conf->select_poll_os_ratio = 10;
@@ -24,15 +24,15 @@ static int setup(void **state)
 	int ends[2];
 
 	(void)state;
-	set_defaults(&vma_engine()->conf);
+	set_polling_conf_defaults(&vma_engine()->conf);
 	ours = backend_socket(&backend);
-	atomic_store(&fake_at(ours)->rings, 1ULL << 63);
+	atomic_store(&fake_file_of_fd(ours)->rings, 1ULL << 63);
 	assert_int_equal(pipe(ends), 0);
 	os = ends[0];
 	os_socket_peer_end = ends[1];
 	set = epoll_create1(0);
-	assert_int_equal(backend_ctl(&backend, set, EPOLL_CTL_ADD, ours, EPOLLIN, 1), 0);
-	assert_int_equal(backend_ctl(&backend, set, EPOLL_CTL_ADD, os, EPOLLIN, 2), 0);
+	assert_int_equal(backend_epoll_ctl(&backend, set, EPOLL_CTL_ADD, ours, EPOLLIN, 1), 0);
+	assert_int_equal(backend_epoll_ctl(&backend, set, EPOLL_CTL_ADD, os, EPOLLIN, 2), 0);
 	return 0;
 }
 
@@ -57,7 +57,7 @@ static int wait_by_epoll_ms(int msec)
 {
 	struct epoll_event events[2];
 
-	return backend_wait(&backend, set, events, 2, msec);
+	return backend_epoll_wait(&backend, set, events, 2, msec);
 }
 
 static const struct iomux_wait_way {
@@ -66,7 +66,7 @@ static const struct iomux_wait_way {
 } ways[] = {{wait_by_poll_ms, SYS_ppoll}, {wait_by_epoll_ms, SYS_epoll_pwait}};
 
 /* While something is there. */
-static unsigned os_polls_while_ready(const struct iomux_wait_way *iomux_wait_way, int64_t skip)
+static unsigned count_os_polls_while_ready(const struct iomux_wait_way *iomux_wait_way, int64_t skip)
 {
 	unsigned before;
 
@@ -85,17 +85,17 @@ static unsigned os_polls_while_ready(const struct iomux_wait_way *iomux_wait_way
 static void test_while_ours_are_ready_the_os_is_asked_once_in_so_many_calls(void **state)
 {
 	(void)state;
-	fake_push(fake_at(ours));
+	fake_queue_datagram_and_wake(fake_file_of_fd(ours));
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(os_polls_while_ready(&ways[i], 1), CALLS);
-		assert_int_equal(os_polls_while_ready(&ways[i], 4), CALLS / 4);
-		assert_int_equal(os_polls_while_ready(&ways[i], 10), CALLS / 10);
-		assert_int_equal(os_polls_while_ready(&ways[i], 0), 0);
+		assert_int_equal(count_os_polls_while_ready(&ways[i], 1), CALLS);
+		assert_int_equal(count_os_polls_while_ready(&ways[i], 4), CALLS / 4);
+		assert_int_equal(count_os_polls_while_ready(&ways[i], 10), CALLS / 10);
+		assert_int_equal(count_os_polls_while_ready(&ways[i], 0), 0);
 	}
 }
 
 /* A call that waits in vain. It looks until its time is over: how often, its yields tell. */
-static struct calls wait_in_vain_counting_looks(const struct iomux_wait_way *iomux_wait_way)
+static struct calls count_polls_of_wait_that_times_out(const struct iomux_wait_way *iomux_wait_way)
 {
 	struct calls before = calls;
 
@@ -104,12 +104,12 @@ static struct calls wait_in_vain_counting_looks(const struct iomux_wait_way *iom
 }
 
 /* The same of one that has looked, if there is any: without a core its time may be over before that. */
-static struct calls looks_wait_and_look(const struct iomux_wait_way *iomux_wait_way)
+static struct calls count_polls_of_wait_that_did_poll(const struct iomux_wait_way *iomux_wait_way)
 {
-	struct calls made = wait_in_vain_counting_looks(iomux_wait_way);
+	struct calls made = count_polls_of_wait_that_times_out(iomux_wait_way);
 
 	for (int i = 0; i < 20 && made.yields == 0; i++)
-		made = wait_in_vain_counting_looks(iomux_wait_way);
+		made = count_polls_of_wait_that_times_out(iomux_wait_way);
 	return made;
 }
 
@@ -127,13 +127,13 @@ static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 			unsigned looks;
 
 			vma_engine()->conf.select_poll_os_ratio = ratios[k];
-			made = looks_wait_and_look(&ways[i]);
+			made = count_polls_of_wait_that_did_poll(&ways[i]);
 			looks = made.yields * LOOKS_BREATH;
 			assert_true(looks >= LOOKS_BREATH);
 			assert_in_range(made.asks, looks / ratios[k], looks / ratios[k] + 3); /* and at its end */
 		}
 		vma_engine()->conf.select_poll_os_ratio = 0;
-		assert_in_range(wait_in_vain_counting_looks(&ways[i]).asks, 0, 2);
+		assert_in_range(count_polls_of_wait_that_times_out(&ways[i]).asks, 0, 2);
 	}
 }
 
@@ -145,8 +145,8 @@ static void test_a_wait_that_is_not_to_look_sleeps_at_once(void **state)
 	vma_engine()->conf.rx_poll_yield = true;
 	for (int i = 0; i < 2; i++) {
 		calls_asked = ways[i].asks_by;
-		assert_int_equal(wait_in_vain_counting_looks(&ways[i]).yields, 0);
-		assert_in_range(wait_in_vain_counting_looks(&ways[i]).asks, 0, 2);
+		assert_int_equal(count_polls_of_wait_that_times_out(&ways[i]).yields, 0);
+		assert_in_range(count_polls_of_wait_that_times_out(&ways[i]).asks, 0, 2);
 	}
 }
 
@@ -161,25 +161,25 @@ static void test_what_is_all_the_oss_is_looked_at_if_forced(void **state)
 	(void)state;
 	FD_ZERO(&bits);
 	FD_SET(os, &bits);
-	assert_int_equal(backend_ctl(&backend, all_os, EPOLL_CTL_ADD, os, EPOLLIN, 3), 0);
+	assert_int_equal(backend_epoll_ctl(&backend, all_os, EPOLL_CTL_ADD, os, EPOLLIN, 3), 0);
 	vma_engine()->conf.select_poll = -1;
 	vma_engine()->conf.rx_poll_yield = true;
 	vma_engine()->conf.select_poll_os_ratio = 1;
 	for (int force = 0; force < 2; force++) {
 		vma_engine()->conf.select_poll_os_force = force;
-		assert_int_equal(vma_iomux_poll_wants(&fd, 1), force);
-		assert_int_equal(vma_iomux_select_wants(os + 1, &bits, NULL, NULL), force);
+		assert_int_equal(vma_iomux_poll_has_offloaded_fd(&fd, 1), force);
+		assert_int_equal(vma_iomux_must_handle_select(os + 1, &bits, NULL, NULL), force);
 		before = calls;
 		for (int i = 0; i < (force ? 20 : 1) && calls.yields == before.yields; i++)
 			assert_int_equal(backend_poll(&backend, &fd, 1, WAIT_MSEC), 0);
 		assert_true(force == (calls.yields > before.yields));
 		before = calls;
 		for (int i = 0; i < (force ? 20 : 1) && calls.yields == before.yields; i++)
-			assert_int_equal(backend_wait(&backend, all_os, &event, 1, WAIT_MSEC), 0);
+			assert_int_equal(backend_epoll_wait(&backend, all_os, &event, 1, WAIT_MSEC), 0);
 		assert_true(force == (calls.yields > before.yields));
 	}
 	assert_int_equal(write(os_socket_peer_end, "x", 1), 1);
-	assert_int_equal(backend_wait(&backend, all_os, &event, 1, WAIT_MSEC), 1);
+	assert_int_equal(backend_epoll_wait(&backend, all_os, &event, 1, WAIT_MSEC), 1);
 	assert_int_equal(event.data.u64, 3);
 	backend_close(&backend, all_os);
 }
@@ -195,8 +195,8 @@ int main(void)
 	        CASE(test_what_is_all_the_oss_is_looked_at_if_forced),
 	};
 
-	calls_slow_clocks();
-	if (small_engine("1024", "64") == NULL)
+	make_tsc_clock_seem_slow();
+	if (start_engine_with_few_buffers("1024", "64") == NULL)
 		return 1;
 	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -3,7 +3,7 @@
 
 #include "backends.h"
 
-static void say_fds(struct backend *be, int rc, const struct pollfd *fds, nfds_t n)
+static void say_poll_result_and_revents(struct backend *be, int rc, const struct pollfd *fds, nfds_t n)
 {
 	say(be, "%d:", rc);
 	for (nfds_t i = 0; i < n; i++)
@@ -11,7 +11,7 @@ static void say_fds(struct backend *be, int rc, const struct pollfd *fds, nfds_t
 	say(be, "\n");
 }
 
-static void a_mix_of_descriptors(struct backend *be)
+static void poll_handles_mix_of_fds(struct backend *be)
 {
 	int a = backend_socket(be), b = backend_socket(be), pipes[2], closed = dup(0);
 	struct pollfd fds[7];
@@ -25,29 +25,29 @@ static void a_mix_of_descriptors(struct backend *be)
 	fds[4] = (struct pollfd){.fd = -5, .events = POLLIN, .revents = 77};
 	fds[5] = (struct pollfd){.fd = a, .events = 0};
 	fds[6] = (struct pollfd){.fd = closed, .events = 0};
-	say_fds(be, backend_poll(be, fds, 1, 0), fds, 1);
-	say_fds(be, backend_poll(be, fds, 7, 0), fds, 7);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 1, 0), fds, 1);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 7, 0), fds, 7);
 	fds[6].fd = -1;
-	say_fds(be, backend_poll(be, fds, 7, 100), fds, 7);
-	backend_send(be, a);
-	say_fds(be, backend_poll(be, fds, 1, 0), fds, 1);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 7, 100), fds, 7);
+	backend_make_datagram_arrive(be, a);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 1, 0), fds, 1);
 	usleep(1000);
-	say_fds(be, backend_poll(be, fds, 7, -1), fds, 7);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 7, -1), fds, 7);
 	backend_recv(be, a);
-	backend_send(be, b);
+	backend_make_datagram_arrive(be, b);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
 	usleep(1000);
-	say_fds(be, backend_poll(be, fds, 7, 100), fds, 7);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 7, 100), fds, 7);
 	close(pipes[1]);
 	usleep(1000);
 	fds[3].fd = -1;
-	say_fds(be, backend_poll(be, fds, 7, 100), fds, 7);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 7, 100), fds, 7);
 	backend_close(be, a);
-	say_fds(be, backend_poll(be, fds, 7, 100), fds, 7);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 7, 100), fds, 7);
 	close(pipes[0]);
 	backend_close(be, b);
 }
-SAME_ON_ALL_BACKENDS(a_mix_of_descriptors)
+SAME_ON_ALL_BACKENDS(poll_handles_mix_of_fds)
 
 static void a_wait_ends_by_any_of_them_or_in_time(struct backend *be)
 {
@@ -58,14 +58,14 @@ static void a_wait_ends_by_any_of_them_or_in_time(struct backend *be)
 
 	assert_int_equal(pipe(pipes), 0);
 	fds[1].fd = pipes[0];
-	say_fds(be, backend_poll(be, fds, 2, 60), fds, 2);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 2, 60), fds, 2);
 	say(be, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
 	begin_delayed_send(&later, be, a, 30);
-	say_fds(be, backend_poll(be, fds, 2, -1), fds, 2);
-	end_delayed_send(&later);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 2, -1), fds, 2);
+	join_delayed_send_thread(&later);
 	backend_recv(be, a);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	say_fds(be, backend_poll(be, fds, 2, -1), fds, 2);
+	say_poll_result_and_revents(be, backend_poll(be, fds, 2, -1), fds, 2);
 	say(be, "%d\n", msec_now() - begun < 3000);
 	close(pipes[0]);
 	close(pipes[1]);
@@ -82,7 +82,7 @@ static void many_descriptors(struct backend *be)
 	for (int i = 0; i < N; i++)
 		fds[i] = (struct pollfd){.fd = i == N - 1 ? a : -1, .events = POLLIN};
 	say(be, "%d\n", backend_poll(be, fds, N, 0));
-	backend_send(be, a);
+	backend_make_datagram_arrive(be, a);
 	usleep(100);
 	say(be, "%d %x\n", backend_poll(be, fds, N, 10), fds[N - 1].revents);
 	backend_close(be, a);
@@ -126,7 +126,8 @@ static void test_refusals_of_poll(void **state)
 
 /* ---- select ---- */
 
-static void say_sets(struct backend *be, int rc, const int *fd, int n, fd_set *r, fd_set *wr, fd_set *e)
+static void say_select_result_and_fd_sets(struct backend *be, int rc, const int *fd, int n, fd_set *r, fd_set *wr,
+                                          fd_set *e)
 {
 	say(be, "%d:", rc);
 	for (int i = 0; i < n; i++)
@@ -134,9 +135,9 @@ static void say_sets(struct backend *be, int rc, const int *fd, int n, fd_set *r
 	say(be, "\n");
 }
 
-static void select_all(struct backend *be, const int *fd, int n, int in, int out, int except, int msec)
+static void select_fds_and_print_sets(struct backend *be, const int *fd, int n, int in, int out, int except, int msec)
 {
-	struct timespec timeout = of_msec(msec);
+	struct timespec timeout = timespec_from_msec(msec);
 	fd_set r, wr, e;
 	int most = 0;
 
@@ -149,10 +150,11 @@ static void select_all(struct backend *be, const int *fd, int n, int in, int out
 		out & 1 << i ? FD_SET(fd[i], &wr) : (void)0;
 		except & 1 << i ? FD_SET(fd[i], &e) : (void)0;
 	}
-	say_sets(be, backend_pselect(be, most + 1, &r, &wr, &e, msec < 0 ? NULL : &timeout, NULL), fd, n, &r, &wr, &e);
+	say_select_result_and_fd_sets(be, backend_pselect(be, most + 1, &r, &wr, &e, msec < 0 ? NULL : &timeout, NULL),
+	                              fd, n, &r, &wr, &e);
 }
 
-static void bits_in_and_bits_out(struct backend *be)
+static void select_returns_right_fd_set_bits(struct backend *be)
 {
 	int fd[4], pipes[2];
 
@@ -161,23 +163,23 @@ static void bits_in_and_bits_out(struct backend *be)
 	assert_int_equal(pipe(pipes), 0);
 	fd[2] = pipes[0];
 	fd[3] = pipes[1];
-	select_all(be, fd, 4, 7, 0, 15, 0);
-	select_all(be, fd, 4, 7, 0, 15, 20);
-	backend_send(be, fd[0]);
+	select_fds_and_print_sets(be, fd, 4, 7, 0, 15, 0);
+	select_fds_and_print_sets(be, fd, 4, 7, 0, 15, 20);
+	backend_make_datagram_arrive(be, fd[0]);
 	usleep(1000);
-	select_all(be, fd, 4, 7, 0, 15, 0);
-	select_all(be, fd, 4, 7, 15, 15, 0);
-	select_all(be, fd, 4, 2, 1, 0, -1);
+	select_fds_and_print_sets(be, fd, 4, 7, 0, 15, 0);
+	select_fds_and_print_sets(be, fd, 4, 7, 15, 15, 0);
+	select_fds_and_print_sets(be, fd, 4, 2, 1, 0, -1);
 	close(pipes[1]);
 	usleep(1000);
-	select_all(be, fd, 3, 7, 0, 7, 20);
-	select_all(be, fd, 3, 2, 0, 4, 20); /* a hang-up that was not asked for */
+	select_fds_and_print_sets(be, fd, 3, 7, 0, 7, 20);
+	select_fds_and_print_sets(be, fd, 3, 2, 0, 4, 20); /* a hang-up that was not asked for */
 	close(pipes[0]);
-	select_all(be, fd, 3, 7, 0, 0, 20); /* closed: EBADF, bits as they were */
+	select_fds_and_print_sets(be, fd, 3, 7, 0, 0, 20); /* closed: EBADF, bits as they were */
 	backend_close(be, fd[0]);
 	backend_close(be, fd[1]);
 }
-SAME_ON_ALL_BACKENDS(bits_in_and_bits_out)
+SAME_ON_ALL_BACKENDS(select_returns_right_fd_set_bits)
 
 static void refusals_of_select(struct backend *be)
 {
@@ -202,7 +204,7 @@ static void test_refusals_of_select(void **state)
 }
 
 /* getdtablesize() with a set of ordinary size: the kernel looks at what its table has room for. */
-static void more_bits_than_the_table_has_room_for(struct backend *be)
+static void select_ignores_bits_beyond_fd_table(struct backend *be)
 {
 	char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	fd_set *r = (fd_set *)(memory + 4096 - sizeof(fd_set));
@@ -212,7 +214,7 @@ static void more_bits_than_the_table_has_room_for(struct backend *be)
 	munmap(memory + 4096, 4096);
 	FD_ZERO(r);
 	FD_SET(a, r);
-	backend_send(be, a);
+	backend_make_datagram_arrive(be, a);
 	say(be, "%d %d\n", backend_pselect(be, 100000, r, NULL, NULL, &none, NULL), !!FD_ISSET(a, r));
 	while (fcntl(none_open, F_GETFD) >= 0) /* the library's own */
 		none_open--;
@@ -221,7 +223,7 @@ static void more_bits_than_the_table_has_room_for(struct backend *be)
 	munmap(memory, 4096);
 	backend_close(be, a);
 }
-SAME_ON_ALL_BACKENDS(more_bits_than_the_table_has_room_for)
+SAME_ON_ALL_BACKENDS(select_ignores_bits_beyond_fd_table)
 
 /* Beside what is ready: the second time right after the first. */
 static void a_descriptor_that_is_not_open_is_told_each_time(struct backend *be)
@@ -229,9 +231,9 @@ static void a_descriptor_that_is_not_open_is_told_each_time(struct backend *be)
 	int a = backend_socket(be), closed = dup(0), fds[2] = {a, closed};
 
 	close(closed);
-	backend_send(be, a);
+	backend_make_datagram_arrive(be, a);
 	for (int i = 0; i < 3; i++)
-		select_all(be, fds, 2, 1, 0, 3, 0);
+		select_fds_and_print_sets(be, fds, 2, 1, 0, 3, 0);
 	backend_close(be, a);
 }
 SAME_ON_ALL_BACKENDS(a_descriptor_that_is_not_open_is_told_each_time)
@@ -249,7 +251,7 @@ static void sets_beyond_fd_setsize(struct backend *be)
 	if (be->kind != KERNEL)
 		assert_int_equal(vma_fd_install(high, vma_fd_lookup(a)), 0);
 	r[high / 64] |= 1ULL << high % 64;
-	backend_send(be, a);
+	backend_make_datagram_arrive(be, a);
 	say(be, "%d %d\n", backend_pselect(be, high + 1, (fd_set *)r, NULL, NULL, &none, NULL),
 	    !!(r[high / 64] & 1ULL << high % 64));
 	backend_recv(be, a);
@@ -271,7 +273,7 @@ static void handler(int sig)
 }
 
 /* As interpose does it for the application's sigaction. */
-static void set_handler(struct backend *be, int flags)
+static void set_sigusr1_handler(struct backend *be, int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
@@ -288,7 +290,7 @@ struct signaller {
 	_Atomic bool ended;
 };
 
-static void *signal_later(void *arg)
+static void *send_sigusr1_repeatedly_thread(void *arg)
 {
 	struct signaller *signaller = arg;
 
@@ -299,15 +301,15 @@ static void *signal_later(void *arg)
 	return NULL;
 }
 
-static void begin_signals(struct signaller *signaller)
+static void start_signaller_thread(struct signaller *signaller)
 {
 	*signaller = (struct signaller){.whom = pthread_self()};
 	atomic_store(&handled, 0);
-	assert_int_equal(pthread_create(&signaller->thread, NULL, signal_later, signaller), 0);
+	assert_int_equal(pthread_create(&signaller->thread, NULL, send_sigusr1_repeatedly_thread, signaller), 0);
 }
 
 /* Whether a handler had run when the wait ended. */
-static bool end_signals(struct signaller *signaller)
+static bool stop_signals_and_check_handler_had_run(struct signaller *signaller)
 {
 	const bool was_handled = atomic_load(&handled) > 0;
 
@@ -323,15 +325,15 @@ static void a_signal_ends_a_wait_whatever_its_flags(struct backend *be)
 	struct signaller signaller;
 	struct epoll_event event;
 
-	backend_ctl(be, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
 	for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
-		set_handler(be, flags);
-		begin_signals(&signaller);
+		set_sigusr1_handler(be, flags);
+		start_signaller_thread(&signaller);
 		say(be, "%d", backend_poll(be, &pfd, 1, 5000));
-		say(be, " %d %x\n", end_signals(&signaller), pfd.revents);
-		begin_signals(&signaller);
-		say(be, "%d", backend_wait(be, ep, &event, 1, 5000));
-		say(be, " %d\n", end_signals(&signaller));
+		say(be, " %d %x\n", stop_signals_and_check_handler_had_run(&signaller), pfd.revents);
+		start_signaller_thread(&signaller);
+		say(be, "%d", backend_epoll_wait(be, ep, &event, 1, 5000));
+		say(be, " %d\n", stop_signals_and_check_handler_had_run(&signaller));
 	}
 	backend_close(be, a);
 	backend_close(be, ep);
@@ -346,11 +348,11 @@ static void a_mask_holds_for_the_time_of_the_call(struct backend *be)
 	sigset_t usr1, empty, before, now;
 	struct epoll_event event;
 
-	set_handler(be, 0);
+	set_sigusr1_handler(be, 0);
 	sigemptyset(&empty);
 	sigemptyset(&usr1);
 	sigaddset(&usr1, SIGUSR1);
-	backend_ctl(be, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
 	pthread_sigmask(SIG_BLOCK, &usr1, &before);
 	pthread_kill(pthread_self(), SIGUSR1);
 	say(be, "blocked: %d %d\n", backend_ppoll(be, &pfd, 1, &timeout, NULL), atomic_load(&handled));
@@ -360,15 +362,15 @@ static void a_mask_holds_for_the_time_of_the_call(struct backend *be)
 	say(be, "not waiting: %d", backend_ppoll(be, &pfd, 1, &none, &empty));
 	say(be, " %d\n", atomic_load(&handled));
 	pthread_kill(pthread_self(), SIGUSR1);
-	say(be, "epoll, not waiting: %d", backend_wait_mask(be, ep, &event, 1, 0, &empty));
+	say(be, "epoll, not waiting: %d", backend_epoll_pwait(be, ep, &event, 1, 0, &empty));
 	say(be, " %d\n", atomic_load(&handled));
-	say(be, "epoll: %d", backend_wait_mask(be, ep, &event, 1, 30, &empty));
+	say(be, "epoll: %d", backend_epoll_pwait(be, ep, &event, 1, 30, &empty));
 	say(be, " %d\n", atomic_load(&handled));
-	backend_send(be, a);
+	backend_make_datagram_arrive(be, a);
 	pthread_kill(pthread_self(), SIGUSR1);
 	say(be, "ready: %d", backend_ppoll(be, &pfd, 1, &timeout, &empty));
 	say(be, " %d", atomic_load(&handled));
-	say(be, " epoll: %d", backend_wait_mask(be, ep, &event, 1, 30, &empty));
+	say(be, " epoll: %d", backend_epoll_pwait(be, ep, &event, 1, 30, &empty));
 	say(be, " %d\n", atomic_load(&handled));
 	pthread_sigmask(SIG_SETMASK, NULL, &now);
 	say(be, "still blocked: %d\n", sigismember(&now, SIGUSR1));
@@ -401,13 +403,13 @@ static void test_nothing_of_ours_is_the_kernels_call(void **state)
 	(void)state;
 	FD_ZERO(&set);
 	FD_SET(0, &set);
-	assert_false(vma_iomux_poll_wants(&pfd, 1));
-	assert_false(vma_iomux_poll_wants(&pfd, 0));
-	assert_false(vma_iomux_select_wants(1, &set, NULL, NULL));
-	assert_false(vma_iomux_select_wants(0, NULL, NULL, NULL));
+	assert_false(vma_iomux_poll_has_offloaded_fd(&pfd, 1));
+	assert_false(vma_iomux_poll_has_offloaded_fd(&pfd, 0));
+	assert_false(vma_iomux_must_handle_select(1, &set, NULL, NULL));
+	assert_false(vma_iomux_must_handle_select(0, NULL, NULL, NULL));
 	FD_SET(a, &set);
-	assert_true(vma_iomux_select_wants(a + 1, NULL, NULL, &set));
-	assert_false(vma_iomux_select_wants(a, NULL, NULL, &set));
+	assert_true(vma_iomux_must_handle_select(a + 1, NULL, NULL, &set));
+	assert_false(vma_iomux_must_handle_select(a, NULL, NULL, &set));
 	backend_close(&be, a);
 }
 
@@ -444,10 +446,10 @@ static void test_what_is_left_of_the_timeout(void **state)
 	begin_delayed_send(&later, &be, a, 100);
 	self = vma_enter();
 	assert_int_equal(vma_iomux_select(a + 1, &set, NULL, NULL, &timeout, NULL, &left), 1);
-	end_delayed_send(&later);
+	join_delayed_send_thread(&later);
 	assert_in_range(left.tv_sec * 1000 + left.tv_nsec / 1000000, 1, 9901); /* a busy machine takes more of it */
 	backend_recv(&be, a);
-	timeout = of_msec(1);
+	timeout = timespec_from_msec(1);
 	assert_int_equal(vma_iomux_select(a + 1, &set, NULL, NULL, &timeout, NULL, &left), 0);
 	assert_int_equal(left.tv_sec + left.tv_nsec, 0);
 	vma_leave(self);
@@ -466,7 +468,7 @@ static void test_a_member_closed_by_another_thread_is_the_oss(void **state)
 	backend_close(&be, a);
 	assert_int_equal(backend_poll(&be, fds, 2, 1000), fds[1].revents != 0 ? 2 : 1); /* on a busy machine b's came */
 	assert_int_equal(fds[0].revents, POLLNVAL);
-	end_delayed_send(&later);
+	join_delayed_send_thread(&later);
 	backend_close(&be, b);
 }
 
@@ -479,18 +481,18 @@ static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
 	fd_set readable;
 
 	(void)state;
-	assert_int_equal(fake_install(fd), 0);
-	atomic_store(&fake_at(fd)->file.own_poll, true);
+	assert_int_equal(fake_install_udp_file(fd), 0);
+	atomic_store(&fake_file_of_fd(fd)->file.own_poll, true);
 	assert_int_equal(backend_poll(&be, &member, 1, 0), 0);
 	assert_int_equal(backend_poll(&be, &member, 1, 2), 0);
 	FD_ZERO(&readable);
 	FD_SET(fd, &readable);
 	assert_int_equal(backend_pselect(&be, fd + 1, &readable, NULL, NULL, &soon, NULL), 0);
-	fake_push(fake_at(fd));
+	fake_queue_datagram_and_wake(fake_file_of_fd(fd));
 	assert_int_equal(backend_poll(&be, &member, 1, 100), 1);
 	assert_int_equal(member.revents, POLLIN);
-	atomic_store(&fake_at(fd)->queued, 0);
-	atomic_store(&fake_at(fd)->file.own_poll, false);
+	atomic_store(&fake_file_of_fd(fd)->queued, 0);
+	atomic_store(&fake_file_of_fd(fd)->file.own_poll, false);
 	usleep(ASKED_AGAIN_USEC);
 	assert_int_equal(backend_poll(&be, &member, 1, 100), 1);
 	assert_int_equal(member.revents, POLLHUP);
@@ -504,7 +506,7 @@ struct poller {
 	struct vma_thread *_Atomic self;
 };
 
-static void *poll_one(void *arg)
+static void *poll_one_fd_thread(void *arg)
 {
 	struct poller *poller = arg;
 	struct pollfd member = {.fd = poller->fd, .events = POLLIN};
@@ -529,7 +531,7 @@ static bool poller_sleeps_on_rings_within_5s(struct poller *poller, uint64_t rin
 }
 
 /* As a socket that has moved does it. */
-static void change_rings(struct fake *fake, uint64_t rings)
+static void fake_change_rings_and_wake(struct fake *fake, uint64_t rings)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -545,12 +547,12 @@ static void test_a_sleeper_goes_along_with_a_member_that_moves(void **state)
 
 	(void)state;
 	poller.fd = backend_socket(&poller.be);
-	atomic_store(&fake_at(poller.fd)->rings, 1 << 3);
-	assert_int_equal(pthread_create(&poller.thread, NULL, poll_one, &poller), 0);
+	atomic_store(&fake_file_of_fd(poller.fd)->rings, 1 << 3);
+	assert_int_equal(pthread_create(&poller.thread, NULL, poll_one_fd_thread, &poller), 0);
 	slept[0] = poller_sleeps_on_rings_within_5s(&poller, 1 << 3);
-	change_rings(fake_at(poller.fd), 1 << 5);
+	fake_change_rings_and_wake(fake_file_of_fd(poller.fd), 1 << 5);
 	slept[1] = poller_sleeps_on_rings_within_5s(&poller, 1 << 5);
-	fake_push(fake_at(poller.fd));
+	fake_queue_datagram_and_wake(fake_file_of_fd(poller.fd));
 	pthread_join(poller.thread, NULL);
 	assert_true(slept[0] && slept[1]);
 	backend_close(&poller.be, poller.fd);
@@ -568,7 +570,7 @@ static void test_a_file_that_is_full_is_not_writable_until_it_says_so(void **sta
 {
 	struct backend be = {.kind = OFFLOADED};
 	struct pollfd fds[1] = {{.fd = backend_socket(&be), .events = POLLIN | POLLOUT}};
-	struct fake *fake = fake_at(fds[0].fd);
+	struct fake *fake = fake_file_of_fd(fds[0].fd);
 	struct timespec timeout = {.tv_nsec = 1000000};
 	uint64_t begun = msec_now();
 	struct vma_thread *self;
@@ -579,7 +581,7 @@ static void test_a_file_that_is_full_is_not_writable_until_it_says_so(void **sta
 	fake_set_full(fake, true);
 	assert_int_equal(backend_poll(&be, fds, 1, 0), 0);
 	assert_int_equal(backend_poll(&be, fds, 1, 5), 0);
-	fake_push(fake);
+	fake_queue_datagram_and_wake(fake);
 	assert_int_equal(backend_poll(&be, fds, 1, 5), 1);
 	assert_int_equal(fds[0].revents & (POLLIN | POLLOUT), POLLIN);
 	FD_ZERO(&set);
@@ -596,7 +598,7 @@ static void test_a_file_that_is_full_is_not_writable_until_it_says_so(void **sta
 	backend_close(&be, fds[0].fd);
 }
 
-static void *give_to_kernel(void *arg)
+static void *fake_give_to_kernel_later_thread(void *arg)
 {
 	struct fake *fake = arg;
 	struct vma_thread *self;
@@ -614,13 +616,13 @@ static void test_a_file_that_is_full_and_becomes_the_kernels_is_as_writable_as_i
 {
 	struct backend be = {.kind = OFFLOADED};
 	struct pollfd fds[1] = {{.fd = backend_socket(&be), .events = POLLOUT}};
-	struct fake *fake = fake_at(fds[0].fd);
+	struct fake *fake = fake_file_of_fd(fds[0].fd);
 	pthread_t thread;
 
 	(void)state;
 	fake_set_full(fake, true);
 	assert_int_equal(backend_poll(&be, fds, 1, 0), 0);
-	assert_int_equal(pthread_create(&thread, NULL, give_to_kernel, fake), 0);
+	assert_int_equal(pthread_create(&thread, NULL, fake_give_to_kernel_later_thread, fake), 0);
 	assert_int_equal(backend_poll(&be, fds, 1, 5000), 1);
 	assert_int_equal(fds[0].revents, POLLOUT);
 	pthread_join(thread, NULL);
@@ -630,13 +632,13 @@ static void test_a_file_that_is_full_and_becomes_the_kernels_is_as_writable_as_i
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_a_mix_of_descriptors),
+	        cmocka_unit_test(test_poll_handles_mix_of_fds),
 	        cmocka_unit_test(test_a_wait_ends_by_any_of_them_or_in_time),
 	        cmocka_unit_test(test_many_descriptors),
 	        cmocka_unit_test(test_refusals_of_poll),
-	        cmocka_unit_test(test_bits_in_and_bits_out),
+	        cmocka_unit_test(test_select_returns_right_fd_set_bits),
 	        cmocka_unit_test(test_refusals_of_select),
-	        cmocka_unit_test(test_more_bits_than_the_table_has_room_for),
+	        cmocka_unit_test(test_select_ignores_bits_beyond_fd_table),
 	        cmocka_unit_test(test_a_descriptor_that_is_not_open_is_told_each_time),
 	        cmocka_unit_test(test_sets_beyond_fd_setsize),
 	        cmocka_unit_test(test_a_signal_ends_a_wait_whatever_its_flags),

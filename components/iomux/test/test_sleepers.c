@@ -17,7 +17,7 @@ static void *sleepers_wait_once(void *arg)
 {
 	struct crew *crew = arg;
 	struct epoll_event event;
-	int n = backend_wait(crew->be, crew->ep, &event, 1, crew->msec);
+	int n = backend_epoll_wait(crew->be, crew->ep, &event, 1, crew->msec);
 
 	if (n == 1)
 		atomic_fetch_add(&crew->got, 1);
@@ -25,29 +25,29 @@ static void *sleepers_wait_once(void *arg)
 	return NULL;
 }
 
-static void begin_crew(struct crew *crew)
+static void start_sleeper_threads(struct crew *crew)
 {
 	for (int i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&crew->thread[i], NULL, sleepers_wait_once, crew), 0);
 	usleep(50000); /* asleep by now */
 }
 
-static void wait_for_return(struct crew *crew, int n)
+static void wait_until_n_threads_returned(struct crew *crew, int n)
 {
 	for (int msec = 0; msec < 2000 && atomic_load(&crew->returned) < n; msec++)
 		usleep(1000);
 }
 
-static void sleepers_end(struct crew *crew)
+static void join_sleeper_threads(struct crew *crew)
 {
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(crew->thread[i], NULL);
 }
 
 /* n of them should be. */
-static void say_who_is_back(struct crew *crew, int n)
+static void say_count_of_returned_threads(struct crew *crew, int n)
 {
-	wait_for_return(crew, n);
+	wait_until_n_threads_returned(crew, n);
 	usleep(20000); /* for those who should sleep on */
 	say(crew->be, "%d of %d\n", atomic_load(&crew->got), atomic_load(&crew->returned));
 }
@@ -57,13 +57,13 @@ static void one_edge_wakes_one_thread(struct backend *be)
 	int ep = epoll_create1(0), fd = backend_socket(be);
 	struct crew crew = {.be = be, .ep = ep, .msec = 5000};
 
-	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
-	begin_crew(&crew);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
+	start_sleeper_threads(&crew);
 	for (int i = 1; i <= THREADS; i++) {
-		backend_send(be, fd);
-		say_who_is_back(&crew, i);
+		backend_make_datagram_arrive(be, fd);
+		say_count_of_returned_threads(&crew, i);
 	}
-	sleepers_end(&crew);
+	join_sleeper_threads(&crew);
 	backend_close(be, fd);
 	backend_close(be, ep);
 }
@@ -77,12 +77,12 @@ static void every_member_wakes_its_own_thread(struct backend *be)
 
 	for (int i = 0; i < THREADS; i++) {
 		fd[i] = backend_socket(be);
-		backend_ctl(be, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
+		backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
 	}
-	begin_crew(&crew);
+	start_sleeper_threads(&crew);
 	for (int i = 0; i < THREADS; i++)
-		backend_send(be, fd[i]);
-	sleepers_end(&crew);
+		backend_make_datagram_arrive(be, fd[i]);
+	join_sleeper_threads(&crew);
 	say(be, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
 	for (int i = 0; i < THREADS; i++)
 		backend_close(be, fd[i]);
@@ -98,17 +98,17 @@ static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct back
 	uint64_t begun = msec_now();
 
 	assert_int_equal(pipe(pipes), 0);
-	backend_ctl(be, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 2);
-	begin_crew(&crew);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 2);
+	start_sleeper_threads(&crew);
 	for (int i = 0; i < THREADS; i++) {
 		fd[i] = backend_socket(be);
-		backend_ctl(be, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
+		backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
 	}
 	usleep(50000);
 	say(be, "%d\n", atomic_load(&crew.returned));
 	for (int i = 0; i < THREADS; i++)
-		backend_send(be, fd[i]);
-	sleepers_end(&crew);
+		backend_make_datagram_arrive(be, fd[i]);
+	join_sleeper_threads(&crew);
 	say(be, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
 	backends_say_epoll_wait(be, ep, 8, 0);
 	close(pipes[0]);
@@ -124,15 +124,15 @@ static void a_member_added_while_others_sleep_wakes_them(struct backend *be)
 	int ep = epoll_create1(0), first = backend_socket(be), fd = backend_socket(be);
 	struct crew crew = {.be = be, .ep = ep, .msec = 5000};
 
-	backend_ctl(be, ep, EPOLL_CTL_ADD, first, EPOLLIN, 1);
-	backend_send(be, fd);
-	begin_crew(&crew);
-	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 2);
-	say_who_is_back(&crew, 1);
-	backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2);
-	say_who_is_back(&crew, 2);
-	backend_send(be, first); /* level: all are told */
-	sleepers_end(&crew);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, first, EPOLLIN, 1);
+	backend_make_datagram_arrive(be, fd);
+	start_sleeper_threads(&crew);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 2);
+	say_count_of_returned_threads(&crew, 1);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2);
+	say_count_of_returned_threads(&crew, 2);
+	backend_make_datagram_arrive(be, first); /* level: all are told */
+	join_sleeper_threads(&crew);
 	say(be, "%d\n", atomic_load(&crew.got));
 	backend_close(be, fd);
 	backend_close(be, first);
@@ -145,11 +145,11 @@ static void a_member_of_the_os_wakes_too(struct backend *be)
 	int ep = epoll_create1(0), fd = backend_socket(be), event = eventfd(0, 0);
 	struct crew crew = {.be = be, .ep = ep, .msec = 5000};
 
-	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	backend_ctl(be, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
-	begin_crew(&crew);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_epoll_ctl(be, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
+	start_sleeper_threads(&crew);
 	eventfd_write(event, 1);
-	sleepers_end(&crew);
+	join_sleeper_threads(&crew);
 	say(be, "%d\n", atomic_load(&crew.got)); /* level: all are told */
 	close(event);
 	backend_close(be, fd);
@@ -186,7 +186,7 @@ static void a_datagram_wakes_the_one_who_waits_for_data(struct backend *be)
 		assert_int_equal(pthread_create(&threads[i], NULL, sleepers_poll_once, &pollers[i]), 0);
 		usleep(50000); /* asleep by now */
 	}
-	backend_send(be, fd);
+	backend_make_datagram_arrive(be, fd);
 	for (int msec = 0; msec < 2000 && !atomic_load(&pollers[1].done); msec++)
 		usleep(1000);
 	say(be, "%d %d\n", atomic_load(&pollers[0].done), atomic_load(&pollers[1].done));
@@ -217,19 +217,19 @@ static void test_sleepers_stay_asleep_after_one_of_them_was_woken(void **state)
 	uint64_t before;
 
 	(void)state;
-	backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
-	begin_crew(&crew);
+	backend_epoll_ctl(&be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
+	start_sleeper_threads(&crew);
 	before = cpu_usec();
-	backend_send(&be, fd);
-	wait_for_return(&crew, 1);
+	backend_make_datagram_arrive(&be, fd);
+	wait_until_n_threads_returned(&crew, 1);
 	usleep(500000);
 	assert_true(cpu_usec() - before < 50000);
 	assert_int_equal(atomic_load(&crew.returned), 1);
 	for (int i = 2; i <= THREADS; i++) {
-		backend_send(&be, fd);
-		wait_for_return(&crew, i);
+		backend_make_datagram_arrive(&be, fd);
+		wait_until_n_threads_returned(&crew, i);
 	}
-	sleepers_end(&crew);
+	join_sleeper_threads(&crew);
 	backend_close(&be, fd);
 	backend_close(&be, ep);
 }

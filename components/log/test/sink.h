@@ -17,7 +17,7 @@ struct sink {
 	char text[65536];
 };
 
-static inline void sink_open(struct sink *sink)
+static inline void sink_open_log_memfd(struct sink *sink)
 {
 	sink->fd = memfd_create("log", 0);
 	sink->saved_stderr = -1;
@@ -25,15 +25,15 @@ static inline void sink_open(struct sink *sink)
 }
 
 /* The log as VMA_LOG_FILE would have it. */
-static inline void sink_log(struct sink *sink, enum vma_log_level level, unsigned details)
+static inline void sink_redirect_log(struct sink *sink, enum vma_log_level level, unsigned details)
 {
-	sink_open(sink);
+	sink_open_log_memfd(sink);
 	vma_log_init(&(struct vma_log_attr){.level = level, .details = details, .file = sink->path});
 }
 
-static inline void sink_stderr(struct sink *sink)
+static inline void sink_redirect_stderr_to_memfd(struct sink *sink)
 {
-	sink_open(sink);
+	sink_open_log_memfd(sink);
 	fcntl(sink->fd, F_SETFL, O_APPEND);
 	sink->saved_stderr = dup(STDERR_FILENO);
 	dup2(sink->fd, STDERR_FILENO);
@@ -59,7 +59,7 @@ static inline void sink_close(struct sink *sink)
 	close(sink->fd);
 }
 
-static inline unsigned sink_count(const char *text, const char *word)
+static inline unsigned count_word_in_text(const char *text, const char *word)
 {
 	unsigned n = 0;
 

@@ -13,14 +13,14 @@
 static struct sink sink;
 static _Atomic bool stop;
 
-static double log_stress_seconds(void)
+static double stress_log_seconds_from_env(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
 	return text != NULL && *text != '\0' ? atof(text) : 1;
 }
 
-static double log_now(void)
+static double stress_log_now_seconds(void)
 {
 	struct timespec ts;
 
@@ -35,7 +35,7 @@ static double log_now(void)
 #define TEXTS 800
 static _Atomic unsigned said[TEXTS], arrived;
 
-static void log_step(unsigned i)
+static void log_wait_for_other_threads_at_step(unsigned i)
 {
 	arrived++;
 	for (unsigned spins = 1; arrived < 2 * (i + 1); spins++)
@@ -47,7 +47,7 @@ static void *log_once_each_text(void *arg)
 {
 	(void)arg;
 	for (unsigned i = 0; i < TEXTS; i++) {
-		log_step(i);
+		log_wait_for_other_threads_at_step(i);
 		if (vma_log_once(VMA_LOG_WARN, "stress problem %u.", i))
 			said[i]++;
 	}
@@ -62,7 +62,7 @@ static void test_threads_say_each_problem_exactly_once_together(void **state)
 	pthread_t threads[2];
 
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 0);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, log_once_each_text, NULL), 0);
 	for (int i = 0; i < 2; i++)
@@ -73,13 +73,13 @@ static void test_threads_say_each_problem_exactly_once_together(void **state)
 	for (int i = 0; i < TEXTS; i++) {
 		char line[64];
 		snprintf(line, sizeof(line), "VMA WARNING: stress problem %d.\n", i);
-		assert_int_equal(sink_count(sink.text, line), 1);
+		assert_int_equal(count_word_in_text(sink.text, line), 1);
 	}
 	sink_close(&sink);
 }
 
 /* Each line carries its length, so a reader sees whether it is whole. */
-static void *log_lines(void *arg)
+static void *log_lines_until_stop_thread(void *arg)
 {
 	char fill[200];
 	uintptr_t count = 0;
@@ -94,7 +94,7 @@ static void *log_lines(void *arg)
 	return (void *)count;
 }
 
-static size_t check_lines(FILE *file)
+static size_t count_and_check_log_lines(FILE *file)
 {
 	char line[VMA_LOG_LINE_MAX + 2];
 	size_t n = 0;
@@ -111,7 +111,7 @@ static size_t check_lines(FILE *file)
 static void test_lines_stay_whole_while_the_file_is_set_anew(void **state)
 {
 	struct vma_log_attr attr = {.level = VMA_LOG_INFO};
-	double end = log_now() + log_stress_seconds();
+	double end = stress_log_now_seconds() + stress_log_seconds_from_env();
 	pthread_t threads[THREADS];
 	size_t logged = 0, found = 0;
 	int files[2];
@@ -126,8 +126,8 @@ static void test_lines_stay_whole_while_the_file_is_set_anew(void **state)
 	assert_int_equal(vma_log_init(&attr), 0);
 	stop = false;
 	for (uintptr_t i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, log_lines, (void *)i), 0);
-	for (int i = 1; log_now() < end; i++) {
+		assert_int_equal(pthread_create(&threads[i], NULL, log_lines_until_stop_thread, (void *)i), 0);
+	for (int i = 1; stress_log_now_seconds() < end; i++) {
 		attr.file = paths[i % 2];
 		assert_int_equal(vma_log_init(&attr), 0);
 		usleep(500);
@@ -143,7 +143,7 @@ static void test_lines_stay_whole_while_the_file_is_set_anew(void **state)
 		FILE *file;
 		lseek(files[i], 0, SEEK_SET);
 		file = fdopen(files[i], "r");
-		found += check_lines(file);
+		found += count_and_check_log_lines(file);
 		fclose(file);
 	}
 	assert_true(logged > THREADS);
@@ -156,7 +156,7 @@ static void test_full_table_prints_new_texts_rather_than_losing_them(void **stat
 	unsigned written = 0;
 
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 0);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 	for (unsigned i = 0; i < 3000; i++)
 		written += vma_log_once(VMA_LOG_INFO, "filler %u", i);
 	assert_int_equal(written, 3000);

@@ -12,7 +12,7 @@ static struct sink sink;
 static void test_line_is_level_and_text(void **state)
 {
 	(void)state;
-	sink_log(&sink, VMA_LOG_ALL, 0);
+	sink_redirect_log(&sink, VMA_LOG_ALL, 0);
 	vma_log_panic("p");
 	vma_log_error("e %d", 1);
 	vma_log_warn("w");
@@ -28,10 +28,10 @@ static void test_line_is_level_and_text(void **state)
 static void test_levels_above_debug_exist_in_debug_builds_only(void **state)
 {
 	(void)state;
-	sink_log(&sink, VMA_LOG_FINER, 0);
+	sink_redirect_log(&sink, VMA_LOG_FINER, 0);
 	vma_log_fine("low");
 	vma_log_finer("lower");
-	assert_int_equal(sink_count(sink_read(&sink), "VMA FINE: low\nVMA FINER: lower\n"),
+	assert_int_equal(count_word_in_text(sink_read(&sink), "VMA FINE: low\nVMA FINER: lower\n"),
 	                 VMA_LOG_COMPILED >= VMA_LOG_FINER);
 	sink_close(&sink);
 }
@@ -43,19 +43,19 @@ static void test_details_add_tid_then_pid_then_time(void **state)
 	double time_ms;
 
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 1);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 1);
 	vma_log_info("x");
 	snprintf(wanted, sizeof(wanted), "Tid: %ld VMA INFO: x\n", tid);
 	assert_string_equal(sink_read(&sink), wanted);
 	sink_close(&sink);
 
-	sink_log(&sink, VMA_LOG_INFO, 2);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 2);
 	vma_log_info("x");
 	snprintf(wanted, sizeof(wanted), "Pid: %d Tid: %ld VMA INFO: x\n", getpid(), tid);
 	assert_string_equal(sink_read(&sink), wanted);
 	sink_close(&sink);
 
-	sink_log(&sink, VMA_LOG_INFO, 3);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 3);
 	vma_log_info("x");
 	assert_int_equal(sscanf(sink_read(&sink), "Time: %lf Pid: ", &time_ms), 1);
 	assert_string_equal(strstr(sink.text, "Pid: "), wanted);
@@ -68,7 +68,7 @@ static void test_time_is_milliseconds_since_the_process_started(void **state)
 	double first, second;
 
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 3);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 3);
 	vma_log_info("a");
 	nanosleep(&pause, NULL);
 	vma_log_info("b");
@@ -87,14 +87,14 @@ static void test_long_line_is_cut_with_a_mark(void **state)
 
 	(void)state;
 	memset(longer, 'x', sizeof(longer) - 1);
-	sink_log(&sink, VMA_LOG_INFO, 3);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 3);
 	vma_log_info("%s", longer);
 	vma_log_info("next");
 	sink_read(&sink);
 	len = (size_t)(strchr(sink.text, '\n') - sink.text) + 1;
 	assert_in_range(len, VMA_LOG_LINE_MAX / 2, VMA_LOG_LINE_MAX);
 	assert_memory_equal(sink.text + len - 8, "x [...]\n", 8);
-	assert_int_equal(sink_count(sink.text, "VMA INFO: next\n"), 1);
+	assert_int_equal(count_word_in_text(sink.text, "VMA INFO: next\n"), 1);
 	sink_close(&sink);
 }
 
@@ -110,7 +110,7 @@ static void test_cut_does_not_split_a_character(void **state)
 		memset(longer, 'x', at);
 		for (; at + 3 < sizeof(longer); at += 3)
 			memcpy(longer + at, "\xe2\x82\xac", 3);
-		sink_log(&sink, VMA_LOG_INFO, 0);
+		sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 		vma_log_info("%s", longer);
 		cut = strstr(sink_read(&sink), " [...]\n");
 		assert_non_null(cut);
@@ -127,7 +127,7 @@ static void test_text_of_every_length_around_the_limit_is_one_whole_line(void **
 	for (size_t len = VMA_LOG_LINE_MAX - 200; len < sizeof(text) - 1; len++) {
 		memset(text, 'y', len);
 		text[len] = '\0';
-		sink_log(&sink, VMA_LOG_INFO, 3);
+		sink_redirect_log(&sink, VMA_LOG_INFO, 3);
 		vma_log_info("%s", text);
 		sink_read(&sink);
 		assert_true(strlen(sink.text) <= VMA_LOG_LINE_MAX);
@@ -140,7 +140,7 @@ static void test_text_of_every_length_around_the_limit_is_one_whole_line(void **
 static void test_quoted_control_characters_cannot_forge_a_line(void **state)
 {
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 0);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 	vma_log_info("name '%s'", "a\nVMA ERROR: forged\033[31m\r\x7f\tz");
 	assert_string_equal(sink_read(&sink), "VMA INFO: name 'a?VMA ERROR: forged?[31m??\tz'\n");
 	sink_close(&sink);
@@ -149,7 +149,7 @@ static void test_quoted_control_characters_cannot_forge_a_line(void **state)
 static void test_newline_at_the_end_of_a_format_does_no_harm(void **state)
 {
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 0);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 	vma_log_info("x\n");
 	vma_log_info("%s", "");
 	assert_string_equal(sink_read(&sink), "VMA INFO: x\nVMA INFO: \n");
@@ -162,7 +162,7 @@ static void test_errno_is_seen_by_the_format_and_survives_every_call(void **stat
 	struct vma_log_attr bad = {.level = VMA_LOG_NONE, .file = "/nonexistent/file"};
 
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 3);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 3);
 	errno = ENOTUNIQ;
 	vma_log_info("%m");
 	assert_int_equal(errno, ENOTUNIQ);
@@ -171,7 +171,7 @@ static void test_errno_is_seen_by_the_format_and_survives_every_call(void **stat
 	assert_int_equal(errno, ENOTUNIQ);
 	vma_log_once(VMA_LOG_INFO, "once %m");
 	assert_int_equal(errno, ENOTUNIQ);
-	assert_int_equal(sink_count(sink_read(&sink), "once Name not unique"), 1);
+	assert_int_equal(count_word_in_text(sink_read(&sink), "once Name not unique"), 1);
 	vma_log_level_parse("nonsense", &level);
 	assert_int_equal(errno, ENOTUNIQ);
 	vma_log_fini();
@@ -182,7 +182,7 @@ static void test_errno_is_seen_by_the_format_and_survives_every_call(void **stat
 }
 
 /* One line per level through a terminal of our own, with colours wanted or not. */
-static const char *through_terminal(bool colors, char *text, size_t size)
+static const char *log_through_pseudo_terminal(bool colors, char *text, size_t size)
 {
 	int master = posix_openpt(O_RDWR | O_NOCTTY);
 	struct vma_log_attr attr = {.level = VMA_LOG_ALL, .colors = colors};
@@ -217,11 +217,11 @@ static void test_terminal_gets_red_and_dim_and_only_if_wanted(void **state)
 	char text[4096];
 
 	(void)state;
-	if (through_terminal(true, text, sizeof(text)) == NULL)
+	if (log_through_pseudo_terminal(true, text, sizeof(text)) == NULL)
 		vma_test_skip("there are no pseudo-terminals here");
 	assert_non_null(strstr(text, "\033[31mVMA ERROR: e\033[0m\r\n\033[31mVMA WARNING: w\033[0m\r\n"
 	                             "VMA INFO: i\r\n\033[2mVMA FINE: f\033[0m\r\nVMA DEBUG: last"));
-	assert_non_null(through_terminal(false, text, sizeof(text)));
+	assert_non_null(log_through_pseudo_terminal(false, text, sizeof(text)));
 	assert_null(strchr(text, '\033'));
 	vma_log_set_level(VMA_LOG_INFO);
 }
@@ -231,7 +231,7 @@ static void test_file_gets_no_colors(void **state)
 	struct vma_log_attr attr = {.level = VMA_LOG_INFO, .colors = true};
 
 	(void)state;
-	sink_open(&sink);
+	sink_open_log_memfd(&sink);
 	attr.file = sink.path;
 	assert_int_equal(vma_log_init(&attr), 0);
 	vma_log_error("plain");

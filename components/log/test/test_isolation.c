@@ -30,7 +30,7 @@ static const char *const allowed[] = {
         "_GLOBAL_OFFSET_TABLE_",
 };
 
-static bool is_allowed(const char *symbol)
+static bool is_symbol_allowed(const char *symbol)
 {
 	for (size_t i = 0; i < sizeof(allowed) / sizeof(allowed[0]); i++)
 		if (strcmp(symbol, allowed[i]) == 0)
@@ -40,7 +40,7 @@ static bool is_allowed(const char *symbol)
 }
 
 /* BUILD/test/log/test/test_isolation -> BUILD/lib/libvma-log.a */
-static bool list_symbols(FILE **list)
+static bool list_undefined_symbols_of_log_archive(FILE **list)
 {
 	char program[512] = "", command[640], *build;
 
@@ -62,10 +62,10 @@ static void test_archive_needs_nothing_that_the_library_interposes(void **state)
 	FILE *list = NULL;
 
 	(void)state;
-	assert_true(list_symbols(&list));
+	assert_true(list_undefined_symbols_of_log_archive(&list));
 	while (fgets(line, sizeof(line), list) != NULL)
 		if (sscanf(line, " U %127s", symbol) == 1) {
-			if (!is_allowed(symbol))
+			if (!is_symbol_allowed(symbol))
 				fail_msg("the log uses %s", symbol);
 			seen++;
 			syscalls += strcmp(symbol, "syscall") == 0;

@@ -65,7 +65,7 @@ static void test_level_that_is_off_does_not_evaluate_its_arguments(void **state)
 	struct sink sink;
 
 	(void)state;
-	sink_log(&sink, VMA_LOG_WARN, 0);
+	sink_redirect_log(&sink, VMA_LOG_WARN, 0);
 	calls = 0;
 	vma_log_info("%d", count_format_argument_call());
 	assert_int_equal(calls, 0);
@@ -89,7 +89,7 @@ __attribute__((noinline, used)) int probed_path(int *p)
 
 #if defined(__x86_64__) && defined(__OPTIMIZE__) && !defined(VMA_DEBUG) /* which the sanitizers set too */
 /* Conditional jumps and reads of the level on the way through probed_path, from its disassembly. */
-static bool disassemble(unsigned *branches, unsigned *level_reads)
+static bool count_branches_in_disassembly(unsigned *branches, unsigned *level_reads)
 {
 	FILE *asm_text = popen("objdump -d --no-show-raw-insn --disassemble=probed_path /proc/$PPID/exe 2>&1", "r");
 	char line[512];
@@ -114,7 +114,7 @@ static void test_level_that_is_off_costs_one_compare_and_one_branch(void **state
 	unsigned branches, level_reads;
 
 	(void)state;
-	if (!disassemble(&branches, &level_reads))
+	if (!count_branches_in_disassembly(&branches, &level_reads))
 		vma_test_skip("there is no objdump here");
 	assert_int_equal(level_reads, 1);
 	assert_int_equal(branches, 1);

@@ -74,7 +74,7 @@ static void test_other_percents_stay_as_they_are(void **state)
 static void test_file_is_appended_to(void **state)
 {
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 0);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 	vma_log_info("one");
 	vma_log_fini();
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = sink.path});
@@ -88,21 +88,22 @@ static void test_file_that_cannot_be_opened_is_said_once_and_stderr_serves(void 
 	struct vma_log_attr attr = {.level = VMA_LOG_INFO, .file = "/nonexistent/dir/log"};
 
 	(void)state;
-	sink_stderr(&sink);
+	sink_redirect_stderr_to_memfd(&sink);
 	assert_int_equal(vma_log_init(&attr), -ENOENT);
 	assert_int_equal(vma_log_init(&attr), -ENOENT);
 	vma_log_info("still heard");
 	sink_read(&sink);
-	assert_int_equal(sink_count(sink.text, "VMA WARNING: cannot open VMA_LOG_FILE '/nonexistent/dir/log': No such"),
-	                 1);
-	assert_int_equal(sink_count(sink.text, "VMA INFO: still heard\n"), 1);
+	assert_int_equal(
+	        count_word_in_text(sink.text, "VMA WARNING: cannot open VMA_LOG_FILE '/nonexistent/dir/log': No such"),
+	        1);
+	assert_int_equal(count_word_in_text(sink.text, "VMA INFO: still heard\n"), 1);
 	sink_close(&sink);
 }
 
 static void test_file_that_fails_later_is_said_once_and_no_line_is_lost(void **state)
 {
 	(void)state;
-	sink_stderr(&sink);
+	sink_redirect_stderr_to_memfd(&sink);
 	assert_int_equal(vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = "/dev/full"}), 0);
 	vma_log_info("one");
 	vma_log_info("two");
@@ -156,13 +157,13 @@ static void test_unix_socket_as_stderr_gets_lines(void **state)
 static void test_level_beyond_this_build_is_said(void **state)
 {
 	(void)state;
-	sink_stderr(&sink);
+	sink_redirect_stderr_to_memfd(&sink);
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_FINER});
-	assert_int_equal(sink_count(sink_read(&sink), "libvma-debug.so"), VMA_LOG_COMPILED < VMA_LOG_FINER);
+	assert_int_equal(count_word_in_text(sink_read(&sink), "libvma-debug.so"), VMA_LOG_COMPILED < VMA_LOG_FINER);
 	sink_close(&sink);
 }
 
-static unsigned output_open_files(void)
+static unsigned count_open_fds(void)
 {
 	unsigned n = 0;
 
@@ -176,16 +177,16 @@ static void test_starting_again_keeps_one_descriptor_and_fini_none(void **state)
 	unsigned before;
 
 	(void)state;
-	sink_open(&sink);
-	before = output_open_files();
+	sink_open_log_memfd(&sink);
+	before = count_open_fds();
 	for (int i = 0; i < 10; i++) {
 		vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = sink.path});
-		assert_int_equal(output_open_files(), before + 1);
+		assert_int_equal(count_open_fds(), before + 1);
 		vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO});
-		assert_int_equal(output_open_files(), before + 1);
+		assert_int_equal(count_open_fds(), before + 1);
 	}
 	vma_log_fini();
-	assert_int_equal(output_open_files(), before);
+	assert_int_equal(count_open_fds(), before);
 	sink_close(&sink);
 }
 
@@ -195,7 +196,7 @@ static void test_descriptor_that_the_program_took_over_is_left_alone(void **stat
 	int taken = -1;
 
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 0);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 	for (int fd = 1000; fd < 2048 && taken < 0; fd++)
 		taken = fcntl(fd, F_GETFD) >= 0 ? fd : -1;
 	assert_true(taken >= 1000);
@@ -257,7 +258,7 @@ static void test_file_size_limit_does_not_end_the_program(void **state)
 	pid_t child;
 
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 0);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 	child = fork();
 	if (child == 0) {
 		int null = open("/dev/null", O_WRONLY);
@@ -278,7 +279,7 @@ struct pipe_stderr {
 	size_t filled;
 };
 
-static void pipe_fill(struct pipe_stderr *p, int flags)
+static void pipe_fill_and_redirect_stderr(struct pipe_stderr *p, int flags)
 {
 	char block[64] = "";
 
@@ -293,14 +294,14 @@ static void pipe_fill(struct pipe_stderr *p, int flags)
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO});
 }
 
-static void pipe_restore(struct pipe_stderr *p)
+static void pipe_restore_stderr(struct pipe_stderr *p)
 {
 	dup2(p->saved, STDERR_FILENO);
 	close(p->saved);
 	close(p->ends[1]);
 }
 
-static void pipe_skip_fill(struct pipe_stderr *p)
+static void pipe_discard_filled_bytes(struct pipe_stderr *p)
 {
 	char block[4096];
 
@@ -318,12 +319,12 @@ static void test_full_output_does_not_hold_the_program_and_the_loss_is_counted(v
 	ssize_t n;
 
 	(void)state;
-	pipe_fill(&p, O_NONBLOCK);
+	pipe_fill_and_redirect_stderr(&p, O_NONBLOCK);
 	vma_log_info("lost one");
 	vma_log_info("lost two");
-	pipe_skip_fill(&p);
+	pipe_discard_filled_bytes(&p);
 	vma_log_info("heard");
-	pipe_restore(&p);
+	pipe_restore_stderr(&p);
 	n = read(p.ends[0], text, sizeof(text) - 1);
 	close(p.ends[0]);
 	assert_true(n > 0);
@@ -334,7 +335,7 @@ static void test_full_output_does_not_hold_the_program_and_the_loss_is_counted(v
 
 static _Atomic int alarms;
 
-static void output_on_alarm(int signo)
+static void output_count_sigalrm(int signo)
 {
 	(void)signo;
 	alarms++;
@@ -350,7 +351,7 @@ static void *log_one_line(void *arg)
 
 static void test_interrupted_write_is_taken_up_again(void **state)
 {
-	const struct sigaction action = {.sa_handler = output_on_alarm}; /* no SA_RESTART */
+	const struct sigaction action = {.sa_handler = output_count_sigalrm}; /* no SA_RESTART */
 	struct pipe_stderr p;
 	char text[256];
 	pthread_t thread;
@@ -358,16 +359,16 @@ static void test_interrupted_write_is_taken_up_again(void **state)
 
 	(void)state;
 	sigaction(SIGUSR1, &action, NULL);
-	pipe_fill(&p, 0);
+	pipe_fill_and_redirect_stderr(&p, 0);
 	alarms = 0;
 	assert_int_equal(pthread_create(&thread, NULL, log_one_line, NULL), 0);
 	for (int i = 0; i < 20; i++) {
 		usleep(2000);
 		pthread_kill(thread, SIGUSR1); /* it sleeps in write(2) all the while */
 	}
-	pipe_skip_fill(&p);
+	pipe_discard_filled_bytes(&p);
 	pthread_join(thread, NULL);
-	pipe_restore(&p);
+	pipe_restore_stderr(&p);
 	n = read(p.ends[0], text, sizeof(text) - 1);
 	close(p.ends[0]);
 	assert_true(alarms > 0);
@@ -383,7 +384,7 @@ static void test_fifo_without_reader_does_not_hang_the_start(void **state)
 	(void)state;
 	snprintf(path, sizeof(path), "%s/fifo", dir);
 	assert_int_equal(mkfifo(path, 0600), 0);
-	sink_stderr(&sink);
+	sink_redirect_stderr_to_memfd(&sink);
 	assert_int_equal(vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path}), -ENXIO);
 	sink_close(&sink);
 	unlink(path);
@@ -399,7 +400,7 @@ static void test_link_of_another_user_is_not_followed(void **state)
 	assert_true(log_line_lands_in_file("link", "here"));
 	if (geteuid() == 0) { /* else there is no other user */
 		assert_int_equal(lchown(path, 65534, 65534), 0);
-		sink_stderr(&sink);
+		sink_redirect_stderr_to_memfd(&sink);
 		assert_int_equal(vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path}), -ELOOP);
 		sink_close(&sink);
 	}
@@ -409,7 +410,7 @@ static void test_link_of_another_user_is_not_followed(void **state)
 static void test_distinct_texts_are_said_once_each(void **state)
 {
 	(void)state;
-	sink_log(&sink, VMA_LOG_INFO, 0);
+	sink_redirect_log(&sink, VMA_LOG_INFO, 0);
 	for (int round = 0; round < 3; round++)
 		for (int i = 0; i < 2; i++)
 			assert_int_equal(vma_log_once(VMA_LOG_WARN, "eth%d: no XDP", i), round == 0);
@@ -420,7 +421,7 @@ static void test_distinct_texts_are_said_once_each(void **state)
 static void test_level_that_is_off_does_not_use_up_the_first_time(void **state)
 {
 	(void)state;
-	sink_log(&sink, VMA_LOG_ERROR, 0);
+	sink_redirect_log(&sink, VMA_LOG_ERROR, 0);
 	assert_false(vma_log_once(VMA_LOG_WARN, "quiet for now"));
 	vma_log_set_level(VMA_LOG_WARN);
 	assert_true(vma_log_once(VMA_LOG_WARN, "quiet for now"));

@@ -26,13 +26,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 		return 0;
 	memcpy(message, data, bytes);
 	message->nlmsg_len = (uint32_t)bytes; /* as what is handed over always has it */
-	net_msg_link(message, &link);
-	net_msg_addr(message, &addr);
-	net_msg_neigh(message, &neigh);
-	net_msg_route(message, &key, &route);
-	if (net_msg_rule(message, &ports) == 0 && (unsigned)ports > 1)
+	net_msg_parse_link(message, &link);
+	net_msg_parse_addr(message, &addr);
+	net_msg_parse_neigh(message, &neigh);
+	net_msg_parse_route(message, &key, &route);
+	if (net_msg_parse_rule_selects_ports(message, &ports) == 0 && (unsigned)ports > 1)
 		abort();
-	if (net_msg_prefix(message, &prefix) == 0)
+	if (net_msg_parse_prefix(message, &prefix) == 0)
 		net_msg_prefix_covers(&prefix, key.dst);
 	free(message);
 	return 0;

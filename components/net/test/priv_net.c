@@ -31,13 +31,13 @@
 
 static volatile sig_atomic_t awake;
 
-static void wake_up(int number)
+static void handler_set_awake(int number)
 {
 	(void)number;
 	awake = 1;
 }
 
-static void net_must(const char *what, int rc)
+static void exit_if_net_call_failed(const char *what, int rc)
 {
 	if (rc >= 0)
 		return;
@@ -49,7 +49,7 @@ static void net_must(const char *what, int rc)
 
 static struct vma_net_key key = {.family = AF_INET, .proto = IPPROTO_UDP, .dport_be = 0};
 
-static bool take_key_option(struct vma_net *net, const char *option)
+static bool parse_route_key_option(struct vma_net *net, const char *option)
 {
 	struct vma_net_link link;
 	unsigned number;
@@ -57,7 +57,7 @@ static bool take_key_option(struct vma_net *net, const char *option)
 	if (strncmp(option, "src=", 4) == 0)
 		return inet_pton(AF_INET, option + 4, key.src) == 1;
 	if (strncmp(option, "oif=", 4) == 0) {
-		net_must(option, vma_net_link_by_name(net, option + 4, &link));
+		exit_if_net_call_failed(option, vma_net_link_by_name(net, option + 4, &link));
 		key.oif = link.ifindex;
 		return true;
 	}
@@ -74,10 +74,10 @@ static bool take_key_option(struct vma_net *net, const char *option)
 	return true;
 }
 
-static void set_dst(const char *address)
+static void set_key_destination(const char *address)
 {
 	if (inet_pton(AF_INET, address, key.dst) != 1)
-		net_must(address, -EINVAL);
+		exit_if_net_call_failed(address, -EINVAL);
 }
 
 /* ---- watch ---- */
@@ -87,7 +87,7 @@ static const char *names[PATHS_MAX];
 static uint32_t versions[PATHS_MAX];
 static unsigned path_count;
 
-static void show_changes(struct vma_net *net, bool probe)
+static void print_changed_paths(struct vma_net *net, bool probe)
 {
 	for (unsigned i = 0; i < path_count; i++) {
 		struct vma_net_template t;
@@ -95,7 +95,7 @@ static void show_changes(struct vma_net *net, bool probe)
 
 		if (!vma_net_path_changed(paths[i], versions[i]))
 			continue;
-		vma_net_path_read(paths[i], &t);
+		vma_net_path_read_template(paths[i], &t);
 		versions[i] = t.version;
 		vma_net_template_text(&t, text, sizeof(text));
 		printf("%s: %s\n", names[i], text);
@@ -107,7 +107,7 @@ static void show_changes(struct vma_net *net, bool probe)
 
 static __attribute__((noreturn)) void net_watch(int argc, char **argv)
 {
-	const struct sigaction action = {.sa_handler = wake_up};
+	const struct sigaction action = {.sa_handler = handler_set_awake};
 	struct vma_net_attr attr = {0};
 	struct vma_net *net;
 	bool probe = false, resolve = false, sleeping = false;
@@ -120,23 +120,24 @@ static __attribute__((noreturn)) void net_watch(int argc, char **argv)
 	}
 	sigaction(SIGUSR1, &action, NULL);
 	attr.event_bytes = sleeping ? 4096 : 0;
-	net_must("create", vma_net_create(&attr, &net));
+	exit_if_net_call_failed("create", vma_net_create(&attr, &net));
 	for (int i = 0; i < argc; i++) {
 		if (strcmp(argv[i], "probe") == 0)
 			probe = true;
 		else if (strcmp(argv[i], "resolve") == 0)
 			resolve = true;
 		else if (strcmp(argv[i], "sleep") != 0 && strchr("adr", argv[i][0]) == NULL &&
-		         !take_key_option(net, argv[i])) {
-			set_dst(argv[i]);
+		         !parse_route_key_option(net, argv[i])) {
+			set_key_destination(argv[i]);
 			names[path_count] = argv[i];
-			net_must("path", vma_net_path_get(net, &key, &paths[path_count]));
+			exit_if_net_call_failed("path", vma_net_path_get(net, &key, &paths[path_count]));
 			if (resolve)
-				net_must("resolve", vma_net_path_resolve(net, paths[path_count]));
+				exit_if_net_call_failed("resolve",
+				                        vma_net_path_start_neigh_resolution(net, paths[path_count]));
 			path_count++;
 		}
 	}
-	show_changes(net, probe);
+	print_changed_paths(net, probe);
 	printf("watching\n");
 	fflush(stdout);
 	while (sleeping && awake == 0)
@@ -146,8 +147,8 @@ static __attribute__((noreturn)) void net_watch(int argc, char **argv)
 
 		if (poll(&fd, 1, -1) <= 0)
 			continue;
-		net_must("process", vma_net_process(net));
-		show_changes(net, probe);
+		exit_if_net_call_failed("process", vma_net_process_events(net));
+		print_changed_paths(net, probe);
 		if (sleeping) {
 			printf("awake after %u resyncs\n", (unsigned)vma_net_resyncs(net));
 			fflush(stdout);
@@ -157,7 +158,7 @@ static __attribute__((noreturn)) void net_watch(int argc, char **argv)
 
 /* ---- parity ---- */
 
-static int net_make_socket(bool connected_to, char *text, size_t bytes)
+static int open_kernel_socket_for_key(bool connected_to, char *text, size_t bytes)
 {
 	struct sockaddr_in local = {.sin_family = AF_INET}, peer = {.sin_family = AF_INET, .sin_port = key.dport_be};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1, mtu = 0, rc;
@@ -170,12 +171,12 @@ static int net_make_socket(bool connected_to, char *text, size_t bytes)
 	setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &one, sizeof(one));
 	setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
 	if (mark != 0 && setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0)
-		net_must("SO_MARK", -errno);
+		exit_if_net_call_failed("SO_MARK", -errno);
 	if (key.oif != 0 && if_indextoname(key.oif, oif) != NULL &&
 	    setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, oif, (socklen_t)strlen(oif)) < 0)
-		net_must("SO_BINDTODEVICE", -errno);
+		exit_if_net_call_failed("SO_BINDTODEVICE", -errno);
 	if (bind(fd, (struct sockaddr *)&local, sizeof(local)) < 0)
-		net_must("bind", -errno);
+		exit_if_net_call_failed("bind", -errno);
 	getsockname(fd, (struct sockaddr *)&local, &len);
 	key.sport_be = local.sin_port;
 	rc = connected_to ? connect(fd, (struct sockaddr *)&peer, sizeof(peer))
@@ -194,15 +195,15 @@ static int net_make_socket(bool connected_to, char *text, size_t bytes)
 	return fd;
 }
 
-static void ask_net(struct vma_net *net, bool connected, char *text, size_t bytes)
+static void net_path_lookup_to_text(struct vma_net *net, bool connected, char *text, size_t bytes)
 {
 	struct vma_net_template t;
 	struct vma_net_path *path;
 	struct in_addr src;
 
 	key.flags = connected ? VMA_NET_KEY_CONNECT : 0;
-	net_must("path", vma_net_path_get(net, &key, &path));
-	vma_net_path_read(path, &t);
+	exit_if_net_call_failed("path", vma_net_path_get(net, &key, &path));
+	vma_net_path_read_template(path, &t);
 	memcpy(&src, t.src, 4);
 	if (t.state == VMA_NET_ERROR)
 		snprintf(text, bytes, "%s", strerrorname_np(t.error));
@@ -218,17 +219,17 @@ static int parity(int argc, char **argv)
 	struct vma_net *net;
 	int different = 0;
 
-	net_must("create", vma_net_create(NULL, &net));
+	exit_if_net_call_failed("create", vma_net_create(NULL, &net));
 	key.dport_be = htons(9000);
 	for (int i = 0; i < argc; i++) {
-		if (take_key_option(net, argv[i]))
+		if (parse_route_key_option(net, argv[i]))
 			continue;
-		set_dst(argv[i]);
+		set_key_destination(argv[i]);
 		for (int connected = 0; connected < 2; connected++) {
 			char mine[64], kernels[64];
-			int fd = net_make_socket(connected != 0, kernels, sizeof(kernels));
+			int fd = open_kernel_socket_for_key(connected != 0, kernels, sizeof(kernels));
 
-			ask_net(net, connected != 0, mine, sizeof(mine));
+			net_path_lookup_to_text(net, connected != 0, mine, sizeof(mine));
 			close(fd);
 			printf("%s %s: net: %s; kernel: %s\n", argv[i], connected ? "connect" : "sendto", mine,
 			       kernels);
@@ -249,20 +250,20 @@ static int first(char **argv)
 	struct vma_net_template t;
 	struct vma_net *net;
 
-	net_must("create", vma_net_create(NULL, &net));
-	set_dst(argv[0]);
+	exit_if_net_call_failed("create", vma_net_create(NULL, &net));
+	set_key_destination(argv[0]);
 	memcpy(&to.sin_addr, key.dst, 4);
-	net_must("path", vma_net_path_get(net, &key, &path));
-	vma_net_path_read(path, &t);
+	exit_if_net_call_failed("path", vma_net_path_get(net, &key, &path));
+	vma_net_path_read_template(path, &t);
 	printf("before: %s\n", t.state == VMA_NET_RESOLVING ? "resolving" : "else");
 	if (sendto(fd, "first\n", 6, 0, (struct sockaddr *)&to, sizeof(to)) != 6)
-		net_must("sendto", -errno);
+		exit_if_net_call_failed("sendto", -errno);
 	for (int i = 0; i < 50 && t.state != VMA_NET_READY; i++) {
 		struct pollfd event = {.fd = vma_net_fd(net), .events = POLLIN};
 
 		poll(&event, 1, 100);
-		net_must("process", vma_net_process(net));
-		vma_net_path_read(path, &t);
+		exit_if_net_call_failed("process", vma_net_process_events(net));
+		vma_net_path_read_template(path, &t);
 	}
 	printf("after: %s\n", t.state == VMA_NET_READY ? "ready" : "else");
 	vma_net_path_put(net, path);
@@ -277,7 +278,7 @@ static int show_links(void)
 	struct vma_net *net;
 	int n;
 
-	net_must("create", vma_net_create(NULL, &net));
+	exit_if_net_call_failed("create", vma_net_create(NULL, &net));
 	n = vma_net_links(net, links, 64);
 	for (int i = 0; i < n && i < 64; i++) {
 		const struct vma_net_link *l = &links[i];

@@ -18,7 +18,7 @@ static struct vma_net *net;
 static _Atomic bool stop;
 static _Atomic uint64_t found, missed, wrong;
 
-static struct vma_net_key find_key_of(unsigned i)
+static struct vma_net_key make_loopback_key_of_number(unsigned i)
 {
 	struct vma_net_key key = {.family = AF_INET, .dst = {127, 2, (uint8_t)(i >> 8), (uint8_t)i}};
 
@@ -26,13 +26,13 @@ static struct vma_net_key find_key_of(unsigned i)
 	return key;
 }
 
-static void *finder(void *seed)
+static void *thread_find_templates_and_count(void *seed)
 {
 	unsigned i = *(const unsigned *)seed;
 	uint64_t hits = 0, misses = 0;
 
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-		const struct vma_net_key key = find_key_of(i = (i * 1103515245u + 12345u) % KEYS);
+		const struct vma_net_key key = make_loopback_key_of_number(i = (i * 1103515245u + 12345u) % KEYS);
 		struct vma_net_template t;
 
 		if (!vma_net_find_template(net, &key, &t)) {
@@ -44,7 +44,7 @@ static void *finder(void *seed)
 		if (t.state != VMA_NET_USE_OS || memcmp(t.next_hop, key.dst, 16) != 0)
 			atomic_fetch_add(&wrong, 1);
 		if (hits % 256 == 0)
-			vma_net_request(net, &key, VMA_NET_REQUEST_RECHECK | VMA_NET_REQUEST_PROBE);
+			vma_net_request_path_check(net, &key, VMA_NET_REQUEST_RECHECK | VMA_NET_REQUEST_PROBE);
 	}
 	atomic_fetch_add(&found, hits);
 	atomic_fetch_add(&missed, misses);
@@ -74,17 +74,18 @@ static void test_what_is_found_is_what_was_asked_for(void **state)
 	assert_int_equal(vma_net_create(NULL, &net), 0);
 	for (unsigned j = 0; j < FINDERS; j++) {
 		seeds[j] = j * 77;
-		pthread_create(&threads[j], NULL, finder, &seeds[j]);
+		pthread_create(&threads[j], NULL, thread_find_templates_and_count, &seeds[j]);
 	}
 	while (vma_test_goes_on((uint64_t)time(NULL) * 1000000000, end * 1000000000, i > 2 * KEYS)) {
-		const struct vma_net_key key = find_key_of(i % KEYS), old = find_key_of((i + KEYS / 2) % KEYS);
+		const struct vma_net_key key = make_loopback_key_of_number(i % KEYS),
+		                         old = make_loopback_key_of_number((i + KEYS / 2) % KEYS);
 		struct vma_net_path *path;
 
 		assert_int_equal(vma_net_path_get(net, &key, &path), 0);
 		vma_net_path_put(net, path);
 		forget_path_of_key(&old);
 		if (++i % 64 == 0)
-			assert_true(vma_net_process(net) >= 0);
+			assert_true(vma_net_process_events(net) >= 0);
 	}
 	atomic_store(&stop, true);
 	for (unsigned j = 0; j < FINDERS; j++)

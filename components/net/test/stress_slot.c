@@ -16,7 +16,7 @@ static _Atomic bool stop;
 static _Atomic uint64_t copies, changes_seen, templates_torn_n, backwards;
 
 /* A template and key that are one number all over, but for the version. */
-static void slot_fill(struct vma_net_template *t, struct vma_net_key *key, uint32_t number)
+static void fill_template_and_key_with_number(struct vma_net_template *t, struct vma_net_key *key, uint32_t number)
 {
 	uint32_t words[sizeof(*t) / 4];
 
@@ -32,7 +32,7 @@ static bool template_is_whole(const uint64_t *words, uint32_t number, uint32_t v
 	struct vma_net_key key;
 
 	memcpy(&t, words, sizeof(t));
-	slot_fill(&wanted, &key, number);
+	fill_template_and_key_with_number(&wanted, &key, number);
 	wanted.version = version;
 	return memcmp(&t, &wanted, sizeof(t)) == 0 && memcmp(words + VMA_NET_TEMPLATE_WORDS, &key, sizeof(key)) == 0;
 }
@@ -49,7 +49,7 @@ static void *slot_reader(void *first_version)
 			mine++;
 			continue;
 		}
-		path_slot_read(&path, words, PATH_SLOT_WORDS);
+		path_slot_read_template_words(&path, words, PATH_SLOT_WORDS);
 		memcpy(&t, words, sizeof(t));
 		if (!template_is_whole(words, t.ifindex, t.version))
 			atomic_fetch_add(&templates_torn_n, 1);
@@ -64,7 +64,7 @@ static void *slot_reader(void *first_version)
 	return NULL;
 }
 
-static uint64_t seconds_from_now(void)
+static uint64_t stress_end_time_seconds(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -73,7 +73,7 @@ static uint64_t seconds_from_now(void)
 
 static void test_readers_never_see_a_mixture(void **state)
 {
-	const uint64_t end = seconds_from_now();
+	const uint64_t end = stress_end_time_seconds();
 	uint32_t first = UINT32_MAX - 5000; /* the version wraps on the way */
 	pthread_t threads[READERS];
 	struct vma_net_template t;
@@ -81,15 +81,15 @@ static void test_readers_never_see_a_mixture(void **state)
 
 	(void)state;
 	atomic_init(&path.version, first - 1);
-	slot_fill(&t, &key, first * 3);
-	path_slot_write(&path, &t, &key);
+	fill_template_and_key_with_number(&t, &key, first * 3);
+	path_slot_publish_template(&path, &t, &key);
 	for (int i = 0; i < READERS; i++)
 		pthread_create(&threads[i], NULL, slot_reader, &first);
 	while (vma_test_goes_on((uint64_t)time(NULL) * 1000000000, end * 1000000000,
 	                        atomic_load(&path.version) < first)) {
 		for (int i = 0; i < 1000; i++) {
-			slot_fill(&t, &key, (atomic_load(&path.version) + 1) * 3);
-			path_slot_write(&path, &t, &key);
+			fill_template_and_key_with_number(&t, &key, (atomic_load(&path.version) + 1) * 3);
+			path_slot_publish_template(&path, &t, &key);
 		}
 		nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 	}
@@ -111,11 +111,11 @@ static void test_writer_stopped_halfway_leaves_the_last_version_readable(void **
 	struct vma_net_key key;
 
 	(void)state;
-	slot_fill(&t, &key, 77);
-	path_slot_write(&stalled, &t, &key);
+	fill_template_and_key_with_number(&t, &key, 77);
+	path_slot_publish_template(&stalled, &t, &key);
 	for (size_t i = 0; i < PATH_SLOT_WORDS / 2; i++) /* half of version 2 */
 		atomic_store_explicit(&stalled.slot[0].words[i], 1, memory_order_release);
-	path_slot_read(&stalled, words, PATH_SLOT_WORDS);
+	path_slot_read_template_words(&stalled, words, PATH_SLOT_WORDS);
 	assert_true(template_is_whole(words, 77, 1));
 }
 

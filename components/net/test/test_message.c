@@ -16,7 +16,7 @@
 
 static struct nl_msg *message;
 
-static int message_done(void **state)
+static int teardown_free_message(void **state)
 {
 	(void)state;
 	nlmsg_free(message);
@@ -24,19 +24,19 @@ static int message_done(void **state)
 	return 0;
 }
 
-static void message_begin(int type, const void *header, int bytes)
+static void netlink_test_message_begin(int type, const void *header, int bytes)
 {
-	message = net_nl_request(type, 0, header, bytes);
+	message = net_nl_alloc_request_message(type, 0, header, bytes);
 	assert_non_null(message);
 }
 
-static void begin_link(int family, const char *kind)
+static void begin_rtm_newlink_message(int family, const char *kind)
 {
 	const struct ifinfomsg header = {
 	        .ifi_family = (unsigned char)family, .ifi_index = 7, .ifi_type = 1, .ifi_flags = IFF_UP};
 	struct nlattr *info;
 
-	message_begin(RTM_NEWLINK, &header, sizeof(header));
+	netlink_test_message_begin(RTM_NEWLINK, &header, sizeof(header));
 	nla_put_string(message, IFLA_IFNAME, "net7");
 	nla_put_u32(message, IFLA_MTU, 1500);
 	nla_put_u32(message, IFLA_MASTER, 4);
@@ -59,8 +59,8 @@ static void test_link_is_taken_whole(void **state)
 	struct vma_net_link link;
 
 	(void)state;
-	begin_link(AF_UNSPEC, "vlan");
-	assert_int_equal(net_msg_link(nlmsg_hdr(message), &link), 0);
+	begin_rtm_newlink_message(AF_UNSPEC, "vlan");
+	assert_int_equal(net_msg_parse_link(nlmsg_hdr(message), &link), 0);
 	assert_int_equal(link.ifindex, 7);
 	assert_int_equal(link.flags, IFF_UP);
 	assert_int_equal(link.mtu, 1500);
@@ -77,8 +77,8 @@ static void test_a_veths_peer_is_not_below_it(void **state)
 	struct vma_net_link link;
 
 	(void)state;
-	begin_link(AF_UNSPEC, "veth");
-	assert_int_equal(net_msg_link(nlmsg_hdr(message), &link), 0);
+	begin_rtm_newlink_message(AF_UNSPEC, "veth");
+	assert_int_equal(net_msg_parse_link(nlmsg_hdr(message), &link), 0);
 	assert_int_equal(link.lower, 0);
 }
 
@@ -87,9 +87,9 @@ static void test_what_lies_in_another_namespace_is_not_below(void **state)
 	struct vma_net_link link;
 
 	(void)state;
-	begin_link(AF_UNSPEC, "macvlan");
+	begin_rtm_newlink_message(AF_UNSPEC, "macvlan");
 	nla_put_u32(message, IFLA_LINK_NETNSID, 0);
-	assert_int_equal(net_msg_link(nlmsg_hdr(message), &link), 0);
+	assert_int_equal(net_msg_parse_link(nlmsg_hdr(message), &link), 0);
 	assert_int_equal(link.lower, 0);
 }
 
@@ -98,16 +98,16 @@ static void test_a_bridge_telling_of_its_port_is_no_event_of_the_link(void **sta
 	struct vma_net_link link;
 
 	(void)state;
-	begin_link(AF_BRIDGE, "veth");
-	assert_int_equal(net_msg_link(nlmsg_hdr(message), &link), -EPROTONOSUPPORT);
+	begin_rtm_newlink_message(AF_BRIDGE, "veth");
+	assert_int_equal(net_msg_parse_link(nlmsg_hdr(message), &link), -EPROTONOSUPPORT);
 }
 
-static void begin_neigh(int family, uint8_t flags)
+static void begin_rtm_newneigh_message(int family, uint8_t flags)
 {
 	const struct ndmsg header = {
 	        .ndm_family = (unsigned char)family, .ndm_ifindex = 3, .ndm_state = NUD_STALE, .ndm_flags = flags};
 
-	message_begin(RTM_NEWNEIGH, &header, sizeof(header));
+	netlink_test_message_begin(RTM_NEWNEIGH, &header, sizeof(header));
 	nla_put(message, NDA_DST, 4, "\12\11\0\2");
 	nla_put(message, NDA_LLADDR, 6, "\2\0\0\0\0\2");
 }
@@ -118,8 +118,8 @@ static void test_neighbour_is_taken(void **state)
 	struct vma_net_neigh neigh;
 
 	(void)state;
-	begin_neigh(AF_INET, 0);
-	assert_int_equal(net_msg_neigh(nlmsg_hdr(message), &neigh), 0);
+	begin_rtm_newneigh_message(AF_INET, 0);
+	assert_int_equal(net_msg_parse_neigh(nlmsg_hdr(message), &neigh), 0);
 	assert_int_equal(neigh.ifindex, 3);
 	assert_int_equal(neigh.state, NUD_STALE);
 	assert_memory_equal(neigh.address, address, 16);
@@ -132,22 +132,22 @@ static void test_forwarding_and_proxy_entries_are_no_neighbours(void **state)
 	struct vma_net_neigh neigh;
 
 	(void)state;
-	begin_neigh(AF_BRIDGE, 0);
-	assert_int_equal(net_msg_neigh(nlmsg_hdr(message), &neigh), -EPROTONOSUPPORT);
-	message_done(state);
-	begin_neigh(AF_INET, NTF_PROXY);
-	assert_int_equal(net_msg_neigh(nlmsg_hdr(message), &neigh), -EPROTONOSUPPORT);
+	begin_rtm_newneigh_message(AF_BRIDGE, 0);
+	assert_int_equal(net_msg_parse_neigh(nlmsg_hdr(message), &neigh), -EPROTONOSUPPORT);
+	teardown_free_message(state);
+	begin_rtm_newneigh_message(AF_INET, NTF_PROXY);
+	assert_int_equal(net_msg_parse_neigh(nlmsg_hdr(message), &neigh), -EPROTONOSUPPORT);
 }
 
 static const struct vma_net_key key = {.family = AF_INET, .dst = {10, 8, 0, 1}, .src = {10, 9, 0, 1}};
 
-static void begin_route(void)
+static void begin_rtm_newroute_message(void)
 {
 	const struct rtmsg header = {
 	        .rtm_family = AF_INET, .rtm_dst_len = 32, .rtm_type = RTN_UNICAST, .rtm_table = 254};
 	struct nlattr *metrics;
 
-	message_begin(RTM_NEWROUTE, &header, sizeof(header));
+	netlink_test_message_begin(RTM_NEWROUTE, &header, sizeof(header));
 	nla_put(message, RTA_DST, 4, "\12\10\0\1");
 	nla_put_u32(message, RTA_OIF, 3);
 	nla_put_u32(message, RTA_TABLE, 1000);
@@ -165,9 +165,9 @@ static void test_route_answer_is_taken(void **state)
 	struct vma_net_route route;
 
 	(void)state;
-	begin_route();
+	begin_rtm_newroute_message();
 	nla_put(message, RTA_GATEWAY, 4, "\12\11\0\376");
-	assert_int_equal(net_msg_route(nlmsg_hdr(message), &key, &route), 0);
+	assert_int_equal(net_msg_parse_route(nlmsg_hdr(message), &key, &route), 0);
 	assert_int_equal(route.type, RTN_UNICAST);
 	assert_int_equal(route.oif, 3);
 	assert_int_equal(route.table, 1000);
@@ -191,11 +191,11 @@ static void test_route_answer_with_chosen_source_foreign_gateway_and_tunnel(void
 	struct vma_net_route route;
 
 	(void)state;
-	begin_route();
+	begin_rtm_newroute_message();
 	nla_put(message, RTA_PREFSRC, 4, src);
 	nla_put(message, RTA_VIA, sizeof(via), &via);
 	nla_put(message, RTA_ENCAP, 0, NULL);
-	assert_int_equal(net_msg_route(nlmsg_hdr(message), &key, &route), 0);
+	assert_int_equal(net_msg_parse_route(nlmsg_hdr(message), &key, &route), 0);
 	assert_memory_equal(route.src, src, 16);
 	assert_int_equal(route.gateway_family, AF_INET6);
 	assert_memory_equal(route.gateway, via.address, 16);
@@ -209,11 +209,11 @@ static void test_address_is_taken_with_its_peer(void **state)
 	struct vma_net_addr addr;
 
 	(void)state;
-	message_begin(RTM_NEWADDR, &header, sizeof(header));
+	netlink_test_message_begin(RTM_NEWADDR, &header, sizeof(header));
 	nla_put(message, IFA_LOCAL, 4, own);
 	nla_put(message, IFA_ADDRESS, 4, peer);
 	nla_put_u32(message, IFA_FLAGS, IFA_F_SECONDARY);
-	assert_int_equal(net_msg_addr(nlmsg_hdr(message), &addr), 0);
+	assert_int_equal(net_msg_parse_addr(nlmsg_hdr(message), &addr), 0);
 	assert_memory_equal(addr.address, own, 16);
 	assert_memory_equal(addr.peer, peer, 16);
 	assert_true(addr.secondary);
@@ -256,28 +256,28 @@ static void test_cut_messages_are_survived(void **state)
 	(void)state;
 	for (int which = 0; which < 3; which++) {
 		if (which == 0)
-			begin_route();
+			begin_rtm_newroute_message();
 		else if (which == 1)
-			begin_link(AF_UNSPEC, "vlan");
+			begin_rtm_newlink_message(AF_UNSPEC, "vlan");
 		else
-			begin_neigh(AF_INET, 0);
+			begin_rtm_newneigh_message(AF_INET, 0);
 		for (uint32_t len = NLMSG_HDRLEN; len < nlmsg_hdr(message)->nlmsg_len; len++) {
 			struct nlmsghdr *cut = test_malloc(len);
 
 			memcpy(cut, nlmsg_hdr(message), len);
 			cut->nlmsg_len = len;
-			refused += net_msg_link(cut, &out.link) < 0;
-			refused += net_msg_neigh(cut, &out.neigh) < 0;
-			refused += net_msg_addr(cut, &out.addr) < 0;
-			refused += net_msg_route(cut, &key, &out.route) < 0;
+			refused += net_msg_parse_link(cut, &out.link) < 0;
+			refused += net_msg_parse_neigh(cut, &out.neigh) < 0;
+			refused += net_msg_parse_addr(cut, &out.addr) < 0;
+			refused += net_msg_parse_route(cut, &key, &out.route) < 0;
 			test_free(cut);
 		}
-		message_done(state);
+		teardown_free_message(state);
 	}
 	assert_true(refused > 0);
 }
 
-#define EACH(test) cmocka_unit_test_teardown(test, message_done)
+#define EACH(test) cmocka_unit_test_teardown(test, teardown_free_message)
 static const struct CMUnitTest tests[] = {
         EACH(test_link_is_taken_whole),
         EACH(test_a_veths_peer_is_not_below_it),

@@ -27,12 +27,12 @@ static const struct vma_net_link veth = {
 static const struct vma_net_neigh known_neighbour = {
         .ifindex = 3, .state = NUD_REACHABLE, .family = AF_INET, .mac_len = 6, .mac = {2, 0, 0, 0, 0, 2}};
 
-static enum plan_need plan(const struct vma_net_route *route, const struct vma_net_link *link,
-                           struct vma_net_template *t)
+static enum plan_need plan_path_of_route_and_link(const struct vma_net_route *route, const struct vma_net_link *link,
+                                                  struct vma_net_template *t)
 {
 	const struct plan_facts facts = {.key = &key, .route = route, .link = link};
 
-	return plan_path(&facts, t);
+	return plan_fill_path_template_from_facts(&facts, t);
 }
 
 static void test_resolved_neighbour_gives_a_complete_header(void **state)
@@ -42,10 +42,10 @@ static void test_resolved_neighbour_gives_a_complete_header(void **state)
 	struct vma_net_template t;
 
 	(void)state;
-	assert_int_equal(plan(&on_link_route, &veth, &t), PLAN_NEIGH);
+	assert_int_equal(plan_path_of_route_and_link(&on_link_route, &veth, &t), PLAN_NEIGH);
 	assert_int_equal(t.state, VMA_NET_RESOLVING);
 	assert_int_equal(t.len, 0);
-	plan_neigh(&t, PLAN_NEIGH, &known_neighbour);
+	plan_apply_neigh_to_template(&t, PLAN_NEIGH, &known_neighbour);
 	assert_int_equal(t.state, VMA_NET_READY);
 	assert_int_equal(t.len, sizeof(wanted));
 	assert_int_equal(t.ip_off, 14);
@@ -64,9 +64,9 @@ static void test_next_hop_is_the_gateway(void **state)
 	(void)state;
 	route.gateway_family = AF_INET;
 	memcpy(route.gateway, gateway, 16);
-	assert_int_equal(plan(&route, &veth, &t), PLAN_NEIGH);
+	assert_int_equal(plan_path_of_route_and_link(&route, &veth, &t), PLAN_NEIGH);
 	assert_memory_equal(t.next_hop, gateway, 16);
-	plan_neigh(&t, PLAN_NEIGH, &known_neighbour);
+	plan_apply_neigh_to_template(&t, PLAN_NEIGH, &known_neighbour);
 	assert_memory_equal(t.bytes + 30, key.dst, 4); /* the packet is for the destination all the same */
 }
 
@@ -97,8 +97,8 @@ static void test_neighbour_states(void **state)
 
 		neigh.state = cases[i].nud;
 		neigh.mac_len = cases[i].mac_len;
-		plan(&on_link_route, &veth, &t);
-		plan_neigh(&t, PLAN_NEIGH, &neigh);
+		plan_path_of_route_and_link(&on_link_route, &veth, &t);
+		plan_apply_neigh_to_template(&t, PLAN_NEIGH, &neigh);
 		assert_int_equal(t.state, cases[i].state);
 		assert_int_equal(t.error, cases[i].error);
 		assert_int_equal(t.flags, cases[i].flags);
@@ -140,7 +140,8 @@ static void test_what_belongs_to_the_os_says_why(void **state)
 		route.oif = 3;
 		link.flags = cases[i].link_flags;
 		link.hw_type = cases[i].hw_type;
-		assert_int_equal(plan(&route, cases[i].no_link ? NULL : &link, &t), PLAN_NOTHING);
+		assert_int_equal(plan_path_of_route_and_link(&route, cases[i].no_link ? NULL : &link, &t),
+		                 PLAN_NOTHING);
 		assert_int_equal(t.state, VMA_NET_USE_OS);
 		assert_int_equal(t.reason, cases[i].reason);
 		assert_int_equal(t.len, 0);
@@ -156,11 +157,11 @@ static void test_refusal_is_the_kernels_errno(void **state)
 
 	(void)state;
 	facts.route = &none;
-	assert_int_equal(plan_path(&facts, &t), PLAN_NOTHING);
+	assert_int_equal(plan_fill_path_template_from_facts(&facts, &t), PLAN_NOTHING);
 	assert_int_equal(t.state, VMA_NET_ERROR);
 	assert_int_equal(t.error, ENETUNREACH);
 	facts.refused = PLAN_NOT_ASKED; /* our own trouble is not the application's */
-	plan_path(&facts, &t);
+	plan_fill_path_template_from_facts(&facts, &t);
 	assert_int_equal(t.state, VMA_NET_USE_OS);
 	assert_int_equal(t.reason, VMA_NET_REASON_NOT_ASKED);
 }
@@ -175,11 +176,11 @@ static void test_multicast_and_broadcast_need_no_neighbour(void **state)
 
 	(void)state;
 	route.type = RTN_MULTICAST;
-	assert_int_equal(plan_path(&facts, &t), PLAN_NOTHING);
+	assert_int_equal(plan_fill_path_template_from_facts(&facts, &t), PLAN_NOTHING);
 	assert_int_equal(t.state, VMA_NET_READY);
 	assert_memory_equal(t.bytes, group_mac, 6);
 	route.type = RTN_BROADCAST;
-	assert_int_equal(plan_path(&facts, &t), PLAN_NOTHING);
+	assert_int_equal(plan_fill_path_template_from_facts(&facts, &t), PLAN_NOTHING);
 	assert_int_equal(t.state, VMA_NET_READY);
 	assert_memory_equal(t.bytes, veth.broadcast, 6);
 	assert_int_equal(t.type, RTN_BROADCAST);
@@ -193,12 +194,12 @@ static void test_link_without_arp_takes_its_own_mac_unless_told(void **state)
 
 	(void)state;
 	link.flags |= IFF_NOARP;
-	assert_int_equal(plan(&on_link_route, &link, &t), PLAN_NEIGH_IF_KNOWN);
+	assert_int_equal(plan_path_of_route_and_link(&on_link_route, &link, &t), PLAN_NEIGH_IF_KNOWN);
 	copy = t;
-	plan_neigh(&copy, PLAN_NEIGH_IF_KNOWN, &nothing);
+	plan_apply_neigh_to_template(&copy, PLAN_NEIGH_IF_KNOWN, &nothing);
 	assert_int_equal(copy.state, VMA_NET_READY);
 	assert_memory_equal(copy.bytes, veth.mac, 6);
-	plan_neigh(&t, PLAN_NEIGH_IF_KNOWN, &known_neighbour);
+	plan_apply_neigh_to_template(&t, PLAN_NEIGH_IF_KNOWN, &known_neighbour);
 	assert_memory_equal(t.bytes, known_neighbour.mac, 6);
 }
 
@@ -212,8 +213,8 @@ static void test_vlan_is_tagged_on_the_interface_below(void **state)
 	(void)state;
 	vlan.vlan = 0x102;
 	vlan.lower = below.ifindex = 2;
-	assert_int_equal(plan_path(&facts, &t), PLAN_NEIGH);
-	plan_neigh(&t, PLAN_NEIGH, &known_neighbour);
+	assert_int_equal(plan_fill_path_template_from_facts(&facts, &t), PLAN_NEIGH);
+	plan_apply_neigh_to_template(&t, PLAN_NEIGH, &known_neighbour);
 	assert_int_equal(t.nic, 2);
 	assert_int_equal(t.ifindex, 3);
 	assert_int_equal(t.vlan, 0x102);
@@ -221,7 +222,7 @@ static void test_vlan_is_tagged_on_the_interface_below(void **state)
 	assert_int_equal(t.len, 38);
 	assert_memory_equal(t.bytes + 12, tag, 6);
 	below.vlan = 7; /* a second tag is not ours to write: send through the upper interface */
-	plan_path(&facts, &t);
+	plan_fill_path_template_from_facts(&facts, &t);
 	assert_int_equal(t.nic, 3);
 	assert_int_equal(t.vlan, 0);
 	assert_int_equal(t.ip_off, 14);
@@ -234,10 +235,10 @@ static void test_mtu_is_the_smaller_of_route_and_link(void **state)
 
 	(void)state;
 	route.mtu = 1400;
-	plan(&route, &veth, &t);
+	plan_path_of_route_and_link(&route, &veth, &t);
 	assert_int_equal(t.mtu, 1400);
 	route.mtu = 9000;
-	plan(&route, &veth, &t);
+	plan_path_of_route_and_link(&route, &veth, &t);
 	assert_int_equal(t.mtu, 1500);
 }
 
@@ -247,10 +248,10 @@ static void test_mtu_is_bounded_by_the_environment(void **state)
 	struct vma_net_template t;
 
 	(void)state;
-	plan_path(&facts, &t);
+	plan_fill_path_template_from_facts(&facts, &t);
 	assert_int_equal(t.mtu, 600);
 	facts.mtu_max = 9000;
-	plan_path(&facts, &t);
+	plan_fill_path_template_from_facts(&facts, &t);
 	assert_int_equal(t.mtu, 1500);
 }
 
@@ -265,8 +266,8 @@ static void test_metrics_are_the_routes(void **state)
 	route.advmss = 900;
 	route.initcwnd = 20;
 	route.quickack = true;
-	need = plan(&route, &veth, &t);
-	plan_neigh(&t, need, &neigh);
+	need = plan_path_of_route_and_link(&route, &veth, &t);
+	plan_apply_neigh_to_template(&t, need, &neigh);
 	assert_int_equal(t.advmss, 900);
 	assert_int_equal(t.initcwnd, 20);
 	assert_int_equal(t.flags, VMA_NET_QUICKACK | VMA_NET_CONFIRM);

@@ -24,7 +24,7 @@
 
 #define VMAD_TIMEOUT_MS 8000
 
-static struct nic_xdp *nic_of(struct vma_nic *base)
+static struct nic_xdp *nic_xdp_of_base(struct vma_nic *base)
 {
 	return (struct nic_xdp *)base;
 }
@@ -125,7 +125,7 @@ static int nic_open_by_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr
 	}
 	if (attr->stats_dir != NULL && *attr->stats_dir != '\0')
 		how.stats_dir = nic->stats_dir = realpath(attr->stats_dir, NULL); /* vmad's directory is another one */
-	rc = vmad_right_create(nic->base.info.ifindex, nic->base.info.name);
+	rc = vmad_permission_socket_create(nic->base.info.ifindex, nic->base.info.name);
 	nic->right_fd = rc >= 0 ? nic_fd_move_high(rc) : nic_xdp_find_inherited_right(nic->base.info.ifindex);
 	/* Whatever else is in the way, vmad may know the user by name and want no proof. */
 	if (nic->right_fd < 0 && (rc == -EMFILE || rc == -ENFILE))
@@ -148,14 +148,14 @@ static int nic_xdp_probe(const char *name, const struct vma_nic_attr *attr)
 		goto out;
 	how.ifindex = nic->base.info.ifindex;
 	how.ifname = nic->base.info.name;
-	how.right_fd = vmad_right_create(how.ifindex, how.ifname);
+	how.right_fd = vmad_permission_socket_create(how.ifindex, how.ifname);
 	rc = vmad_client_probe(&how);
 	if (how.right_fd >= 0)
 		os_close(how.right_fd);
 	if (rc == 0) {
 		rc = VMA_NIC_VMAD_ADMITS;
 	} else if (rc == -ECONNREFUSED) {
-		rc = xdp_owner_probe(how.ifindex);
+		rc = xdp_owner_check_interface_usable(how.ifindex);
 		rc = rc < 0 ? rc : VMA_NIC_MAY_START;
 	}
 out:
@@ -213,7 +213,7 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	atomic_store(&nic->repair_fd, -1);
 	nic->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	nic->dead_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); /* sendto() on it: ENOTSOCK */
-	nic->fork_guard = nic_get_fork_guard();
+	nic->fork_guard = nic_get_fork_detection_page();
 	rc = nic->wake_fd < 0 || nic->dead_fd < 0 ? -errno : 0;
 	if (rc == 0 && nic->fork_guard == NULL)
 		rc = -ENOMEM;
@@ -245,14 +245,14 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 /* The thread frees the nic if a buffer is still out: when the last one has been put. */
 static void xdp_close(struct vma_nic *base)
 {
-	struct nic_xdp *nic = nic_of(base);
+	struct nic_xdp *nic = nic_xdp_of_base(base);
 	const pthread_t thread = nic->thread;
 	bool join;
 
 	if (!nic_xdp_opened_by_this_process(nic))
 		return; /* in a child: its parent's, and closed already */
 	pthread_mutex_lock(&nic->lock);
-	nic_xdp_leases_finish_done(nic);
+	nic_xdp_return_slots_of_done_leases(nic);
 	join = nic->leases == NULL;
 	nic->joined = join;
 	atomic_store(&nic->closing, true);
@@ -329,7 +329,7 @@ static bool nic_open_await_vmad(struct nic_xdp *nic)
 
 static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
 {
-	struct nic_xdp *nic = nic_of(base);
+	struct nic_xdp *nic = nic_xdp_of_base(base);
 	struct xdp_qp *qp;
 	int rc;
 
@@ -401,7 +401,7 @@ static void qp_keep_old_rx_ring(struct xdp_qp *qp, struct xdp_ring *ring)
  * a thread may have run. So the new sockets join the epoll set here, not at an arm that nobody may ever call. Not lost
  * any more, and nic->lock keeps it so.
  */
-static void qp_rewatch_ports(struct xdp_qp *qp)
+static void qp_epoll_add_queues_after_rebind(struct xdp_qp *qp)
 {
 	for (uint32_t queue = 0; queue < qp->queues && qp->armed; queue++)
 		if (nic_xdp_add_to_epoll(qp, &qp->port[queue], false) < 0)
@@ -442,7 +442,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 	nic_xdp_unrent(&old);
 	nic_xdp_flows_restore(qp);
 	atomic_store_explicit(&base->lost, false, memory_order_release);
-	qp_rewatch_ports(qp);
+	qp_epoll_add_queues_after_rebind(qp);
 	vma_log_info("%s: offloaded again", qp->name);
 out:
 	pthread_mutex_unlock(&nic->lock);

@@ -202,14 +202,14 @@ struct xdp_proof_fd nic_xdp_get_proof_socket(struct xdp_shadows *shadows, const 
                                              bool is_covered);
 void nic_xdp_put_proof_socket(const struct xdp_proof_fd *proof);
 /* Of these shadows those that are open, and their descriptors: how many. There is room for all of them. */
-unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct nic_cookies *cookies, int guess, uint64_t *open,
-                              int *fds);
+unsigned nic_xdp_find_shadow_fds_still_open(struct xdp_shadows *shadows, const struct nic_cookies *cookies, int guess,
+                                            uint64_t *open, int *fds);
 
 /* ---- lease.c; lock held ---- */
 int nic_xdp_rent(struct xdp_qp *qp);            /* slot, mappings, pools; on failure the queue pair is as before */
 void nic_xdp_unrent(struct xdp_qp *qp);         /* the queue pair lets go; the lease ends when its buffers are put */
 void nic_xdp_detach_lost_qp(struct xdp_qp *qp); /* lets go of the sockets while the hot path may run */
-void nic_xdp_leases_finish_done(struct nic_xdp *nic); /* those that are done */
+void nic_xdp_return_slots_of_done_leases(struct nic_xdp *nic); /* those that are done */
 bool nic_xdp_has_lease_to_finish(const struct nic_xdp *nic);
 void nic_xdp_window_put(struct xdp_window *window);
 
@@ -229,7 +229,7 @@ unsigned nic_xdp_rx_waiting(struct vma_nic_qp *qp);
  * receive half held. */
 int nic_xdp_add_to_epoll(struct xdp_qp *qp, struct xdp_qp_queue *port, bool by_edges);
 int nic_xdp_fd(const struct vma_nic_qp *qp);
-void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_qp_queue *port); /* receive half held */
+void nic_xdp_add_kernel_rx_drops_to_stats(struct xdp_qp *qp, struct xdp_qp_queue *port); /* receive half held */
 
 /* ---- thread.c ---- */
 int nic_xdp_thread_start(struct nic_xdp *nic);

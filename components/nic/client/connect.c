@@ -80,7 +80,7 @@ static bool vmad_is_trusted(int fd, const struct vmad_connect_attr *how)
 }
 
 /* 0, -EAGAIN: its queue is full; or nobody is there. */
-static int connect_by_path(int fd, unsigned ifindex)
+static int connect_to_vmad_socket_path(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
 	const int len = vmad_socket_path_address(fd, ifindex, "vmad", &address);
@@ -90,7 +90,7 @@ static int connect_by_path(int fd, unsigned ifindex)
 	return os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) < 0 ? -errno : 0;
 }
 
-static int connect_by_name(int fd, unsigned ifindex)
+static int connect_to_vmad_abstract_socket(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(ifindex, &address);
@@ -106,10 +106,10 @@ static int vmad_try_connect(const struct vmad_connect_attr *how, struct vmad_cli
 
 	if (fd < 0)
 		return -errno;
-	rc = connect_by_path(fd, how->ifindex);
+	rc = connect_to_vmad_socket_path(fd, how->ifindex);
 	by_name = rc < 0 && rc != -EAGAIN;
 	if (by_name)
-		rc = connect_by_name(fd, how->ifindex);
+		rc = connect_to_vmad_abstract_socket(fd, how->ifindex);
 	if (rc == 0 && !vmad_is_trusted(fd, how))
 		rc = -EPERM;
 	/* Whoever has taken the name and does not serve there keeps no vmad from being started. */
@@ -124,7 +124,7 @@ static int vmad_try_connect(const struct vmad_connect_attr *how, struct vmad_cli
 }
 
 /* The warning that users of the field know and search for; the last line of it is ours. */
-static void warn_restricted(const char *ifname)
+static void warn_no_offload_without_privileges(const char *ifname)
 {
 	vma_log_warn("******************************************************************************");
 	vma_log_warn("* Interface %s will not be offloaded.", ifname);
@@ -157,7 +157,7 @@ bool vma_nic_lacks_capabilities(char missing[VMA_NIC_LACKS_MAX])
 }
 
 /* What vmad needs and would inherit from us. One line names what is missing. */
-static bool lacks_capabilities(const struct vmad_connect_attr *how)
+static bool lacks_capabilities_to_start_vmad(const struct vmad_connect_attr *how)
 {
 	char missing[VMA_NIC_LACKS_MAX];
 
@@ -166,11 +166,11 @@ static bool lacks_capabilities(const struct vmad_connect_attr *how)
 	if (vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and to start one this process lacks%s",
 	                 how->ifname, missing) &&
 	    strstr(missing, "CAP_NET_RAW") != NULL)
-		warn_restricted(how->ifname);
+		warn_no_offload_without_privileges(how->ifname);
 	return true;
 }
 
-int vma_nic_check_kernel(const char **what)
+int vma_nic_check_kernel_supports_xdp(const char **what)
 {
 	return xdp_sock_check_kernel(what);
 }
@@ -228,7 +228,7 @@ static int check_may_start_vmad(const struct vmad_connect_attr *how)
 	if (ifindex != how->ifindex)
 		return -ENODEV;
 	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
-	return lacks_capabilities(how) ? -EPERM : check_kernel_supports_xdp(how);
+	return lacks_capabilities_to_start_vmad(how) ? -EPERM : check_kernel_supports_xdp(how);
 }
 
 /* `again`: in vain a moment ago. */
@@ -253,9 +253,11 @@ static int vmad_start_process(const struct vmad_connect_attr *how, bool again)
 		argv[n++] = how->stats_dir;
 	}
 	/* As quiet as the program that starts it; what it says is for the program's user. */
-	if (!vma_log_on(VMA_LOG_INFO)) {
+	if (!vma_log_level_is_enabled(VMA_LOG_INFO)) {
 		argv[n++] = "--log-level";
-		argv[n++] = vma_log_on(VMA_LOG_WARN) ? "warn" : vma_log_on(VMA_LOG_ERROR) ? "error" : "panic";
+		argv[n++] = vma_log_level_is_enabled(VMA_LOG_WARN)    ? "warn"
+		            : vma_log_level_is_enabled(VMA_LOG_ERROR) ? "error"
+		                                                      : "panic";
 	}
 	if (again || failed[how->ifindex % FAILED_PLACES].wait_ms != 0)
 		argv[n++] = "--quiet-start";
@@ -331,8 +333,8 @@ static bool start_or_await_vmad(const struct vmad_connect_attr *how, struct atte
 	return true;
 }
 
-static int connect_once(const struct vmad_connect_attr *how, struct vmad_client *client, struct attempts *attempts,
-                        uint64_t until_ms)
+static int vmad_connect_and_hello_once(const struct vmad_connect_attr *how, struct vmad_client *client,
+                                       struct attempts *attempts, uint64_t until_ms)
 {
 	int rc = vmad_try_connect(how, client);
 
@@ -361,15 +363,15 @@ static void pause_between_vmad_attempts(const struct attempts *attempts)
 }
 
 /* Tries until a vmad has taken this process in, or there is no hope: 0 or the last attempt's -errno. */
-static int connect_or_give_up(const struct vmad_connect_attr *how, struct vmad_client *client,
-                              struct attempts *attempts)
+static int vmad_connect_retrying_until_timeout(const struct vmad_connect_attr *how, struct vmad_client *client,
+                                               struct attempts *attempts)
 {
 	const uint64_t until_ms = os_now_ms() + how->timeout_ms;
 	uint64_t full_until_ms = 0;
 	int rc;
 
 	for (;;) {
-		rc = connect_once(how, client, attempts, until_ms);
+		rc = vmad_connect_and_hello_once(how, client, attempts, until_ms);
 		if (rc == 0)
 			return 0;
 		if (client->over_fd >= 0 && os_poll_one_fd(client->over_fd, POLLIN, 0) > 0)
@@ -407,7 +409,7 @@ int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client 
 
 	if (client == NULL)
 		return -ENOMEM;
-	rc = connect_or_give_up(how, client, &attempts);
+	rc = vmad_connect_retrying_until_timeout(how, client, &attempts);
 	if (rc == 0) {
 		connect_backoff_reset(how->ifindex);
 		client->over_fd = -1;
@@ -428,7 +430,7 @@ int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client 
 	return rc == -EACCES ? -EPERM : rc;
 }
 
-int vmad_client_attach(const struct vmad_connect_attr *how, struct vmad_client **out)
+int vmad_client_connect_once(const struct vmad_connect_attr *how, struct vmad_client **out)
 {
 	struct vmad_client *client = client_new(how);
 	struct attempts none = {0};
@@ -436,7 +438,7 @@ int vmad_client_attach(const struct vmad_connect_attr *how, struct vmad_client *
 
 	if (client == NULL)
 		return -ENOMEM;
-	rc = connect_once(how, client, &none, os_now_ms() + how->timeout_ms);
+	rc = vmad_connect_and_hello_once(how, client, &none, os_now_ms() + how->timeout_ms);
 	if (rc == 0)
 		*out = client;
 	else
@@ -454,7 +456,7 @@ int vmad_client_probe(const struct vmad_connect_attr *how)
 	if (client == NULL)
 		return -ENOMEM;
 	looks.vmad_path = NULL;
-	rc = connect_or_give_up(&looks, client, &none);
+	rc = vmad_connect_retrying_until_timeout(&looks, client, &none);
 	if (rc == 0) {
 		vmad_client_close(client);
 		return 0;

@@ -66,7 +66,7 @@ static inline struct vma_buf *buf_of_desc(struct xdp_qp *qp, struct xdp_qp_queue
  * What did not fit into the RX ring, and what found no frame in the fill ring, only the kernel has counted. Kernels
  * before 5.9 say both in one number.
  */
-__attribute__((cold, noinline)) void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_qp_queue *port)
+__attribute__((cold, noinline)) void nic_xdp_add_kernel_rx_drops_to_stats(struct xdp_qp *qp, struct xdp_qp_queue *port)
 {
 	struct xdp_statistics counted = {0};
 	socklen_t len = sizeof(counted);
@@ -91,14 +91,14 @@ __attribute__((cold, noinline)) void nic_xdp_count_lost(struct xdp_qp *qp, struc
  * Half full: something may have been lost before, and may still be until what is there has been taken, so the
  * next look counts again. Or an index that cannot be.
  */
-static __attribute__((cold, noinline)) uint32_t rx_note_backlog(struct xdp_qp *qp, struct xdp_qp_queue *port,
-                                                                uint32_t ready)
+static __attribute__((cold, noinline)) uint32_t rx_count_drops_on_backlog(struct xdp_qp *qp, struct xdp_qp_queue *port,
+                                                                          uint32_t ready)
 {
 	if (ready > port->rx.size) {
 		port->rx.cached_producer = port->rx.cached_consumer;
 		return 0;
 	}
-	nic_xdp_count_lost(qp, port);
+	nic_xdp_add_kernel_rx_drops_to_stats(qp, port);
 	port->rx_much = ready >= port->rx.size / 2 ? 0 : port->rx.size / 2;
 	return ready;
 }
@@ -114,13 +114,14 @@ static inline uint32_t rx_ring_ready_count(struct xdp_qp *qp, struct xdp_qp_queu
 		rx->cached_producer = atomic_load_explicit(rx->producer, memory_order_acquire);
 		ready = rx->cached_producer - rx->cached_consumer;
 		if (__builtin_expect(ready >= port->rx_much, 0))
-			ready = rx_note_backlog(qp, port, ready);
+			ready = rx_count_drops_on_backlog(qp, port, ready);
 	}
 	return ready;
 }
 
 /* Up to n buffers of one device queue. Crash safety (xdp/xdp.h): hold all, then publish, then use. */
-static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_qp_queue *port, struct vma_buf **bufs, unsigned n)
+static inline unsigned xdp_rx_poll_device_queue(struct xdp_qp *qp, struct xdp_qp_queue *port, struct vma_buf **bufs,
+                                                unsigned n)
 {
 	struct xdp_ring *rx = &port->rx;
 	const uint32_t consumer = rx->cached_consumer;
@@ -164,13 +165,14 @@ bool nic_xdp_rx_is_empty(const struct vma_nic_qp *base)
 }
 
 /* In turns; a packet of several buffers stays on its device queue until its last one, or two packets would mix. */
-static __attribute__((noinline)) unsigned poll_ports(struct xdp_qp *qp, struct vma_buf **bufs, unsigned n)
+static __attribute__((noinline)) unsigned xdp_qp_rx_poll_device_queues_in_turn(struct xdp_qp *qp, struct vma_buf **bufs,
+                                                                               unsigned n)
 {
 	unsigned got = 0;
 
 	for (uint32_t tried = 0; tried < qp->queues && got < n;) {
 		const unsigned wanted = n - got < BURST ? n - got : BURST;
-		const unsigned k = poll_port(qp, &qp->port[qp->rx_at], bufs + got, wanted);
+		const unsigned k = xdp_rx_poll_device_queue(qp, &qp->port[qp->rx_at], bufs + got, wanted);
 
 		got += k;
 		if (k > 0)
@@ -198,9 +200,9 @@ unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 	if (!qp_usable(qp) || qp->rx_held >= qp->rx_held_max)
 		return 0;
 	if (__builtin_expect(qp->queues == 1, 1))
-		got = poll_port(qp, qp->port, bufs, n < BURST ? n : BURST);
+		got = xdp_rx_poll_device_queue(qp, qp->port, bufs, n < BURST ? n : BURST);
 	else
-		got = poll_ports(qp, bufs, n);
+		got = xdp_qp_rx_poll_device_queues_in_turn(qp, bufs, n);
 	qp->rx_held += got;
 	return got;
 }
@@ -285,7 +287,7 @@ __attribute__((cold, noinline)) int nic_xdp_add_to_epoll(struct xdp_qp *qp, stru
 
 /* What the nic's thread does when it gives the sockets up at the same time (nic_xdp_detach_lost_qp) is the same
  * removal. */
-static void unwatch_port(struct xdp_qp *qp, struct xdp_qp_queue *port)
+static void xdp_qp_epoll_del_device_queue(struct xdp_qp *qp, struct xdp_qp_queue *port)
 {
 	if (port->watched)
 		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL);
@@ -293,14 +295,14 @@ static void unwatch_port(struct xdp_qp *qp, struct xdp_qp_queue *port)
 }
 
 /* All sockets in the epoll set, in this way. */
-static int watch_ports(struct xdp_qp *qp, bool by_edges)
+static int xdp_qp_epoll_add_device_queues(struct xdp_qp *qp, bool by_edges)
 {
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
 		struct xdp_qp_queue *port = &qp->port[queue];
 		int rc;
 
 		if (__builtin_expect(port->by_edges != by_edges, 0))
-			unwatch_port(qp, port);
+			xdp_qp_epoll_del_device_queue(qp, port);
 		rc = port->watched ? 0 : nic_xdp_add_to_epoll(qp, port, by_edges);
 		if (rc < 0)
 			return rc;
@@ -332,7 +334,7 @@ int nic_xdp_arm(struct vma_nic_qp *base)
 	qp->armed = true; /* for rebind, whose sockets must wake who sleeps by then */
 	if (vma_nic_qp_lost(base))
 		return 0;
-	rc = watch_ports(qp, false);
+	rc = xdp_qp_epoll_add_device_queues(qp, false);
 	for (uint32_t queue = 0; rc == 0 && queue < qp->queues; queue++)
 		rc = port_rx_waiting_count(&qp->port[queue]) != 0;
 	return rc;
@@ -366,7 +368,7 @@ int nic_xdp_arm_edge_triggered(struct vma_nic_qp *base)
 	qp->armed = true;
 	if (vma_nic_qp_lost(base))
 		return 0;
-	rc = watch_ports(qp, true);
+	rc = xdp_qp_epoll_add_device_queues(qp, true);
 	if (rc == 0)
 		os_epoll_wait(qp->epoll_fd, taken, XDP_QUEUES_MAX + 1, 0);
 	errno = saved;
@@ -382,7 +384,7 @@ void nic_xdp_unarm(struct vma_nic_qp *base)
 		return; /* the sockets are its parent's */
 	qp->armed = false;
 	for (uint32_t queue = 0; queue < qp->queues; queue++)
-		unwatch_port(qp, &qp->port[queue]);
+		xdp_qp_epoll_del_device_queue(qp, &qp->port[queue]);
 	errno = saved;
 }
 
@@ -442,7 +444,7 @@ classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsi
  * Has the kernel finish the checksum of UDP or TCP, whose field holds the pseudo header's sum; or, as on a veth, leave
  * it to whoever needs it. The descriptor's flag for that.
  */
-static inline uint32_t request_checksum(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
+static inline uint32_t request_tx_checksum_offload(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
 {
 	uint8_t *frame = (uint8_t *)vma_buf_frame(qp->base.arena, seg->buf) + seg->off;
 	const unsigned ip = frame[12] == 0x81 && frame[13] == 0x00 ? 18 : 14;
@@ -463,9 +465,9 @@ static inline void tx_put_desc(struct xdp_qp *qp, struct xdp_qp_queue *port, con
 	uint32_t options = seg->flags & VMA_NIC_SEG_MORE ? XDP_PKT_CONTD : 0;
 
 	if (seg->flags & VMA_NIC_SEG_CSUM && qp->base.tx_headroom != 0)
-		options |= request_checksum(qp, seg);
+		options |= request_tx_checksum_offload(qp, seg);
 	/* Marked before the producer index that makes it visible is published. */
-	xdp_set_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
+	xdp_tx_frame_set_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
 	qp->in_flight[frame - qp->tx_first] = 1;
 	tx->descs[tx->cached_producer++ & tx->mask] = (struct xdp_desc){
 	        .addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + seg->off,

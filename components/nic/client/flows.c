@@ -106,7 +106,7 @@ static void xdp_flow_free(struct xdp_flow *flow)
 	free(flow);
 }
 
-static void free_list(struct xdp_flow *flow)
+static void free_xdp_flow_list(struct xdp_flow *flow)
 {
 	while (flow != NULL) {
 		struct xdp_flow *next = flow->next;
@@ -119,9 +119,9 @@ static void free_list(struct xdp_flow *flow)
 void nic_xdp_flows_fini(struct xdp_flows *flows)
 {
 	for (uint32_t i = 0; i < flows->buckets; i++)
-		free_list(flows->bucket[i]);
+		free_xdp_flow_list(flows->bucket[i]);
 	free(flows->bucket);
-	free_list(flows->revoked);
+	free_xdp_flow_list(flows->revoked);
 	*flows = (struct xdp_flows){0};
 }
 
@@ -212,7 +212,7 @@ static int request_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule,
 	asked.flags &= ~(uint32_t)VMA_FLOW_PORT_EXCLUSIVE;
 	if (nic->owner != NULL) {
 		rc = xdp_owner_flow_add(nic->owner, qp->slot, &asked);
-		nic->base.info.generic = xdp_owner_generic(nic->owner);
+		nic->base.info.generic = xdp_owner_uses_generic_xdp(nic->owner);
 	} else if (nic->vmad != NULL) {
 		rc = request_flow_add_with_proof(qp, &asked, shadows);
 	}
@@ -227,7 +227,7 @@ static void request_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const
 		vmad_client_flow_del(nic->vmad, qp->slot, key);
 }
 
-static int request_flow_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
+static int send_flow_shadows_to_vmad(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	const size_t n = flow->shadows.n;
 	uint64_t *cookies = malloc(n * (sizeof(*cookies) + sizeof(int)));
@@ -236,9 +236,9 @@ static int request_flow_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, 
 	if (cookies == NULL)
 		return -ENOMEM;
 	fds = (int *)(cookies + n);
-	rc = vmad_client_flow_shadows(
+	rc = vmad_client_send_flow_shadow_cookies(
 	        qp->nic->vmad, qp->slot, &flow->rule.key, cookies, fds,
-	        nic_xdp_shadows_open(shadows, &flow->shadows, flow->rule.shadow_fd, cookies, fds));
+	        nic_xdp_find_shadow_fds_still_open(shadows, &flow->shadows, flow->rule.shadow_fd, cookies, fds));
 	free(cookies);
 	return rc;
 }
@@ -267,7 +267,7 @@ static int restore_flow(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_sha
 
 	if (qp->nic->vmad != NULL && flow->shadows.n > 1) {
 		flow_choose_open_shadow(flow, shadows);
-		rc = request_flow_shadows(qp, flow, shadows);
+		rc = send_flow_shadows_to_vmad(qp, flow, shadows);
 	}
 	return rc < 0 ? rc : request_flow_add(qp, &flow->rule, shadows);
 }
@@ -392,7 +392,7 @@ static struct xdp_claim *create_claim(struct xdp_qp *qp, const struct vma_flow_r
 }
 
 /* What was claimed is shared from now on: it becomes a rule like others, or nobody's. 0: there is no such flow. */
-static int claim_to_shared_flow(struct xdp_qp *qp, const struct vma_flow_rule *rule)
+static int convert_claim_to_vmad_flow_rule(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 {
 	struct xdp_flow *flow = xdp_flow_find(&qp->flows, &rule->key);
 	struct xdp_shadows shadows = {0};
@@ -414,7 +414,7 @@ static int claim_to_shared_flow(struct xdp_qp *qp, const struct vma_flow_rule *r
 static int flow_add_as_claim_or_request(struct xdp_qp *qp, struct xdp_flow *flow)
 {
 	struct xdp_shadows shadows = {0};
-	int rc = claim_to_shared_flow(qp, &flow->rule);
+	int rc = convert_claim_to_vmad_flow_rule(qp, &flow->rule);
 
 	if (rc < 0)
 		return rc;
@@ -424,7 +424,7 @@ static int flow_add_as_claim_or_request(struct xdp_qp *qp, struct xdp_flow *flow
 	return rc;
 }
 
-static void release_claim(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
+static void remove_flow_claim_or_rule(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
 {
 	if (claim == NULL)
 		request_flow_del(qp->nic, qp, key);
@@ -472,7 +472,7 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	claim = flow->claim;
 	kept = qp_insert_flow_or_shadow(qp, &flow, rc);
 	if (rc == 0 && kept < 0)
-		release_claim(qp, claim, &rule->key);
+		remove_flow_claim_or_rule(qp, claim, &rule->key);
 	nic_wake_thread_if_events(nic);
 	pthread_mutex_unlock(&nic->lock);
 	xdp_flow_free(flow);
@@ -493,7 +493,7 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	if (flow == NULL)
 		flow = flow_unlink_at(flow_find_in_bucket(&qp->flows.revoked, key));
 	if (flow != NULL)
-		release_claim(qp, flow->claim, key);
+		remove_flow_claim_or_rule(qp, flow->claim, key);
 	qp_publish_flow_count(qp);
 	nic_wake_thread_if_events(nic);
 	pthread_mutex_unlock(&nic->lock);
@@ -526,7 +526,7 @@ static bool can_await_running_xdp_program(void)
 }
 
 /* Lock held. A claim's word names its slot, and is the client's to change: the program reads it at once. */
-static int move_rule(struct xdp_qp *from, struct xdp_qp *to, struct xdp_flow *flow)
+static int move_flow_rule_to_other_qp(struct xdp_qp *from, struct xdp_qp *to, struct xdp_flow *flow)
 {
 	struct nic_xdp *nic = from->nic;
 
@@ -554,12 +554,12 @@ static int move_rule_retrying(struct xdp_qp *from, struct xdp_qp *to, const stru
 	if (rc < 0)
 		return rc;
 	flow->moves_to = to;
-	rc = move_rule(from, to, flow);
+	rc = move_flow_rule_to_other_qp(from, to, flow);
 	for (int tries = 0; rc == -EPIPE && tries < TRIES && nic_xdp_await_vmad(from->nic); tries++) {
 		flow = xdp_flow_find(&from->flows, key);
 		if (flow == NULL)
 			break;
-		rc = move_rule(from, to, flow);
+		rc = move_flow_rule_to_other_qp(from, to, flow);
 	}
 	flow = xdp_flow_find(&from->flows, key);
 	if (rc == 0 && flow != NULL)

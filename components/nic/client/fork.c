@@ -1,8 +1,8 @@
 /*
  * fork - what a child after fork closes of its parent's clients, and what it keeps: ../fork.h.
  *
- * If a parent wants its children to be clients in their own right, it says so beforehand (vma_nic_inherit_right). They
- * keep a copy of its right, see xdp/right.c.
+ * If a parent wants its children to be clients in their own right, it says so beforehand
+ * (vma_nic_set_children_inherit_right). They keep a copy of its right, see xdp/right.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -65,7 +65,7 @@ int nic_xdp_find_inherited_right(unsigned ifindex)
 	return fd;
 }
 
-int vma_nic_inherit_right(struct vma_nic *base, enum vma_nic_inherit_right to)
+int vma_nic_set_children_inherit_right(struct vma_nic *base, enum vma_nic_inherit_right to)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
 	int rc = 0;
@@ -75,7 +75,7 @@ int vma_nic_inherit_right(struct vma_nic *base, enum vma_nic_inherit_right to)
 	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
 	if (to != VMA_NIC_INHERIT_NOBODY)
-		rc = vmad_right_share(nic->right_fd, base->info.ifindex, to == VMA_NIC_INHERIT_ANY_USER);
+		rc = vmad_permission_socket_set_mark(nic->right_fd, base->info.ifindex, to == VMA_NIC_INHERIT_ANY_USER);
 	nic->inherited_right = to != VMA_NIC_INHERIT_NOBODY && rc == 0;
 	return rc;
 }

@@ -85,7 +85,7 @@ void nic_xdp_window_put(struct xdp_window *window)
 
 /* ---- ports: the rings of each device queue ---- */
 
-static void close_xdp_port(struct xdp_qp_queue *port)
+static void unmap_xdp_queue_rings(struct xdp_qp_queue *port)
 {
 	xdp_ring_unmap(&port->rx);
 	xdp_ring_unmap(&port->tx);
@@ -93,8 +93,8 @@ static void close_xdp_port(struct xdp_qp_queue *port)
 	xdp_ring_unmap(&port->comp);
 }
 
-static int open_xdp_port(struct xdp_qp_queue *port, struct xdp_window *window, const struct xdp_rental *rental,
-                         uint32_t queue)
+static int map_xdp_queue_rings(struct xdp_qp_queue *port, struct xdp_window *window, const struct xdp_rental *rental,
+                               uint32_t queue)
 {
 	int rc;
 
@@ -113,7 +113,8 @@ static int open_xdp_port(struct xdp_qp_queue *port, struct xdp_window *window, c
 	return rc;
 }
 
-static int open_ports(struct xdp_window *window, const struct xdp_rental *rental, struct xdp_qp_queue **out)
+static int map_rings_of_all_device_queues(struct xdp_window *window, const struct xdp_rental *rental,
+                                          struct xdp_qp_queue **out)
 {
 	struct xdp_qp_queue *ports = aligned_alloc(_Alignof(struct xdp_qp_queue), rental->queues * sizeof(*ports));
 	int rc = 0;
@@ -122,20 +123,20 @@ static int open_ports(struct xdp_window *window, const struct xdp_rental *rental
 		return -ENOMEM;
 	memset(ports, 0, rental->queues * sizeof(*ports));
 	for (uint32_t queue = 0; queue < rental->queues && rc == 0; queue++)
-		rc = open_xdp_port(&ports[queue], window, rental, queue);
+		rc = map_xdp_queue_rings(&ports[queue], window, rental, queue);
 	if (rc == 0) {
 		*out = ports;
 		return 0;
 	}
 	for (uint32_t queue = 0; queue < rental->queues; queue++)
-		close_xdp_port(&ports[queue]);
+		unmap_xdp_queue_rings(&ports[queue]);
 	free(ports);
 	return rc;
 }
 
 /* ---- leases ---- */
 
-static void lease_pool_drained(void *arg)
+static void lease_on_pool_drained(void *arg)
 {
 	struct xdp_lease *lease = arg;
 	const uint64_t one = 1;
@@ -163,13 +164,13 @@ static bool lease_return_slot(struct nic_xdp *nic, const struct xdp_lease *lease
 	if (lease->orphan)
 		return true;
 	if (nic->owner != NULL) {
-		xdp_owner_return(nic->owner, lease->slot, true);
+		xdp_owner_take_back_slot(nic->owner, lease->slot, true);
 		return true;
 	}
 	return (nic->vmad != NULL && vmad_client_return(nic->vmad, lease->slot, true) != -EPIPE) || nic->closing;
 }
 
-void nic_xdp_leases_finish_done(struct nic_xdp *nic)
+void nic_xdp_return_slots_of_done_leases(struct nic_xdp *nic)
 {
 	struct xdp_lease **place = &nic->leases;
 
@@ -217,7 +218,7 @@ static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, cons
 static void return_slot_to_owner(struct nic_xdp *nic, uint32_t slot)
 {
 	if (nic->owner != NULL)
-		xdp_owner_return(nic->owner, slot, true);
+		xdp_owner_take_back_slot(nic->owner, slot, true);
 	else if (nic->vmad != NULL)
 		vmad_client_return(nic->vmad, slot, true);
 }
@@ -227,7 +228,7 @@ static int request_rental(struct nic_xdp *nic, const struct vma_nic_qp_attr *att
 	int rc;
 
 	if (nic->owner != NULL)
-		rc = xdp_owner_rent(nic->owner, attr->rx_wre, attr->tx_wre, rental);
+		rc = xdp_owner_rent_queue_pair_slot(nic->owner, attr->rx_wre, attr->tx_wre, rental);
 	else if (nic->vmad != NULL)
 		rc = vmad_client_rent(nic->vmad, attr->rx_wre, attr->tx_wre, rental);
 	else
@@ -372,7 +373,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	in_flight = calloc(rental.tx_count, 1);
 	if (in_flight == NULL)
 		goto fail_rental;
-	rc = open_ports(nic->window, &rental, &ports);
+	rc = map_rings_of_all_device_queues(nic->window, &rental, &ports);
 	if (rc < 0)
 		goto fail_rental;
 	rc = create_pools(qp, nic->window, &rental, pools);
@@ -395,7 +396,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	return 0;
 fail_ports:
 	for (uint32_t queue = 0; queue < rental.queues; queue++)
-		close_xdp_port(&ports[queue]);
+		unmap_xdp_queue_rings(&ports[queue]);
 	free(ports);
 fail_rental:
 	return_slot_to_owner(nic, rental.slot);
@@ -422,26 +423,26 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
 		if (!lost)
-			nic_xdp_count_lost(qp, &qp->port[queue]);
+			nic_xdp_add_kernel_rx_drops_to_stats(qp, &qp->port[queue]);
 		if (!lost && qp->port[queue].watched)
 			os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
-		close_xdp_port(&qp->port[queue]);
+		unmap_xdp_queue_rings(&qp->port[queue]);
 		nic_fd_close(qp->port[queue].fd);
 	}
 	free(qp->port);
 	qp->port = NULL;
 	qp->queues = 0;
 	if (!lost && nic->owner != NULL)
-		xdp_owner_return(nic->owner, lease->slot, false);
+		xdp_owner_take_back_slot(nic->owner, lease->slot, false);
 	else if (!lost && nic->vmad != NULL)
 		vmad_client_return(nic->vmad, lease->slot, false);
 	qp_put_in_flight_bufs(qp);
 	free(qp->in_flight);
 	qp->in_flight = NULL;
 	qp->lease = NULL;
-	vma_bufpool_retire(atomic_load(&qp->base.rx_pool), lease_pool_drained, lease);
-	vma_bufpool_retire(atomic_load(&qp->base.tx_pool), lease_pool_drained, lease);
-	lease_pool_drained(lease); /* the queue pair's own share: from here on the thread may end the lease */
+	vma_bufpool_retire(atomic_load(&qp->base.rx_pool), lease_on_pool_drained, lease);
+	vma_bufpool_retire(atomic_load(&qp->base.tx_pool), lease_on_pool_drained, lease);
+	lease_on_pool_drained(lease); /* the queue pair's own share: from here on the thread may end the lease */
 }
 
 static void ring_map_zero_pages(struct xdp_ring *ring)

@@ -57,7 +57,7 @@ static int repair_request_channel(struct nic_xdp *nic)
 	return rc;
 }
 
-int vma_nic_repair_begin(struct vma_nic *base)
+int vma_nic_repair_lock_and_open_channel(struct vma_nic *base)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
 	int rc = 0;
@@ -78,7 +78,7 @@ int vma_nic_repair_begin(struct vma_nic *base)
 
 /* ---- the bytes ---- */
 
-static int repair_write_bytes(int fd, const struct vma_repair_bytes *bytes, uint64_t total)
+static int repair_write_bytes_to_memfd_and_seal(int fd, const struct vma_repair_bytes *bytes, uint64_t total)
 {
 	for (uint64_t done = 0; done < total;) {
 		struct iovec span;
@@ -109,7 +109,7 @@ static int repair_write_bytes_to_memfd(const struct vma_repair_bytes *bytes, uin
 	fd = (int)syscall(SYS_memfd_create, "vma-repair", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;
-	rc = repair_write_bytes(fd, bytes, total);
+	rc = repair_write_bytes_to_memfd_and_seal(fd, bytes, total);
 	if (rc < 0)
 		os_close(fd);
 	else
@@ -222,7 +222,7 @@ int vma_nic_repair_socket(struct vma_nic *base, int fd, const struct vma_repair 
 	return rc;
 }
 
-int vma_nic_repair_segment(struct vma_nic *base, const void *packet, size_t len)
+int vma_nic_repair_send_segment_to_vmad(struct vma_nic *base, const void *packet, size_t len)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
 	struct vmad_repair_head head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SEGMENT};
@@ -234,7 +234,7 @@ int vma_nic_repair_segment(struct vma_nic *base, const void *packet, size_t len)
 }
 
 /* What was shut down, or whose other end has gone, cannot be sent on. */
-void vma_nic_repair_end(struct vma_nic *base)
+void vma_nic_repair_send_end_and_unlock(struct vma_nic *base)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
 	const struct vmad_repair_head head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_END};

@@ -171,8 +171,8 @@ void nic_xdp_put_proof_socket(const struct xdp_proof_fd *proof)
 }
 
 /* Those that are still open. */
-unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct nic_cookies *cookies, int guess, uint64_t *open,
-                              int *fds)
+unsigned nic_xdp_find_shadow_fds_still_open(struct xdp_shadows *shadows, const struct nic_cookies *cookies, int guess,
+                                            uint64_t *open, int *fds)
 {
 	unsigned n = 0;
 

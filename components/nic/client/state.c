@@ -30,7 +30,7 @@ static int vmad_request_state_from(struct vmad_client *client, uint32_t place, s
 	return (int)out->place;
 }
 
-int vmad_client_state(struct vmad_client *client, struct vma_vmad_state *out)
+int vmad_client_fetch_vmad_state(struct vmad_client *client, struct vma_vmad_state *out)
 {
 	struct vmad_msg_state state;
 	int place = 0;
@@ -57,13 +57,13 @@ int vma_vmad_query_state(const char *interface, struct vma_vmad_state *out)
 
 	if (how.ifindex == 0)
 		return -ENODEV;
-	how.right_fd = vmad_right_create(how.ifindex, interface);
+	how.right_fd = vmad_permission_socket_create(how.ifindex, interface);
 	rc = vmad_client_connect(&how, &client);
 	if (how.right_fd >= 0)
 		os_close(how.right_fd);
 	if (rc < 0)
 		return rc;
-	rc = vmad_client_state(client, out);
+	rc = vmad_client_fetch_vmad_state(client, out);
 	vmad_client_close(client);
 	return rc;
 }

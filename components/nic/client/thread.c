@@ -80,7 +80,7 @@ static bool pop_revoked_flow_key(struct nic_xdp *nic, struct xdp_qp *qp, struct 
 	return any;
 }
 
-static void report_revoked(struct nic_xdp *nic)
+static void nic_report_revoked_flows(struct nic_xdp *nic)
 {
 	struct vma_flow_key key;
 
@@ -154,7 +154,7 @@ static bool owner_has_ended(const struct nic_xdp *nic)
 }
 
 /* Lock held. */
-static void nic_disarm_all_qps(struct nic_xdp *nic)
+static void nic_mark_all_qps_lost(struct nic_xdp *nic)
 {
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		if (!vma_nic_qp_lost(&qp->base))
@@ -166,7 +166,7 @@ static void nic_disarm_all_qps(struct nic_xdp *nic)
 	pthread_cond_broadcast(&nic->vmad_found_cond);
 }
 
-static void nic_interface_is_gone(struct nic_xdp *nic)
+static void nic_drop_vmad_and_report_lost_qps(struct nic_xdp *nic)
 {
 	char name[IF_NAMESIZE];
 
@@ -179,7 +179,7 @@ static void nic_interface_is_gone(struct nic_xdp *nic)
 	vmad_client_close(nic->vmad);
 	vmad_client_close(nic->old_vmad);
 	nic->vmad = nic->old_vmad = NULL;
-	nic_disarm_all_qps(nic);
+	nic_mark_all_qps_lost(nic);
 	pthread_mutex_unlock(&nic->lock);
 	report_lost_qps(nic, false);
 }
@@ -223,12 +223,12 @@ static void nic_handle_vmad_events(struct nic_xdp *nic)
 	int rc;
 
 	pthread_mutex_lock(&nic->lock);
-	while ((rc = vmad_client_next_event(nic->vmad, &slot, &key)) > 0)
+	while ((rc = vmad_client_next_revoked_flow(nic->vmad, &slot, &key)) > 0)
 		on_owner_flow_revoked(slot, &key, nic);
 	pthread_mutex_unlock(&nic->lock);
 	if (rc < 0 || vmad_client_broken(nic->vmad)) {
 		if (owner_has_ended(nic))
-			nic_interface_is_gone(nic);
+			nic_drop_vmad_and_report_lost_qps(nic);
 		else
 			nic_drop_vmad_connection(nic);
 	}
@@ -251,7 +251,7 @@ static int resume_rented_slots(struct nic_xdp *nic, struct vmad_client *client)
 
 	for (const struct xdp_lease *lease = nic->leases; lease != NULL && rc == 0; lease = lease->next) {
 		if (!lease->orphan)
-			rc = vmad_client_resume(client, lease->slot, lease->ticket);
+			rc = vmad_client_resume_slot_by_ticket(client, lease->slot, lease->ticket);
 		if (rc == 0 && !lease->orphan && !lease_has_qp(nic, lease)) /* destroyed meanwhile */
 			rc = vmad_client_return(client, lease->slot, false);
 	}
@@ -270,7 +270,7 @@ static bool nic_reclaim_leases_from_new_vmad(struct nic_xdp *nic, struct vmad_cl
 	nic->vmad = client;
 	if (rc == -ENOENT) {
 		vma_log_warn("%s: vmad does not know its queue pairs: they are rented anew", nic->base.info.name);
-		nic_disarm_all_qps(nic);
+		nic_mark_all_qps_lost(nic);
 	}
 	/* All flows before the first word that this was all of a slot: one may be in the middle of a move to that slot.
 	 * */
@@ -324,17 +324,17 @@ static int nic_thread_work(struct nic_xdp *nic)
 	if (nic->vmad != NULL)
 		nic_handle_vmad_events(nic);
 	else if (nic->window != NULL && nic->kind == VMA_NIC_OWNER_VMAD && owner_has_ended(nic))
-		nic_interface_is_gone(nic);
+		nic_drop_vmad_and_report_lost_qps(nic);
 	pthread_mutex_lock(&nic->lock);
 	if (nic->owner != NULL) {
 		xdp_owner_tick(nic->owner, on_owner_flow_revoked, nic);
 		sleep_ms = xdp_owner_next_tick_ms(nic->owner);
 	}
-	nic_xdp_leases_finish_done(nic);
+	nic_xdp_return_slots_of_done_leases(nic);
 	if (nic_xdp_has_lease_to_finish(nic))
 		sleep_ms = 1; /* a drained() is on its last instruction */
 	pthread_mutex_unlock(&nic->lock);
-	report_revoked(nic);
+	nic_report_revoked_flows(nic);
 	report_adopted_connections(nic);
 	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost_qps(nic, true)) {
 		sleep_ms = REBIND_RETRY_MS;

@@ -27,7 +27,7 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 	for (;;) {
 		const uint64_t now = os_now_ms();
 
-		rc = vmad_receive(client->fd, msg, &bytes, fds, nfds);
+		rc = vmad_receive_message(client->fd, msg, &bytes, fds, nfds);
 		if ((rc == 1 || rc == -EMSGSIZE) && vmad_msg_ok(msg, bytes))
 			return 1; /* without its fds if they are too many for this process: rent sees that */
 		if (rc == 1)
@@ -38,7 +38,7 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 	}
 }
 
-static int queue_revoked(struct vmad_client *client, const struct vmad_msg *msg)
+static int queue_revoked_flow(struct vmad_client *client, const struct vmad_msg *msg)
 {
 	if (client->revoked == VMAD_REVOKED_MAX)
 		return -EPIPE;
@@ -50,7 +50,7 @@ static int queue_revoked(struct vmad_client *client, const struct vmad_msg *msg)
 static bool queue_vmad_event(struct vmad_client *client, const struct vmad_msg *msg)
 {
 	if (msg->type == VMAD_REVOKED)
-		return queue_revoked(client, msg) == 0;
+		return queue_revoked_flow(client, msg) == 0;
 	if (msg->type != VMAD_ADOPT)
 		return false;
 	if (client->adoptions < VMAD_ADOPTS_MAX)
@@ -69,7 +69,7 @@ int vmad_client_request(struct vmad_client *client, struct vmad_msg *msg, const 
 	msg->seq = seq;
 	if (vmad_client_broken(client))
 		return -EPIPE;
-	if (vmad_send(client->fd, msg, send_fds, nsend) < 0) {
+	if (vmad_send_message_with_fds(client->fd, msg, send_fds, nsend) < 0) {
 		atomic_store(&client->broken, true);
 		return -EPIPE;
 	}
@@ -189,8 +189,8 @@ int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct
 	return rc;
 }
 
-int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
-                             const uint64_t *cookies, const int *proof_fds, unsigned n)
+int vmad_client_send_flow_shadow_cookies(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
+                                         const uint64_t *cookies, const int *proof_fds, unsigned n)
 {
 	for (unsigned done = 0; done < n;) {
 		const unsigned count = n - done < VMAD_SHADOWS_MAX ? n - done : VMAD_SHADOWS_MAX;
@@ -252,7 +252,7 @@ static int client_send_msg(struct vmad_client *client, struct vmad_msg *msg)
 	msg->magic = VMAD_MAGIC;
 	msg->version = VMAD_VERSION;
 	msg->seq = ++client->seq;
-	while ((rc = vmad_send(client->fd, msg, NULL, 0)) == -EAGAIN && os_now_ms() < until_ms)
+	while ((rc = vmad_send_message_with_fds(client->fd, msg, NULL, 0)) == -EAGAIN && os_now_ms() < until_ms)
 		os_poll(&poll_fd, 1, (int)(until_ms - os_now_ms()));
 	return rc < 0 ? -EPIPE : 0;
 }
@@ -277,7 +277,7 @@ int vmad_client_minisock_export(struct vmad_client *client, uint32_t slot, const
 	return rc;
 }
 
-int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticket)
+int vmad_client_resume_slot_by_ticket(struct vmad_client *client, uint32_t slot, uint64_t ticket)
 {
 	struct vmad_msg msg = {.type = VMAD_RESUME, .resume = {.slot = slot, .ticket = ticket}};
 
@@ -332,7 +332,7 @@ static int client_receive_events(struct vmad_client *client)
 		int fds[VMAD_FDS_MAX];
 		unsigned nfds;
 		size_t bytes;
-		int rc = vmad_receive(client->fd, &msg, &bytes, fds, &nfds);
+		int rc = vmad_receive_message(client->fd, &msg, &bytes, fds, &nfds);
 
 		if (rc == -EAGAIN)
 			return 0;
@@ -344,7 +344,7 @@ static int client_receive_events(struct vmad_client *client)
 	return 0;
 }
 
-int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
+int vmad_client_next_revoked_flow(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
 {
 	const int rc = client->revoked == 0 ? client_receive_events(client) : 0;
 

@@ -42,7 +42,7 @@ int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client 
  */
 int vmad_client_probe(const struct vmad_connect_attr *how);
 /* One attempt at a vmad that runs: as connect, but none is started, and the log has no line if there is none. */
-int vmad_client_attach(const struct vmad_connect_attr *how, struct vmad_client **out);
+int vmad_client_connect_once(const struct vmad_connect_attr *how, struct vmad_client **out);
 void vmad_client_close(struct vmad_client *client);
 int vmad_client_fd(const struct vmad_client *client); /* readable: call next_event */
 
@@ -53,8 +53,8 @@ int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_to
 int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, int shown,
                          bool *generic);
 /* Any number of cookies, and the socket of each. A vmad that does not know this request does without: 0. */
-int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
-                             const uint64_t *cookies, const int *shown, unsigned n);
+int vmad_client_send_flow_shadow_cookies(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
+                                         const uint64_t *cookies, const int *shown, unsigned n);
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 /* -EOPNOTSUPP: this vmad cannot. */
 int vmad_client_flow_move(struct vmad_client *client, uint32_t from, uint32_t to, const struct vma_flow_key *key);
@@ -68,17 +68,17 @@ int vmad_client_minisock_export(struct vmad_client *client, uint32_t slot, const
 int vmad_client_open_repair(struct vmad_client *client, int *fd);
 
 /* Of a slot that another connection of this process had: it is this one's now. -ENOENT: vmad does not know it. */
-int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticket);
+int vmad_client_resume_slot_by_ticket(struct vmad_client *client, uint32_t slot, uint64_t ticket);
 int vmad_client_tell_resumed(struct vmad_client *client, uint32_t slot); /* all its flows were added again */
 
 /* What vmad has: <vma/nic_state.h>. -EOPNOTSUPP: this vmad cannot tell. */
-int vmad_client_state(struct vmad_client *client, struct vma_vmad_state *out);
+int vmad_client_fetch_vmad_state(struct vmad_client *client, struct vma_vmad_state *out);
 
 bool vmad_client_broken(const struct vmad_client *client);            /* every request is -EPIPE; any thread may ask */
 uint32_t vmad_client_request_count(const struct vmad_client *client); /* so many were made; any thread may ask */
 bool vmad_client_has_event(const struct vmad_client *client); /* one is here already: the fd does not tell of it */
 /* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */
-int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key);
+int vmad_client_next_revoked_flow(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key);
 /* A connection that the slot is to make, of those that next_event has found on its way. */
 bool vmad_client_next_adoption(struct vmad_client *client, uint32_t *slot, struct vma_pending *pending);
 

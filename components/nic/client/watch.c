@@ -6,18 +6,18 @@
 #include "vmad_priv.h"
 #include "watch.h"
 
-int vmad_watch_right(unsigned ifindex, const char *ifname)
+int vmad_watch_create_right_fd(unsigned ifindex, const char *ifname)
 {
-	return nic_fd_move_high(vmad_right_create(ifindex, ifname));
+	return nic_fd_move_high(vmad_permission_socket_create(ifindex, ifname));
 }
 
-int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out)
+int vmad_watch_connect(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out)
 {
 	const struct vmad_connect_attr how = {
 	        .ifindex = ifindex, .ifname = ifname, .right_fd = right_fd, .timeout_ms = VMAD_WATCH_BEGIN_MS};
 	struct vmad_msg msg = {.type = VMAD_WATCH, .watch = {.op = VMAD_WATCH_BEGIN}};
 	struct vmad_client *client;
-	int fds[VMAD_FDS_MAX], rc = vmad_client_attach(&how, &client);
+	int fds[VMAD_FDS_MAX], rc = vmad_client_connect_once(&how, &client);
 	unsigned nfds = 0;
 
 	if (rc < 0)
@@ -32,7 +32,7 @@ int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct 
 	return rc;
 }
 
-void vmad_watch_end(struct vmad_client *client)
+void vmad_watch_disconnect(struct vmad_client *client)
 {
 	vmad_client_close(client);
 }
@@ -43,7 +43,7 @@ int vmad_watch_fd(const struct vmad_client *client)
 }
 
 /* Not answered. What was not sent is not owed: the caller tells all anew. */
-static bool watch_say(struct vmad_client *client, uint16_t op, const struct vma_flow_key *key)
+static bool vmad_watch_send_request(struct vmad_client *client, uint16_t op, const struct vma_flow_key *key)
 {
 	struct vmad_msg msg = {.magic = VMAD_MAGIC,
 	                       .version = VMAD_VERSION,
@@ -60,26 +60,27 @@ static bool watch_say(struct vmad_client *client, uint16_t op, const struct vma_
 		memcpy(watched->local, key->local, sizeof(watched->local));
 		memcpy(watched->peer, key->peer, sizeof(watched->peer));
 	}
-	return vmad_send(client->fd, &msg, NULL, 0) == 0;
+	return vmad_send_message_with_fds(client->fd, &msg, NULL, 0) == 0;
 }
 
 bool vmad_watch_add(struct vmad_client *client, const struct vma_flow_key *key)
 {
-	return watch_say(client, VMAD_WATCH_ADD, key);
+	return vmad_watch_send_request(client, VMAD_WATCH_ADD, key);
 }
 
 bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key)
 {
-	return watch_say(client, VMAD_WATCH_DEL, key);
+	return vmad_watch_send_request(client, VMAD_WATCH_DEL, key);
 }
 
-bool vmad_watch_forget(struct vmad_client *client)
+bool vmad_watch_forget_all(struct vmad_client *client)
 {
-	return watch_say(client, VMAD_WATCH_FORGET, NULL);
+	return vmad_watch_send_request(client, VMAD_WATCH_FORGET, NULL);
 }
 
 /* An older vmad knows no such slot; one without CAP_NET_RAW to show has none of these connections. */
-int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock *minisocks, unsigned n)
+int vmad_export_minisocks_of_verbs_card(struct vmad_client *client, const struct vma_flow_minisock *minisocks,
+                                        unsigned n)
 {
 	return vmad_client_minisock_export(client, VMAD_SLOT_CARD, minisocks, n) == 0 ? 0 : -EOPNOTSUPP;
 }

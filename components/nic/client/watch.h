@@ -1,7 +1,7 @@
 /*
- * watch - a connection to vmad of a process that owns no queue pair of vmad's: it only tells which TCP connections it has
- * by rules of an RDMA card. If the process is killed, vmad probes their peers (vmad/watches.h). When it ends in good order,
- * vmad answers for them (vmad/card.h).
+ * watch - a connection to vmad of a process that owns no queue pair of vmad's: it only tells which TCP connections it
+ * has by rules of an RDMA card. If the process is killed, vmad probes their peers (vmad/watches.h). When it ends in
+ * good order, vmad answers for them (vmad/card.h).
  *
  * Nothing depends on it: without a vmad, or with an old one, all calls are in vain.
  *
@@ -21,17 +21,19 @@
 
 struct vmad_client;
 
-int vmad_watch_right(unsigned ifindex, const char *ifname); /* the proof for begin: a descriptor to keep, or -errno */
+int vmad_watch_create_right_fd(unsigned ifindex,
+                               const char *ifname); /* the proof for begin: a descriptor to keep, or -errno */
 /* 0; -ECONNREFUSED: none runs; -EPERM, -EOPNOTSUPP: it does not take this process, or does not know of watches. */
-int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out);
-void vmad_watch_end(struct vmad_client *client);
+int vmad_watch_connect(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out);
+void vmad_watch_disconnect(struct vmad_client *client);
 int vmad_watch_fd(const struct vmad_client *client); /* readable: vmad has gone, or breaks the protocol */
 /* A connection of TCP (5-tuple). False: vmad has no room for the message now, or has gone; it is not told. */
 bool vmad_watch_add(struct vmad_client *client, const struct vma_flow_key *key);
 bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key);
-bool vmad_watch_forget(struct vmad_client *client); /* all that was added */
-/* Connections for which vmad answers from now on, by rules of its own: the caller's may end. 0; -EOPNOTSUPP: it does not,
- * or has gone. Waits for its answers, three seconds at most. */
-int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock *minisocks, unsigned n);
+bool vmad_watch_forget_all(struct vmad_client *client); /* all that was added */
+/* Connections for which vmad answers from now on, by rules of its own: the caller's may end. 0; -EOPNOTSUPP: it does
+ * not, or has gone. Waits for its answers, three seconds at most. */
+int vmad_export_minisocks_of_verbs_card(struct vmad_client *client, const struct vma_flow_minisock *minisocks,
+                                        unsigned n);
 
 #endif

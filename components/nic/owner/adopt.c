@@ -5,7 +5,7 @@
  *   program, maps, link      as they are; the map's entries say which flows and minisocks there are
  *   packet memory, sockets   as they are; the fill and completion rings are shared with the clients all the time
  *   slots                    from the record; rings left in the middle of a take-back are looked through again
- *   frames                   owner_frames_adopt
+ *   frames                   owner_frames_take_over_from_fdstore
  *   groups                   the program's; members and shadows from the record
  *   shadows of other flows   each client names them again when it comes back (VMAD_RESUME); until then kernel socks
  *                            are not looked for. A flow that is not named within ten seconds ends
@@ -55,7 +55,7 @@ static bool record_matches_owner(const struct xdp_owner *owner, const struct own
 	       record->rx_frames > 0 && record->rx_frames < record->queue_frames;
 }
 
-static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
+static int map_record_from_fdstore(struct xdp_owner *owner, struct fdstore_fds *hand)
 {
 	struct owner_record *record;
 	struct stat st;
@@ -84,7 +84,7 @@ static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
 	return 0;
 }
 
-static int adopt_prog(struct xdp_owner *owner, struct fdstore_fds *hand)
+static int take_over_xdp_prog_from_fdstore(struct xdp_owner *owner, struct fdstore_fds *hand)
 {
 	int fds[XDP_PROG_FDS];
 
@@ -96,7 +96,7 @@ static int adopt_prog(struct xdp_owner *owner, struct fdstore_fds *hand)
 
 /* ---- slots ---- */
 
-static int adopt_slot_quotas(struct xdp_owner *owner)
+static int restore_slots_from_record(struct xdp_owner *owner)
 {
 	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
 		const struct owner_record_slot *entry = &owner->record->slot[index];
@@ -122,14 +122,14 @@ static int adopt_slot_quotas(struct xdp_owner *owner)
 	return 0;
 }
 
-static int adopt_sockets(struct xdp_owner *owner, struct fdstore_fds *hand, uint32_t index)
+static int take_over_slot_sockets_from_fdstore(struct xdp_owner *owner, struct fdstore_fds *hand, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 	int rc = 0;
 
 	owner->process_fd[index] = adopt_take_fdstore_fd(hand, KEEP_PROCESS + index);
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
-		slot->socket_fd[queue] = adopt_take_fdstore_fd(hand, fdstore_socket_place(index, queue));
+		slot->socket_fd[queue] = adopt_take_fdstore_fd(hand, fdstore_index_of_queue_socket(index, queue));
 		if (slot->socket_fd[queue] < 0)
 			rc = -ENOENT;
 	}
@@ -144,17 +144,17 @@ static int adopt_sockets(struct xdp_owner *owner, struct fdstore_fds *hand, uint
  * A slot that was being taken back has lost its sockets to the fdstore last of all: without them its rings were looked
  * through, and what it held is taken now. One that is rented has them, or is of no use to its client.
  */
-static void adopt_slots(struct xdp_owner *owner, struct fdstore_fds *hand)
+static void restore_slot_sockets_or_reclaim(struct xdp_owner *owner, struct fdstore_fds *hand)
 {
 	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
 		struct owner_slot *slot = &owner->slot[index];
 
-		if (slot->state == SLOT_FREE || adopt_sockets(owner, hand, index) == 0)
+		if (slot->state == SLOT_FREE || take_over_slot_sockets_from_fdstore(owner, hand, index) == 0)
 			continue;
-		owner_close_sockets(owner, index);
+		owner_close_slot_xdp_sockets(owner, index);
 		if (slot->state != SLOT_DRAINING)
 			vma_log_warn("%s: the sockets of slot %u are lost", owner->name, index);
-		xdp_owner_return(owner, index, true);
+		xdp_owner_take_back_slot(owner, index, true);
 		owner_reclaim_frames_of_slot(owner, index);
 	}
 	owner_count_client_processes(owner);
@@ -167,7 +167,7 @@ struct walk {
 	struct owner_flow *orphans; /* of slots that are free */
 };
 
-static bool map_or_record_has_flows(const struct xdp_owner *owner, uint32_t slot)
+static bool slot_is_in_use(const struct xdp_owner *owner, uint32_t slot)
 {
 	return slot < XDP_SLOTS_MAX && owner->slot[slot].state != SLOT_FREE;
 }
@@ -182,14 +182,14 @@ static uint64_t owner_rented_slots_mask(const struct xdp_owner *owner)
 	return slots;
 }
 
-static int adopt_map_entry(void *arg, const struct xdp_flow_map_entry *entry)
+static int restore_flow_or_minisock_from_map(void *arg, const struct xdp_flow_map_entry *entry)
 {
 	struct walk *walk = arg;
 	struct xdp_owner *owner = walk->owner;
 	struct owner_flow *flow;
 
 	if (entry->is_minisock) {
-		owner_minisock_adopt(owner, &entry->key, entry->slot);
+		owner_restore_minisock_from_record(owner, &entry->key, entry->slot);
 		return 0;
 	}
 	flow = calloc(1, sizeof(*flow));
@@ -197,7 +197,7 @@ static int adopt_map_entry(void *arg, const struct xdp_flow_map_entry *entry)
 		return -ENOMEM;
 	flow->rule = (struct vma_flow_rule){.key = entry->key, .flags = entry->is_listener ? VMA_FLOW_LISTENER : 0};
 	flow->slot = entry->slot;
-	if (!map_or_record_has_flows(owner, entry->slot)) {
+	if (!slot_is_in_use(owner, entry->slot)) {
 		flow->next = walk->orphans;
 		walk->orphans = flow;
 		return 0;
@@ -206,22 +206,22 @@ static int adopt_map_entry(void *arg, const struct xdp_flow_map_entry *entry)
 		const uint64_t members =
 		        owner_record_load_group(owner, flow, entry->group) & owner_rented_slots_mask(owner);
 
-		owner_group_adopt(owner, flow, entry->group, members | 1ull << flow->slot);
+		owner_restore_group_of_flow(owner, flow, entry->group, members | 1ull << flow->slot);
 	}
 	if (entry->spread != 0)
-		owner_spread_adopt(owner, flow, entry->spread, owner_rented_slots_mask(owner));
+		owner_restore_spread_udp_flow(owner, flow, entry->spread, owner_rented_slots_mask(owner));
 	if (entry->in_grace)
-		owner_flow_adopt_in_grace(owner, flow);
+		owner_insert_restored_flow_in_grace(owner, flow);
 	else
-		owner_flow_adopt(owner, flow);
+		owner_insert_restored_flow(owner, flow);
 	return 0;
 }
 
 /* Flows of slots that are on their way out end as they would have. */
-static int adopt_flows(struct xdp_owner *owner)
+static int restore_flows_from_xdp_map(struct xdp_owner *owner)
 {
 	struct walk walk = {.owner = owner};
-	const int rc = xdp_prog_each(owner->prog, adopt_map_entry, &walk);
+	const int rc = xdp_prog_for_each_flow(owner->prog, restore_flow_or_minisock_from_map, &walk);
 
 	while (walk.orphans != NULL) {
 		struct owner_flow *flow = walk.orphans;
@@ -230,9 +230,9 @@ static int adopt_flows(struct xdp_owner *owner)
 		xdp_prog_flow_del(owner->prog, &flow->rule.key);
 		free(flow);
 	}
-	owner_parked_adopt(owner);
-	owner_groups_adopt_moves(owner);
-	owner_parked_take_orphans(owner);
+	owner_restore_parked_from_record(owner);
+	owner_restore_pending_moves_from_record(owner);
+	owner_park_listeners_of_dead_clients(owner);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && rc == 0; slot++)
 		if (owner->slot[slot].state == SLOT_LEAVING || owner->slot[slot].state == SLOT_DRAINING)
 			owner_end_flows_of_slot(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
@@ -240,7 +240,7 @@ static int adopt_flows(struct xdp_owner *owner)
 }
 
 /* The link may have been made, or cut, when the owner before was killed. */
-static int adopt_xdp_attachment(struct xdp_owner *owner)
+static int sync_xdp_attachment_with_flows(struct xdp_owner *owner)
 {
 	bool generic;
 	int rc = 0;
@@ -248,32 +248,32 @@ static int adopt_xdp_attachment(struct xdp_owner *owner)
 	if (owner->flows > 0 && !xdp_prog_attached(owner->prog)) {
 		rc = xdp_prog_attach(owner->prog, &generic);
 		owner->generic = rc == 0 && generic;
-		owner_claims_open(owner);
+		owner_claims_publish_and_enable(owner);
 	}
 	if (owner->flows == 0 && xdp_prog_attached(owner->prog))
 		owner->unused_since_ns = owner_now_ns();
 	return rc;
 }
 
-int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, struct fdstore_fds *hand,
-                    struct xdp_owner **out)
+int xdp_owner_take_over_from_fdstore(const struct xdp_owner_attr *attr, struct fdstore *fdstore,
+                                     struct fdstore_fds *hand, struct xdp_owner **out)
 {
 	struct xdp_owner *owner = owner_new(attr->ifindex);
 	int rc;
 
 	if (owner == NULL)
 		return -ENOMEM;
-	rc = owner_read_device(owner);
+	rc = owner_read_mtu_and_queue_count(owner);
 	if (rc == 0)
-		rc = adopt_record(owner, hand);
+		rc = map_record_from_fdstore(owner, hand);
 	if (rc == 0)
-		rc = adopt_prog(owner, hand);
+		rc = take_over_xdp_prog_from_fdstore(owner, hand);
 	if (rc == 0 && attr->minisocks)
 		rc = owner_minisocks_open(owner);
 	if (rc == 0)
-		rc = adopt_slot_quotas(owner);
+		rc = restore_slots_from_record(owner);
 	if (rc == 0)
-		rc = owner_frames_adopt(owner, hand);
+		rc = owner_frames_take_over_from_fdstore(owner, hand);
 	if (rc < 0) {
 		xdp_owner_destroy(owner);
 		return rc;
@@ -284,11 +284,11 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 	owner->link_fd = owner_open_link_events();
 	owner->fdstore = fdstore;
 	owner->stored_link_fd = xdp_prog_link_fd(owner->prog);
-	adopt_slots(owner, hand);
+	restore_slot_sockets_or_reclaim(owner, hand);
 	owner_resets_load_record(owner); /* before more are noted */
-	rc = adopt_flows(owner);
+	rc = restore_flows_from_xdp_map(owner);
 	if (rc == 0)
-		rc = adopt_xdp_attachment(owner);
+		rc = sync_xdp_attachment_with_flows(owner);
 	if (rc < 0) {
 		owner->fdstore = NULL;
 		xdp_owner_destroy(owner);

@@ -64,7 +64,7 @@ static bool listeners_are_of_one_service(const struct kernel_sock *a, const stru
 	       memcmp(a->local, b->local, sizeof(a->local)) == 0;
 }
 
-static void service_compare_listener(const struct kernel_sock *socket, void *arg)
+static void count_listener_alike_or_unlike_service(const struct kernel_sock *socket, void *arg)
 {
 	struct service_listener_match *service_listener_match = arg;
 
@@ -76,12 +76,12 @@ static void service_compare_listener(const struct kernel_sock *socket, void *arg
 		service_listener_match->unlike++;
 }
 
-static int walk_listeners(struct xdp_owner *owner, const struct vma_flow_key *key,
-                          void (*each)(const struct kernel_sock *, void *),
-                          struct service_listener_match *service_listener_match)
+static int walk_kernel_listeners_of_port(struct xdp_owner *owner, const struct vma_flow_key *key,
+                                         void (*each)(const struct kernel_sock *, void *),
+                                         struct service_listener_match *service_listener_match)
 {
-	return kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, ntohs(key->local_port_be), true, each,
-	                        service_listener_match);
+	return kernel_sock_visit_sockets_of_port(&owner->diag_fd, IPPROTO_TCP, ntohs(key->local_port_be), true, each,
+	                                         service_listener_match);
 }
 
 int owner_check_same_service(struct xdp_owner *owner, const struct vma_flow_rule *rule,
@@ -92,9 +92,10 @@ int owner_check_same_service(struct xdp_owner *owner, const struct vma_flow_rule
 
 	if (rule->shadow_cookie != 0 && nic_cookies_has(others, rule->shadow_cookie))
 		return 0;
-	rc = walk_listeners(owner, &rule->key, service_find_own_listener, &service_listener_match);
+	rc = walk_kernel_listeners_of_port(owner, &rule->key, service_find_own_listener, &service_listener_match);
 	if (rc == 0)
-		rc = walk_listeners(owner, &rule->key, service_compare_listener, &service_listener_match);
+		rc = walk_kernel_listeners_of_port(owner, &rule->key, count_listener_alike_or_unlike_service,
+		                                   &service_listener_match);
 	if (rc < 0)
 		return rc;
 	if (!service_listener_match.listens)
@@ -102,7 +103,7 @@ int owner_check_same_service(struct xdp_owner *owner, const struct vma_flow_rule
 	return service_listener_match.alike > 0 && service_listener_match.unlike == 0 ? 0 : -EADDRINUSE;
 }
 
-static void service_check_other_listener(const struct kernel_sock *socket, void *arg)
+static void note_conflicting_other_listener(const struct kernel_sock *socket, void *arg)
 {
 	struct service_listener_match *service_listener_match = arg;
 	const struct vma_flow_rule *rule = service_listener_match->rule;
@@ -119,14 +120,15 @@ static void service_check_other_listener(const struct kernel_sock *socket, void 
 }
 
 /* There is one in the way besides listeners that other clients want to share this one's flow with. */
-static bool listener_has_foreign_rival(struct xdp_owner *owner, const struct vma_flow_rule *rule,
-                                       struct kernel_sock *found)
+static bool listener_conflicts_with_other_service(struct xdp_owner *owner, const struct vma_flow_rule *rule,
+                                                  struct kernel_sock *found)
 {
 	struct service_listener_match service_listener_match = {.rule = rule, .owner = owner};
 
-	if (walk_listeners(owner, &rule->key, service_find_own_listener, &service_listener_match) < 0 ||
+	if (walk_kernel_listeners_of_port(owner, &rule->key, service_find_own_listener, &service_listener_match) < 0 ||
 	    !service_listener_match.listens ||
-	    walk_listeners(owner, &rule->key, service_check_other_listener, &service_listener_match) < 0)
+	    walk_kernel_listeners_of_port(owner, &rule->key, note_conflicting_other_listener, &service_listener_match) <
+	            0)
 		return true;
 	*found = service_listener_match.found;
 	return service_listener_match.any;
@@ -143,11 +145,11 @@ int owner_refuse_flow_if_conflict(struct xdp_owner *owner, uint32_t slot, const 
 	int rc;
 
 	if (owner_flow_is_connection(&rule->key))
-		rc = kernel_sock_connection(&owner->diag_fd, &rule->key, owner->ifindex, conflict_search_check_socket,
-		                            &search);
+		rc = kernel_sock_visit_sockets_of_connection(&owner->diag_fd, &rule->key, owner->ifindex,
+		                                             conflict_search_check_socket, &search);
 	else
-		rc = kernel_sock_walk(&owner->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be), listener,
-		                      conflict_search_check_socket, &search);
+		rc = kernel_sock_visit_sockets_of_port(&owner->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
+		                                       listener, conflict_search_check_socket, &search);
 	owner_flow_describe(&rule->key, text, sizeof(text));
 	if (rc < 0) {
 		/* Not knowing is no licence to rob. */
@@ -156,7 +158,7 @@ int owner_refuse_flow_if_conflict(struct xdp_owner *owner, uint32_t slot, const 
 		             owner->name, -rc, text);
 		return rc;
 	}
-	if (!search.any || (listener && !listener_has_foreign_rival(owner, rule, &search.found)))
+	if (!search.any || (listener && !listener_conflicts_with_other_service(owner, rule, &search.found)))
 		return 0;
 	vma_log_once(VMA_LOG_WARN,
 	             "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",

@@ -34,7 +34,7 @@
 
 /* ---- addresses ---- */
 
-static int open_routes(struct xdp_owner *owner)
+static int get_or_open_route_netlink_socket(struct xdp_owner *owner)
 {
 	const struct timeval timeout = {.tv_sec = 2}; /* the kernel answers within the call */
 
@@ -48,7 +48,7 @@ static int open_routes(struct xdp_owner *owner)
 
 static bool flow_key_is_local_address(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	const int fd = open_routes(owner);
+	const int fd = get_or_open_route_netlink_socket(owner);
 	const int type = fd >= 0 ? nic_route_type(fd, key->local) : fd;
 
 	if (type == -EAGAIN && fd >= 0) { /* an answer that comes late would be taken for the next one's */
@@ -66,7 +66,7 @@ struct bound_socket_search {
 	bool seen;
 };
 
-static void entitled_match_socket(const struct kernel_sock *socket, void *arg)
+static void note_if_socket_is_bound_to_key(const struct kernel_sock *socket, void *arg)
 {
 	static const uint8_t none[16];
 	struct bound_socket_search *bound_socket_search = arg;
@@ -85,8 +85,9 @@ static bool socket_is_bound_to_key(struct xdp_owner *owner, const struct vma_flo
 	struct bound_socket_search bound_socket_search = {.key = key, .cookie = proof->cookie};
 
 	return proof->cookie != 0 &&
-	       kernel_sock_bound(&owner->diag_fd, proof->family, key->proto, ntohs(key->local_port_be),
-	                         entitled_match_socket, &bound_socket_search) == 0 &&
+	       kernel_sock_visit_sockets_bound_to_port(&owner->diag_fd, proof->family, key->proto,
+	                                               ntohs(key->local_port_be), note_if_socket_is_bound_to_key,
+	                                               &bound_socket_search) == 0 &&
 	       bound_socket_search.seen;
 }
 
@@ -97,7 +98,7 @@ struct bound_cookie_search {
 	bool any;
 };
 
-static void socket_matches_any_cookie(const struct kernel_sock *socket, void *arg)
+static void note_if_socket_is_bound_with_any_cookie(const struct kernel_sock *socket, void *arg)
 {
 	struct bound_cookie_search *bound_cookie_search = arg;
 
@@ -105,7 +106,7 @@ static void socket_matches_any_cookie(const struct kernel_sock *socket, void *ar
 		struct bound_socket_search bound_socket_search = {.key = bound_cookie_search->key,
 		                                                  .cookie = bound_cookie_search->cookies[i]};
 
-		entitled_match_socket(socket, &bound_socket_search);
+		note_if_socket_is_bound_to_key(socket, &bound_socket_search);
 		bound_cookie_search->any = bound_socket_search.seen;
 	}
 }
@@ -117,8 +118,9 @@ bool owner_any_socket_is_bound_to_key(struct xdp_owner *owner, const struct vma_
 	struct bound_cookie_search bound_cookie_search = {.key = key, .cookies = cookies, .n = n};
 
 	for (size_t i = 0; i < sizeof(families) && !bound_cookie_search.any; i++)
-		kernel_sock_bound(&owner->diag_fd, families[i], key->proto, ntohs(key->local_port_be),
-		                  socket_matches_any_cookie, &bound_cookie_search);
+		kernel_sock_visit_sockets_bound_to_port(&owner->diag_fd, families[i], key->proto,
+		                                        ntohs(key->local_port_be),
+		                                        note_if_socket_is_bound_with_any_cookie, &bound_cookie_search);
 	return bound_cookie_search.any;
 }
 
@@ -134,7 +136,9 @@ static bool port_has_kernel_listener(struct xdp_owner *owner, const struct vma_f
 {
 	bool any = false;
 
-	return kernel_sock_connection(&owner->diag_fd, key, owner->ifindex, note_any_listener, &any) < 0 || any;
+	return kernel_sock_visit_sockets_of_connection(&owner->diag_fd, key, owner->ifindex, note_any_listener, &any) <
+	               0 ||
+	       any;
 }
 
 /* ---- flows ---- */

@@ -41,7 +41,7 @@ static int fdstore_send_message(int fd, uint16_t type, uint32_t place, const int
 	const uint64_t until = os_now_ms() + FDSTORE_MS;
 	int rc;
 
-	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && os_now_ms() < until)
+	while ((rc = vmad_send_message_with_fds(fd, &msg, with, with != NULL)) == -EAGAIN && os_now_ms() < until)
 		os_poll_one_fd(fd, POLLOUT, FDSTORE_MS);
 	return rc;
 }
@@ -75,14 +75,14 @@ static void fdstore_note_vmad_gone(void)
 }
 
 /* What vmad says. */
-static void fdstore_recv_vmad(void)
+static void fdstore_handle_vmad_messages(void)
 {
 	for (unsigned i = 0; i < MESSAGES_PER_POLL; i++) {
 		struct vmad_msg msg;
 		int fds[VMAD_FDS_MAX];
 		unsigned nfds;
 		size_t bytes;
-		const int rc = vmad_receive(keep.vmad_fd, &msg, &bytes, fds, &nfds);
+		const int rc = vmad_receive_message(keep.vmad_fd, &msg, &bytes, fds, &nfds);
 
 		if (rc == -EAGAIN)
 			return;
@@ -99,7 +99,7 @@ static void fdstore_recv_vmad(void)
 	}
 }
 
-static bool is_root(int fd)
+static bool peer_of_fd_is_root(int fd)
 {
 	struct ucred peer = {.uid = (uid_t)-1};
 	socklen_t len = sizeof(peer);
@@ -108,14 +108,14 @@ static bool is_root(int fd)
 }
 
 /* One that does not take what it is given is no vmad: what the fdstore holds stays here all the same. */
-static void fdstore_accept_vmad(int listen_fd)
+static void fdstore_accept_vmad_and_send_fds(int listen_fd)
 {
 	int fd = (int)syscall(SYS_accept4, listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	int rc = 0;
 
 	if (fd < 0)
 		return;
-	if (!is_root(fd)) {
+	if (!peer_of_fd_is_root(fd)) {
 		os_close(fd);
 		return;
 	}
@@ -159,7 +159,7 @@ static void drop_all_capabilities(void)
 }
 
 /* As at the start of a daemon: no descriptor of vmad's but these, no terminal, signals as at boot. */
-static void detach_from_parent(int vmad_fd, const int listen_fd[2])
+static void fdstore_daemonize(int vmad_fd, const int listen_fd[2])
 {
 	const int null_fd = os_open("/dev/null", O_RDWR | O_CLOEXEC);
 	int fds[4] = {os_fcntl(null_fd, F_DUPFD_CLOEXEC, 16), os_fcntl(vmad_fd, F_DUPFD_CLOEXEC, 16)};
@@ -198,12 +198,12 @@ static void fdstore_wait_for_vmad(void)
 		return;
 	for (int i = 0; i < 2 && keep.vmad_fd < 0; i++)
 		if (what[i].revents != 0)
-			fdstore_accept_vmad(what[i].fd);
+			fdstore_accept_vmad_and_send_fds(what[i].fd);
 }
 
 static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
 {
-	detach_from_parent(vmad_fd, listen_fd);
+	fdstore_daemonize(vmad_fd, listen_fd);
 	drop_all_capabilities();
 	keep.seconds = seconds;
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
@@ -214,7 +214,7 @@ static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int liste
 		if (keep.vmad_fd < 0)
 			fdstore_wait_for_vmad();
 		else if (os_poll(&what, 1, -1) > 0)
-			fdstore_recv_vmad();
+			fdstore_handle_vmad_messages();
 	}
 	_exit(0);
 }
@@ -294,7 +294,7 @@ static int fdstore_recv_fds(int fd, struct fdstore_fds *hand)
 		int fds[VMAD_FDS_MAX];
 		unsigned nfds;
 		size_t bytes;
-		const int rc = vmad_receive(fd, &msg, &bytes, fds, &nfds);
+		const int rc = vmad_receive_message(fd, &msg, &bytes, fds, &nfds);
 		const bool is_put = rc == 1 && msg.type == FDSTORE_PUT && nfds == 1 && msg.keep.place < KEEP_PLACES;
 
 		if (rc == -EAGAIN && os_now_ms() < until) {
@@ -324,7 +324,8 @@ static int fdstore_connect(unsigned ifindex, bool path)
 	                : path ? vmad_socket_path_address(fd, ifindex, "fdstore", &address)
 	                       : (int)fdstore_address_of(ifindex, &address);
 
-	if (len >= 0 && os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0 && is_root(fd))
+	if (len >= 0 && os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0 &&
+	    peer_of_fd_is_root(fd))
 		return fd;
 	if (fd >= 0)
 		os_close(fd);
@@ -366,10 +367,10 @@ void fdstore_ask_to_exit(struct fdstore *fdstore)
 		os_poll_one_fd(fdstore->fd, POLLHUP, FDSTORE_MS);
 	os_close(fdstore->fd);
 	fdstore->fd = -1;
-	vmad_remove_own_folder(fdstore->ifindex, "fdstore");
+	vmad_remove_own_socket_file(fdstore->ifindex, "fdstore");
 }
 
-static void fdstore_send(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)
+static void fdstore_send_or_shutdown(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)
 {
 	if (fdstore == NULL || fdstore->fd < 0)
 		return;
@@ -380,15 +381,15 @@ static void fdstore_send(struct fdstore *fdstore, uint16_t type, uint32_t place,
 void fdstore_keep_fd(struct fdstore *fdstore, uint32_t place, int fd)
 {
 	if (fd >= 0)
-		fdstore_send(fdstore, FDSTORE_PUT, place, &fd);
+		fdstore_send_or_shutdown(fdstore, FDSTORE_PUT, place, &fd);
 }
 
 void fdstore_forget_fd(struct fdstore *fdstore, uint32_t place)
 {
-	fdstore_send(fdstore, FDSTORE_DROP, place, NULL);
+	fdstore_send_or_shutdown(fdstore, FDSTORE_DROP, place, NULL);
 }
 
-bool fdstore_connection_is_lost(struct fdstore *fdstore)
+bool fdstore_close_if_connection_lost(struct fdstore *fdstore)
 {
 	if (fdstore->fd < 0 || os_poll_one_fd(fdstore->fd, POLLHUP, 0) == 0)
 		return false;

@@ -44,7 +44,7 @@
 #define KEEP_PLACES (KEEP_SOCKET + XDP_SLOTS_MAX * XDP_QUEUES_MAX)
 _Static_assert(KEEP_PROG + XDP_PROG_FDS <= KEEP_BASE, "places of their own");
 
-static inline uint32_t fdstore_socket_place(uint32_t slot, uint32_t queue)
+static inline uint32_t fdstore_index_of_queue_socket(uint32_t slot, uint32_t queue)
 {
 	return KEEP_SOCKET + slot * XDP_QUEUES_MAX + queue;
 }
@@ -66,10 +66,10 @@ int fdstore_connect_and_take_fds(struct fdstore *fdstore, unsigned ifindex, stru
 void fdstore_fds_close(struct fdstore_fds *hand); /* those that are left */
 /* The fdstore closes everything and ends: waits for that. */
 void fdstore_ask_to_exit(struct fdstore *fdstore);
-/* What cannot be said ends the connection: fdstore_connection_is_lost then says so. */
+/* What cannot be said ends the connection: fdstore_close_if_connection_lost then says so. */
 void fdstore_keep_fd(struct fdstore *fdstore, uint32_t place, int fd);
 void fdstore_forget_fd(struct fdstore *fdstore, uint32_t place);
-bool fdstore_connection_is_lost(
+bool fdstore_close_if_connection_lost(
         struct fdstore *fdstore); /* there was one, and it has ended; from now on there is none */
 
 #endif

@@ -27,7 +27,7 @@ static bool waiter_is_of_slot_and_key(const struct owner_flow_waiter *waiter, ui
 	return waiter->slot == slot && memcmp(&waiter->key, key, sizeof(*key)) == 0;
 }
 
-static void waiter_drop(struct xdp_owner *owner, struct owner_flow_waiter **place)
+static void flow_waiter_remove_and_free(struct xdp_owner *owner, struct owner_flow_waiter **place)
 {
 	struct owner_flow_waiter *waiter = *place;
 
@@ -70,7 +70,7 @@ struct owner_flow_waiter *owner_flow_waiter_get_or_create(struct xdp_owner *owne
 }
 
 /* Nobody is left who would read: with shadows named, and all of them closed. */
-static bool waiter_has_ended(struct xdp_owner *owner, struct owner_flow_waiter *waiter, uint64_t now)
+static bool flow_waiter_is_expired_or_closed(struct xdp_owner *owner, struct owner_flow_waiter *waiter, uint64_t now)
 {
 	if (now - waiter->refreshed_ns > OWNER_FLOW_WAITER_NS)
 		return true;
@@ -101,8 +101,8 @@ bool owner_flow_has_rival_waiter(struct xdp_owner *owner, uint32_t slot, const s
 			place = &waiter->next;
 			continue;
 		}
-		if (waiter_has_ended(owner, waiter, now))
-			waiter_drop(owner, place);
+		if (flow_waiter_is_expired_or_closed(owner, waiter, now))
+			flow_waiter_remove_and_free(owner, place);
 		else if (slot_may_share_with_waiter(owner, slot, rule, waiter))
 			place = &waiter->next;
 		else
@@ -119,7 +119,7 @@ bool owner_flow_waiter_remove(struct xdp_owner *owner, uint32_t slot, const stru
 		place = &(*place)->next;
 	if (*place == NULL)
 		return false;
-	waiter_drop(owner, place);
+	flow_waiter_remove_and_free(owner, place);
 	return true;
 }
 
@@ -131,7 +131,7 @@ static void drop_waiters_if(struct xdp_owner *owner, bool (*unwanted)(const stru
 
 		while (*place != NULL) {
 			if (unwanted(*place, what))
-				waiter_drop(owner, place);
+				flow_waiter_remove_and_free(owner, place);
 			else
 				place = &(*place)->next;
 		}

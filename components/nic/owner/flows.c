@@ -27,7 +27,7 @@ static bool flow_key_is_of_port_block(const struct vma_flow_key *key)
 }
 
 /* Where the pointer to the flow with `key` is, or the end of its bucket. */
-static struct owner_flow **owner_flow_place(struct xdp_owner *owner, const struct vma_flow_key *key)
+static struct owner_flow **owner_find_flow_link(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_flow **buckets = owner_flow_is_connection(key) ? owner->connection : owner->flow;
 	struct owner_flow **place = &buckets[owner_flow_bucket(key)];
@@ -51,7 +51,7 @@ void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t byte
 		         ntohs(key->peer_port_be));
 }
 
-static bool have_cookie(struct owner_flow *const *buckets, uint64_t cookie)
+static bool any_flow_has_shadow_cookie(struct owner_flow *const *buckets, uint64_t cookie)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
 		for (const struct owner_flow *flow = buckets[b]; flow != NULL; flow = flow->next)
@@ -62,7 +62,7 @@ static bool have_cookie(struct owner_flow *const *buckets, uint64_t cookie)
 
 bool owner_has_shadow_cookie(const struct xdp_owner *owner, uint64_t cookie)
 {
-	return have_cookie(owner->flow, cookie) || have_cookie(owner->connection, cookie);
+	return any_flow_has_shadow_cookie(owner->flow, cookie) || any_flow_has_shadow_cookie(owner->connection, cookie);
 }
 
 #define LINGER_NS 1000000000ULL /* how long the program stays after the last flow */
@@ -283,7 +283,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	rc = vma_flow_key_check(key);
 	if (rc < 0)
 		return rc;
-	flow = *owner_flow_place(owner, key);
+	flow = *owner_find_flow_link(owner, key);
 	if (flow != NULL && !owner_flow_has_slot(flow, slot))
 		flow = NULL;
 	if (flow == NULL &&
@@ -296,7 +296,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	for (unsigned i = 0; i < n && rc == 0; i++)
 		rc = nic_cookies_add(shadows, key, cookies[i]);
 	if (flow != NULL)
-		owner_record_group(owner, flow);
+		owner_record_write_group(owner, flow);
 	return rc;
 }
 
@@ -318,16 +318,16 @@ static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flo
 	int rc;
 
 	if (in_grace != NULL || owner_minisock_end_for_key(&owner->minisocks, &rule->key)) {
-		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
+		rc = xdp_prog_flow_replace(owner->prog, &rule->key, flow->slot, rule->flags);
 		if (in_grace != NULL)
 			free_flow_in_grace(owner, in_grace);
 		if (rc < 0)
 			xdp_prog_flow_del(owner->prog, &rule->key); /* of which nobody knows any more */
 		return rc;
 	}
-	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
+	rc = xdp_prog_flow_add(owner->prog, &rule->key, flow->slot, rule->flags);
 	if (rc == -ENOSPC && (owner_minisock_evict_one(&owner->minisocks) || end_oldest_grace_for_room(owner)))
-		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
+		rc = xdp_prog_flow_add(owner->prog, &rule->key, flow->slot, rule->flags);
 	return rc;
 }
 
@@ -350,7 +350,7 @@ static int flow_put_in_map_and_attach(struct xdp_owner *owner, const struct owne
 	owner->generic = generic;
 	owner_fdstore_keep_xdp_link(owner);
 	owner->unused_since_ns = 0;
-	owner_claims_open(owner);
+	owner_claims_publish_and_enable(owner);
 	return 0;
 }
 
@@ -359,12 +359,12 @@ bool owner_has_unused_program_attached(const struct xdp_owner *owner)
 	return owner->unused_since_ns != 0;
 }
 
-void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
+void owner_detach_xdp_program_if_unused(struct xdp_owner *owner, uint64_t now_ns)
 {
 	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->minisocks.count > 0 ||
 	    owner->in_grace != NULL)
 		return;
-	if (!owner_claims_close(owner)) {
+	if (!owner_claims_close_if_unused(owner)) {
 		owner->unused_since_ns = now_ns;
 		return;
 	}
@@ -402,7 +402,7 @@ static int flow_add_group_member(struct xdp_owner *owner, struct owner_flow **pl
 	owner_flow_waiter_remove(owner, slot, &rule->key);
 	flow_forget_pending_revocation(owner, slot, &rule->key);
 	rc = nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
-	owner_record_group(owner, flow);
+	owner_record_write_group(owner, flow);
 	return rc;
 }
 
@@ -411,7 +411,7 @@ static int flow_add_spread_slot(struct xdp_owner *owner, struct owner_flow **pla
                                 const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
-	const int rc = owner_spread_join(owner, flow, slot);
+	const int rc = owner_add_slot_to_spread_udp_flow(owner, flow, slot);
 
 	if (rc < 0)
 		return rc == -ENOSPC ? flow_give_to_kernel_as_contended(owner, place, slot, rule) : rc;
@@ -422,9 +422,9 @@ static int flow_add_spread_slot(struct xdp_owner *owner, struct owner_flow **pla
 
 /* ---- adopted flows ---- */
 
-void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
+void owner_insert_restored_flow(struct xdp_owner *owner, struct owner_flow *flow)
 {
-	struct owner_flow **place = owner_flow_place(owner, &flow->rule.key);
+	struct owner_flow **place = owner_find_flow_link(owner, &flow->rule.key);
 
 	flow->next = *place;
 	*place = flow;
@@ -435,7 +435,7 @@ void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
 }
 
 /* The last, as all have the same grace. */
-void owner_flow_adopt_in_grace(struct xdp_owner *owner, struct owner_flow *flow)
+void owner_insert_restored_flow_in_grace(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	struct owner_flow **end = &owner->in_grace;
 
@@ -470,7 +470,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 	struct owner_flow **place, *flow;
 	int rc;
 
-	place = owner_flow_place(owner, &rule->key);
+	place = owner_find_flow_link(owner, &rule->key);
 	if (*place != NULL && !owner_flow_has_slot(*place, slot)) {
 		/* A connection is one process's: who has chosen the same port, or been given it, takes another. So
 		 * it is with a block. */
@@ -486,7 +486,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 		if ((*place)->unannounced >> slot & 1)
 			flow_note_reannounced(owner, *place, slot, rule);
 		rc = nic_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
-		owner_record_group(owner, *place);
+		owner_record_write_group(owner, *place);
 		return rc < 0 ? rc : -EEXIST;
 	}
 	if (owner_flow_has_rival_waiter(owner, slot, rule))
@@ -552,7 +552,7 @@ int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct 
 
 	if (rc < 0)
 		return rc;
-	flow = *owner_flow_place(owner, &rule->key);
+	flow = *owner_find_flow_link(owner, &rule->key);
 	if (owner_flow_is_connection(&rule->key))
 		asked.shadow_cookie = 0;
 	if (flow == NULL || !owner_flow_has_slot(flow, slot) ||
@@ -563,7 +563,7 @@ int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct 
 	return rc < 0 ? rc : slot_flow_add(owner, slot, &asked);
 }
 
-bool xdp_owner_generic(const struct xdp_owner *owner)
+bool xdp_owner_uses_generic_xdp(const struct xdp_owner *owner)
 {
 	return owner->generic;
 }
@@ -589,7 +589,7 @@ static void owner_flow_release_to_minisock(struct xdp_owner *owner, struct owner
 		return;
 	}
 	if (flow->spread != 0 && flow->members != 1ull << slot) {
-		owner_spread_leave(owner, flow, slot);
+		owner_remove_slot_from_spread_udp_flow(owner, flow, slot);
 		return;
 	}
 	if (!owner_flow_is_connection(&minisock.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
@@ -607,7 +607,7 @@ static void owner_flow_release_to_minisock(struct xdp_owner *owner, struct owner
 }
 
 /* What waits in the slot goes to others, or is kept for others. */
-static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot)
+static void delete_flow_and_move_its_pending_conns(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot)
 {
 	const struct vma_flow_key key = (*place)->rule.key;
 	const uint32_t group = (*place)->group;
@@ -615,21 +615,21 @@ static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint
 	owner_record_set_group_leaving(owner, group, slot, true);
 	owner_flow_release_to_minisock(owner, place, slot, MINISOCK_DELETED);
 	if (key.peer_port_be == 0) {
-		owner_group_move_pending_away(owner, slot, &key);
-		owner_parked_close(owner, slot, &key);
+		owner_group_move_unaccepted_conns_off_slot(owner, slot, &key);
+		owner_park_closed_listener(owner, slot, &key);
 	}
 	owner_record_set_group_leaving(owner, group, slot, false);
 }
 
 /* The owner before had a member leave, and did not come to moving what waits there. */
-static void resume_member_leaves(struct xdp_owner *owner, uint32_t slot)
+static void resume_unfinished_group_leaves_of_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
 			if (flow->group == 0 || !owner_record_slot_leaves_group(owner, flow->group, slot))
 				continue;
 			if (!owner_flow_has_slot(flow, slot))
-				owner_group_move_pending_away(owner, slot, &flow->rule.key);
+				owner_group_move_unaccepted_conns_off_slot(owner, slot, &flow->rule.key);
 			owner_record_set_group_leaving(owner, flow->group, slot, false);
 		}
 	}
@@ -637,15 +637,15 @@ static void resume_member_leaves(struct xdp_owner *owner, uint32_t slot)
 
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = owner_flow_place(owner, key);
+	struct owner_flow **place = owner_find_flow_link(owner, key);
 
 	if (*place != NULL && owner_flow_has_slot(*place, slot)) {
-		delete_flow(owner, place, slot);
+		delete_flow_and_move_its_pending_conns(owner, place, slot);
 		return 0;
 	}
 	/* The owner before has ended it, and has not answered any more. */
 	if (key->peer_port_be == 0)
-		owner_parked_close(owner, slot, key);
+		owner_park_closed_listener(owner, slot, key);
 	/* It was taken back, and the client does not know yet: it does not want it any more. */
 	owner_flow_waiter_remove(owner, slot, key);
 	return -ENOENT;
@@ -663,9 +663,10 @@ int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, con
 
 	if (rc < 0)
 		return rc;
-	if (!slot_is_rented(owner, from) || !slot_is_rented(owner, to) || from == to || !vma_flow_may_move(key))
+	if (!slot_is_rented(owner, from) || !slot_is_rented(owner, to) || from == to ||
+	    !vma_flow_may_move_to_other_qp(key))
 		return -EINVAL;
-	flow = *owner_flow_place(owner, key);
+	flow = *owner_find_flow_link(owner, key);
 	if (flow == NULL || flow->slot != from)
 		return -ENOENT;
 	if (flow->spread != 0) /* it has several slots, and members that name them */
@@ -683,16 +684,16 @@ int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, con
 
 int xdp_owner_flow_stop_new_conns(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow *flow = *owner_flow_place(owner, key);
+	struct owner_flow *flow = *owner_find_flow_link(owner, key);
 
 	if (flow == NULL || flow->group == 0 || !owner_flow_has_slot(flow, slot))
 		return -ENOENT;
-	return owner_group_stop_new_connections(owner, flow, slot);
+	return owner_group_stop_new_conns_to_slot(owner, flow, slot);
 }
 
-void owner_flow_drop_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+void owner_remove_connection_flow(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = owner_flow_place(owner, key), *flow = *place;
+	struct owner_flow **place = owner_find_flow_link(owner, key), *flow = *place;
 
 	if (flow == NULL || flow->slot != slot)
 		return;
@@ -707,12 +708,12 @@ struct owner_flow *owner_find_listener_flow(struct xdp_owner *owner, const struc
 
 	wildcard.peer_port_be = 0;
 	memset(wildcard.peer, 0, sizeof(wildcard.peer));
-	return *owner_flow_place(owner, &wildcard);
+	return *owner_find_flow_link(owner, &wildcard);
 }
 
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	return *owner_flow_place(owner, key) != NULL;
+	return *owner_find_flow_link(owner, key) != NULL;
 }
 
 bool xdp_owner_has_flow(struct xdp_owner *owner, const struct vma_flow_key *key)
@@ -751,7 +752,7 @@ void owner_end_flows_of_slot(struct xdp_owner *owner, uint32_t slot, bool dead)
 	end_all_flows_of_slot(owner, owner->flow, slot, dead);
 	end_all_flows_of_slot(owner, owner->connection, slot, dead);
 	if (dead)
-		owner_group_move_pending_away(owner, slot, NULL);
+		owner_group_move_unaccepted_conns_off_slot(owner, slot, NULL);
 	owner_claims_free_of_slot(owner, slot);
 	end_grace_of_slot(owner, slot);
 	flow_forget_pending_revocation(owner, slot, NULL);
@@ -771,17 +772,17 @@ static void end_unannounced_flows(struct xdp_owner *owner, struct owner_flow **b
 				continue;
 			}
 			owner_flow_note_announced(owner, flow, slot);
-			delete_flow(owner, place, slot);
+			delete_flow_and_move_its_pending_conns(owner, place, slot);
 		}
 	}
 }
 
-void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot)
+void xdp_owner_end_unannounced_flows_of_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
 		return;
-	resume_member_leaves(owner, slot);
-	owner_parked_finish_closed(owner, slot);
+	resume_unfinished_group_leaves_of_slot(owner, slot);
+	owner_park_listeners_closed_by_live_client(owner, slot);
 	if (owner->unannounced == 0)
 		return;
 	end_unannounced_flows(owner, owner->flow, slot);
@@ -807,7 +808,7 @@ enum owner_connection_cover owner_connection_covered_by(struct xdp_owner *owner,
 
 	wildcard.peer_port_be = 0;
 	memset(wildcard.peer, 0, sizeof(wildcard.peer));
-	listener = *owner_flow_place(owner, &wildcard);
+	listener = *owner_find_flow_link(owner, &wildcard);
 	if (listener == NULL)
 		listener = *find_flow_in_grace(owner, &wildcard);
 	if (listener != NULL)
@@ -816,7 +817,7 @@ enum owner_connection_cover owner_connection_covered_by(struct xdp_owner *owner,
 		               : OWNER_COVERED_BY_ANOTHER;
 	wildcard.proto = VMA_FLOW_TCP_PORTS;
 	wildcard.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
-	block = *owner_flow_place(owner, &wildcard);
+	block = *owner_find_flow_link(owner, &wildcard);
 	return block != NULL && process_has_flow(owner, block, slot) ? OWNER_COVERED_BY_BLOCK : OWNER_NOT_COVERED;
 }
 
@@ -837,18 +838,19 @@ static bool slot_is_entitled_to_connection(struct xdp_owner *owner, uint32_t slo
 	return cover == OWNER_COVERED_BY_LISTENER || cover == OWNER_COVERED_BY_BLOCK;
 }
 
-bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+bool xdp_owner_slot_is_entitled_to_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	const struct owner_flow *flow;
 
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || vma_flow_key_check(key) < 0 ||
 	    !owner_flow_is_connection(key))
 		return false;
-	flow = *owner_flow_place(owner, key);
+	flow = *owner_find_flow_link(owner, key);
 	return flow != NULL ? flow->slot == slot : slot_is_entitled_to_connection(owner, slot, key);
 }
 
-int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock)
+int xdp_owner_take_over_conn_as_minisock(struct xdp_owner *owner, uint32_t slot,
+                                         const struct vma_flow_minisock *minisock)
 {
 	const int state = owner_minisock_state_from_message(minisock->state);
 	struct owner_flow **place, *flow;
@@ -860,7 +862,7 @@ int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const stru
 		return rc < 0 ? rc : -EINVAL;
 	if (!owner->minisocks.on)
 		return -EOPNOTSUPP;
-	place = owner_flow_place(owner, &minisock->key);
+	place = owner_find_flow_link(owner, &minisock->key);
 	flow = *place;
 	if (flow != NULL ? flow->slot != slot : !slot_is_entitled_to_connection(owner, slot, &minisock->key))
 		return -ENOENT;
@@ -869,7 +871,7 @@ int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const stru
 		                      owner_minisock_end_for_key(&owner->minisocks, &minisock->key), owner_now_ns());
 		return 0;
 	}
-	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_leave_at_exit */
+	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_end_all_connections_at_exit */
 		owner_resets_add(owner, slot, &minisock->key, true);
 	unlink_flow(owner, place);
 	owner_minisock_create(&owner->minisocks, minisock, (enum owner_minisock_state)state, true, owner_now_ns());

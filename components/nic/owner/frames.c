@@ -43,7 +43,7 @@ static uint32_t rx_frames_to_promise(const struct xdp_owner *owner)
 /* ---- memory ---- */
 
 /* Of a file in memory. The kernel would end a process that may write none so long (SIGXFSZ). */
-static int set_length(int fd, size_t bytes)
+static int set_memfd_length(int fd, size_t bytes)
 {
 	struct rlimit limit;
 
@@ -54,7 +54,7 @@ static int set_length(int fd, size_t bytes)
 	return ftruncate(fd, (off_t)bytes);
 }
 
-static int owner_open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
+static int owner_create_umem_memfd(struct xdp_owner *owner, size_t bytes, bool huge)
 {
 	int fd = nic_fd_move_high(memfd_create("vma-umem", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB : 0)));
 
@@ -62,7 +62,8 @@ static int owner_open_memory(struct xdp_owner *owner, size_t bytes, bool huge)
 		return -errno;
 	owner->umem = MAP_FAILED;
 	/* Sealed, or a client could shrink it under the others. */
-	if (set_length(fd, bytes) == 0 && os_fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+	if (set_memfd_length(fd, bytes) == 0 &&
+	    os_fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
 		owner->umem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (owner->umem == MAP_FAILED) {
 		int rc = -errno;
@@ -98,16 +99,16 @@ static int open_base_xdp_socket(struct xdp_owner *owner)
 }
 
 /* Memory of `bytes` and the first base socket on it, which pins it. */
-static int try_open_window_of_size(struct xdp_owner *owner, size_t bytes, bool huge)
+static int try_create_packet_memory_of_size(struct xdp_owner *owner, size_t bytes, bool huge)
 {
-	int rc = owner_open_memory(owner, bytes, huge && bytes % HUGE_BYTES == 0);
+	int rc = owner_create_umem_memfd(owner, bytes, huge && bytes % HUGE_BYTES == 0);
 
 	if (rc < 0 && huge) {
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: no huge pages for the packet memory (%zu MB, error %d), using small ones: see "
 		             "/proc/sys/vm/nr_hugepages",
 		             owner->name, bytes >> 20, -rc);
-		rc = owner_open_memory(owner, bytes, false);
+		rc = owner_create_umem_memfd(owner, bytes, false);
 	}
 	if (rc < 0)
 		return rc;
@@ -156,7 +157,7 @@ int owner_frames_probe_memlock(const struct xdp_owner *owner)
 }
 
 /* Without CAP_IPC_LOCK the pages count against RLIMIT_MEMLOCK: take what it leaves, and say so. */
-static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge)
+static int owner_allocate_packet_memory_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge)
 {
 	struct rlimit limit = {0};
 	uint32_t requested;
@@ -166,7 +167,7 @@ static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, boo
 		window_bytes /= 2;
 	requested = window_bytes;
 	for (;;) {
-		rc = try_open_window_of_size(owner, (size_t)window_bytes * owner->queues, huge);
+		rc = try_create_packet_memory_of_size(owner, (size_t)window_bytes * owner->queues, huge);
 		if (rc != -ENOBUFS || window_bytes / 2 < WINDOW_LEAST)
 			break;
 		window_bytes /= 2;
@@ -208,7 +209,7 @@ static int owner_create_shared_object(struct xdp_owner *owner)
 	owner->shared_fd = nic_fd_move_high(memfd_create("vma-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (owner->shared_fd < 0)
 		return -errno;
-	if (set_length(owner->shared_fd, XDP_OBJECT_BYTES) < 0 ||
+	if (set_memfd_length(owner->shared_fd, XDP_OBJECT_BYTES) < 0 ||
 	    os_fcntl(owner->shared_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
 	rc = owner_map_shared_object(owner);
@@ -236,7 +237,7 @@ static uint32_t queue_spare_surplus(const struct xdp_owner *owner, uint32_t queu
 	return spares > owner->rx_free ? spares - owner->rx_free : 0;
 }
 
-static void put_spare(struct xdp_owner *owner, struct owner_device_queue *q, uint32_t frame)
+static void queue_push_spare_frame(struct xdp_owner *owner, struct owner_device_queue *q, uint32_t frame)
 {
 	q->spare[q->spares++] = frame;
 	owner->is_spare[frame] = true;
@@ -310,7 +311,7 @@ static int owner_open_queue(struct xdp_owner *owner, uint32_t queue)
 	for (uint32_t i = 0; i < owner->rx_frames; i++) {
 		const uint32_t frame = queue * owner->queue_frames + i;
 
-		put_spare(owner, q, frame);
+		queue_push_spare_frame(owner, q, frame);
 	}
 	fill_ring_put_spares(owner, queue);
 	return 0;
@@ -321,7 +322,7 @@ int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_
 	int rc;
 
 	window_bytes = clamp_u32_frames(window_bytes != 0 ? window_bytes : WINDOW_DEFAULT, WINDOW_LEAST, WINDOW_MOST);
-	rc = owner_open_window(owner, floor_power_of_two(window_bytes), huge_pages);
+	rc = owner_allocate_packet_memory_window(owner, floor_power_of_two(window_bytes), huge_pages);
 	if (rc == 0)
 		rc = owner_create_shared_object(owner);
 	if (rc < 0)
@@ -394,7 +395,8 @@ void owner_reclaim_frames_of_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	uint32_t frames[BURST], n, at = 0;
 
-	if (xdp_shared_count_held_by(owner->shared, slot, owner->nframes) > slot_max_held_frames(owner, slot)) {
+	if (xdp_shared_count_frames_held_by_slot(owner->shared, slot, owner->nframes) >
+	    slot_max_held_frames(owner, slot)) {
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: a client has written over the record of frames: those that slot %u had are lost "
 		             "until a vmad is started with --anew",
@@ -408,7 +410,7 @@ void owner_reclaim_frames_of_slot(struct xdp_owner *owner, uint32_t slot)
 			/* Only receive frames can be held. */
 			if (frames[i] % owner->queue_frames < owner->rx_frames && q->spares < owner->rx_frames &&
 			    !owner->is_spare[frames[i]])
-				put_spare(owner, q, frames[i]);
+				queue_push_spare_frame(owner, q, frames[i]);
 		}
 	}
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
@@ -437,7 +439,7 @@ uint32_t owner_missing_frame_count(const struct xdp_owner *owner)
 	}
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state != SLOT_FREE)
-			have += xdp_shared_count_held_by(owner->shared, slot, owner->nframes);
+			have += xdp_shared_count_frames_held_by_slot(owner->shared, slot, owner->nframes);
 	return owner->rx_frames * owner->queues - clamp_u32_frames(have, 0, owner->rx_frames * owner->queues);
 }
 
@@ -460,7 +462,7 @@ static bool frame_is_held_by_owner(const struct xdp_owner *owner, uint32_t frame
  * more than one burst that the record does not: that was no owner, but a client that has written over it. Then only
  * frames that both name are the owner's, and the rest is lost until there is an owner with memory of its own.
  */
-static void adopt_spares(struct xdp_owner *owner)
+static void restore_spare_frames_from_record(struct xdp_owner *owner)
 {
 	uint32_t more = 0;
 	bool believed;
@@ -480,12 +482,12 @@ static void adopt_spares(struct xdp_owner *owner)
 
 		owner->is_spare[f] = false;
 		if (mine)
-			put_spare(owner, &owner->queue[f / owner->queue_frames], f);
+			queue_push_spare_frame(owner, &owner->queue[f / owner->queue_frames], f);
 	}
 }
 
 /* Blocks of no slot wait if something of them is in flight: see enum owner_tx_block_state. */
-static void adopt_blocks(struct xdp_owner *owner)
+static void restore_tx_block_states(struct xdp_owner *owner)
 {
 	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
 		const struct owner_slot *slot = &owner->slot[index];
@@ -507,7 +509,7 @@ static int frames_take_fdstore_fd(struct fdstore_fds *hand, uint32_t place)
 	return fd;
 }
 
-int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand)
+int owner_frames_take_over_from_fdstore(struct xdp_owner *owner, struct fdstore_fds *hand)
 {
 	int rc;
 
@@ -532,8 +534,8 @@ int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand)
 	if (rc < 0)
 		return rc;
 	xdp_shared_release_dead_locks(owner->driver, owner->queues, XDP_HOLDER_OWNER - 1u);
-	adopt_spares(owner);
-	adopt_blocks(owner);
+	restore_spare_frames_from_record(owner);
+	restore_tx_block_states(owner);
 	recount_promised_rx_frames(owner);
 	return 0;
 }
@@ -541,7 +543,7 @@ int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand)
 /* ---- locks that nobody holds ---- */
 
 /* Of a client that lives, or whose connection to the owner has ended while its process goes on. */
-static bool holder_is_alive(const struct xdp_owner *owner, uint32_t holder)
+static bool frame_holder_client_is_alive(const struct xdp_owner *owner, uint32_t holder)
 {
 	return holder - 1 < XDP_SLOTS_MAX &&
 	       (owner->slot[holder - 1].state == SLOT_RENTED || owner->slot[holder - 1].state == SLOT_LEAVING);
@@ -554,7 +556,7 @@ static void break_lock_of_dead_client(struct xdp_owner *owner, uint32_t queue, e
 	const uint32_t holder = xdp_load(which == XDP_LOCK_FILL ? &shared->fill.lock : &shared->comp.lock);
 	struct owner_suspect_lock *seen = &owner->queue[queue].lock[which];
 
-	if (holder == 0 || holder_is_alive(owner, holder)) {
+	if (holder == 0 || frame_holder_client_is_alive(owner, holder)) {
 		seen->holder = 0;
 	} else if (seen->holder != holder) {
 		*seen = (struct owner_suspect_lock){.holder = holder, .since_ns = now};
@@ -576,7 +578,7 @@ bool owner_has_suspect_ring_locks(const struct xdp_owner *owner)
 	return false;
 }
 
-void owner_frames_tick(struct xdp_owner *owner)
+void owner_refill_and_drain_umem_rings(struct xdp_owner *owner)
 {
 	const uint64_t now = owner_now_ns();
 
@@ -621,7 +623,7 @@ static uint32_t find_free_tx_blocks(const struct xdp_owner *owner, uint32_t queu
 	return UINT32_MAX;
 }
 
-static uint32_t free_tx_frames(const struct xdp_owner *owner, uint32_t queue)
+static uint32_t count_free_tx_frames(const struct xdp_owner *owner, uint32_t queue)
 {
 	const uint32_t end = (queue + 1) * owner->queue_frames / OWNER_TX_BLOCK;
 	uint32_t n = 0;
@@ -632,9 +634,9 @@ static uint32_t free_tx_frames(const struct xdp_owner *owner, uint32_t queue)
 }
 
 /* An eighth of what is free, so that the first come well off and the sixteenth still gets a range. */
-static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t queue, uint32_t wanted)
+static int slot_allocate_tx_frames(struct xdp_owner *owner, struct owner_slot *slot, uint32_t queue, uint32_t wanted)
 {
-	uint32_t count = clamp_u32_frames(free_tx_frames(owner, queue) / 8, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
+	uint32_t count = clamp_u32_frames(count_free_tx_frames(owner, queue) / 8, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
 	uint32_t block = UINT32_MAX;
 
 	count = clamp_u32_frames(floor_power_of_two(count), OWNER_TX_BLOCK, wanted);
@@ -668,7 +670,7 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_want
 	for (uint32_t i = 0; i < 2 * owner->queues && rc < 0; i++) {
 		if (i == owner->queues)
 			free_waiting_tx_blocks(owner);
-		rc = grant_tx(owner, slot, (index + i) % owner->queues, tx_wanted);
+		rc = slot_allocate_tx_frames(owner, slot, (index + i) % owner->queues, tx_wanted);
 	}
 	if (rc < 0)
 		return rc;

@@ -74,7 +74,7 @@ static bool member_is_accepting(const struct xdp_owner *owner, uint32_t slot, ui
 	       now - owner->worker[slot].accept_call_ns < TIMEOUT_NS;
 }
 
-static uint64_t eligible_members(const struct xdp_owner *owner, uint64_t members, uint64_t now)
+static uint64_t mask_of_members_able_to_accept(const struct xdp_owner *owner, uint64_t members, uint64_t now)
 {
 	uint64_t eligible = 0;
 
@@ -116,7 +116,7 @@ static void group_reassign_hash_buckets(struct xdp_owner *owner, const struct ow
 {
 	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->group];
 	const uint64_t members = group_members_not_leaving(flow);
-	uint64_t eligible = eligible_members(owner, members, now);
+	uint64_t eligible = mask_of_members_able_to_accept(owner, members, now);
 
 	if (eligible == 0)
 		eligible = group->eligible & members;
@@ -164,7 +164,7 @@ static int begin_listener_group(struct xdp_owner *owner, struct owner_flow *flow
 	groups[group] = (struct xdp_group){.default_slot = (uint8_t)flow->slot};
 	memset(groups[group].slot, (int)flow->slot, sizeof(groups[group].slot));
 	groups[group].eligible = 1ull << flow->slot;
-	rc = xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, group);
+	rc = xdp_prog_flow_set_listener_group(owner->prog, &flow->rule.key, flow->slot, group);
 	if (rc < 0)
 		return rc;
 	owner->group_used[group] = 1;
@@ -175,11 +175,11 @@ static int begin_listener_group(struct xdp_owner *owner, struct owner_flow *flow
 	flow->members = 1ull << flow->slot;
 	flow->grouped_ns = now;
 	atomic_fetch_add(&accept_page_of_slot(owner, flow->slot)->groups, 1);
-	owner_record_group(owner, flow);
+	owner_record_write_group(owner, flow);
 	return 0;
 }
 
-static void worker_restart_progress_watch(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void worker_reset_accept_progress(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	const struct vma_nic_accept_page *member = accept_page_of_slot(owner, slot);
 	struct owner_slot_accept_progress *worker = &owner->worker[slot];
@@ -191,7 +191,7 @@ static void worker_restart_progress_watch(struct xdp_owner *owner, uint32_t slot
 	worker->backoff_until_ns = 0;
 }
 
-void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members)
+void owner_restore_group_of_flow(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members)
 {
 	const uint64_t now = owner_now_ns();
 
@@ -203,8 +203,8 @@ void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	flow->members = members;
 	flow->grouped_ns = now;
 	for (uint64_t left = members; left != 0; left &= left - 1)
-		worker_restart_progress_watch(owner, first_slot_of_mask(left), now);
-	owner_record_group(owner, flow);
+		worker_reset_accept_progress(owner, first_slot_of_mask(left), now);
+	owner_record_write_group(owner, flow);
 }
 
 void owner_group_begin_with_one_slot(struct xdp_owner *owner, struct owner_flow *flow)
@@ -212,7 +212,7 @@ void owner_group_begin_with_one_slot(struct xdp_owner *owner, struct owner_flow 
 	const uint64_t now = owner_now_ns();
 
 	if (owner->minisocks.on && owner->groups < ALONE_MAX && begin_listener_group(owner, flow, now) == 0)
-		worker_restart_progress_watch(owner, flow->slot, now);
+		worker_reset_accept_progress(owner, flow->slot, now);
 }
 
 int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
@@ -224,13 +224,13 @@ int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t 
 		rc = begin_listener_group(owner, flow, now);
 		if (rc < 0)
 			return rc;
-		worker_restart_progress_watch(owner, flow->slot, now);
+		worker_reset_accept_progress(owner, flow->slot, now);
 	}
 	flow->members |= 1ull << slot;
 	flow->retired &= ~(1ull << slot);
-	owner_record_group(owner, flow);
+	owner_record_write_group(owner, flow);
 	atomic_fetch_add(&accept_page_of_slot(owner, slot)->groups, 1);
-	worker_restart_progress_watch(owner, slot, now); /* it asks at this very moment */
+	worker_reset_accept_progress(owner, slot, now); /* it asks at this very moment */
 	stamp_membership_change(owner, flow->members, now);
 	group_reassign_hash_buckets(owner, flow, now);
 	return 0;
@@ -254,9 +254,9 @@ void owner_group_end(struct xdp_owner *owner, struct owner_flow *flow)
 }
 
 /*
- * A group of one ends a while later (owner_groups_tick): until then the program knows whose the connections are that
- * have no flows of their own, and the member that nobody else shares with any more keeps still about what it does not
- * know.
+ * A group of one ends a while later (owner_groups_check_and_rebalance): until then the program knows whose the
+ * connections are that have no flows of their own, and the member that nobody else shares with any more keeps still
+ * about what it does not know.
  */
 void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
@@ -266,13 +266,13 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	flow->members &= ~(1ull << slot);
 	flow->retired &= ~(1ull << slot);
 	owner_flow_note_announced(owner, flow, slot);
-	owner_record_group(owner, flow);
+	owner_record_write_group(owner, flow);
 	atomic_fetch_sub(&accept_page_of_slot(owner, slot)->groups, 1);
 	if (flow->slot == slot) {
 		owner->slot[slot].flows--;
 		flow->slot = first_slot_of_mask(flow->members);
 		owner->slot[flow->slot].flows++;
-		xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, flow->group);
+		xdp_prog_flow_set_listener_group(owner->prog, &flow->rule.key, flow->slot, flow->group);
 	}
 	if (group->default_slot == slot)
 		__atomic_store_n(&group->default_slot, XDP_NO_SLOT, __ATOMIC_RELAXED);
@@ -281,7 +281,7 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	group_reassign_hash_buckets(owner, flow, now);
 }
 
-int owner_group_stop_new_connections(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+int owner_group_stop_new_conns_to_slot(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	const uint64_t retired = flow->retired | 1ull << slot;
 
@@ -292,7 +292,7 @@ int owner_group_stop_new_connections(struct xdp_owner *owner, struct owner_flow 
 	return 0;
 }
 
-static void free_moves(struct xdp_owner *owner, struct owner_slot_accept_progress *worker)
+static void free_pending_moves_of_slot(struct xdp_owner *owner, struct owner_slot_accept_progress *worker)
 {
 	while (worker->moving != NULL) {
 		struct owner_pending_move *move = worker->moving;
@@ -306,14 +306,14 @@ static void free_moves(struct xdp_owner *owner, struct owner_slot_accept_progres
 void owner_groups_fini(struct xdp_owner *owner)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
-		free_moves(owner, &owner->worker[slot]);
+		free_pending_moves_of_slot(owner, &owner->worker[slot]);
 }
 
 void owner_reset_accept_page(struct xdp_owner *owner, uint32_t slot)
 {
 	const off_t at = (off_t)(XDP_MEMBERS_AT + slot * sizeof(struct vma_nic_accept_page));
 
-	free_moves(owner, &owner->worker[slot]);
+	free_pending_moves_of_slot(owner, &owner->worker[slot]);
 	owner->worker[slot] = (struct owner_slot_accept_progress){0};
 	if (owner->members == NULL)
 		return;
@@ -322,7 +322,7 @@ void owner_reset_accept_page(struct xdp_owner *owner, uint32_t slot)
 		memset(accept_page_of_slot(owner, slot), 0, sizeof(struct vma_nic_accept_page));
 	accept_page_of_slot(owner, slot)->clock_ms = owner->clock_ms;
 	memcpy(accept_page_of_slot(owner, slot)->isn_key, owner->isn_key, sizeof(owner->isn_key));
-	xdp_prog_slot_rented(owner->prog, slot);
+	xdp_prog_count_slot_rental(owner->prog, slot);
 }
 
 /* ---- what waits for accept, and is moved ---- */
@@ -365,7 +365,7 @@ static uint64_t filter_move_targets(const struct xdp_owner *owner, uint64_t elig
 	return eligible;
 }
 
-static uint32_t slot_by_key_hash(uint64_t slots, const struct vma_flow_key *key)
+static uint32_t pick_slot_of_mask_by_key_hash(uint64_t slots, const struct vma_flow_key *key)
 {
 	unsigned n = owner_flow_bucket(key) % (unsigned)__builtin_popcountll(slots);
 
@@ -375,28 +375,32 @@ static uint32_t slot_by_key_hash(uint64_t slots, const struct vma_flow_key *key)
 }
 
 /* By a hash again, among those that may have new ones; XDP_NO_SLOT: there is nobody but `from`. */
-static uint32_t choose_next_member(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t from,
-                                   enum takers takers, const struct vma_flow_key *key, uint64_t now)
+static uint32_t choose_other_member_for_pending_conn(const struct xdp_owner *owner, const struct owner_flow *flow,
+                                                     uint32_t from, enum takers takers, const struct vma_flow_key *key,
+                                                     uint64_t now)
 {
 	uint64_t others = flow->group != 0 ? group_members_not_leaving(flow) : 1ull << flow->slot;
 	uint64_t eligible;
 
 	others &= ~(1ull << from);
-	eligible = flow->group != 0 ? filter_move_targets(owner, eligible_members(owner, others, now), takers) : others;
+	eligible = flow->group != 0
+	                   ? filter_move_targets(owner, mask_of_members_able_to_accept(owner, others, now), takers)
+	                   : others;
 	if (eligible == 0 && !owner_flow_has_slot(flow, from))
 		eligible = others; /* `from` has gone */
 	if (eligible == 0)
 		return XDP_NO_SLOT;
 	if (!owner_flow_has_slot(flow, from))
 		eligible = prefer_later_joined_members(owner, eligible, from);
-	return slot_by_key_hash(eligible, key);
+	return pick_slot_of_mask_by_key_hash(eligible, key);
 }
 
 /* With the number that it will have: the member says how far it has come. A place in the record. */
-static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_pending *pending)
+static uint32_t owner_record_write_pending_move(struct xdp_owner *owner, uint32_t from, uint32_t to,
+                                                const struct vma_pending *pending)
 {
 	uint32_t place;
-	struct owner_record_pending *entry = owner_record_pending(owner, &place);
+	struct owner_record_pending *entry = owner_record_alloc_pending(owner, &place);
 
 	if (entry == NULL)
 		return place;
@@ -409,8 +413,8 @@ static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to,
 }
 
 /* False: if the member dies now, it is lost. */
-static bool start_recorded_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending,
-                                        uint32_t place)
+static bool queue_pending_conn_move_to_slot(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending,
+                                            uint32_t place)
 {
 	struct owner_slot_accept_progress *worker = &owner->worker[to];
 	struct owner_pending_move *move = NULL;
@@ -433,7 +437,7 @@ static bool start_recorded_pending_move(struct xdp_owner *owner, uint32_t to, st
 	return true;
 }
 
-void owner_send_moves_to_client(struct xdp_owner *owner, uint32_t slot)
+void owner_send_moved_conns_to_client(struct xdp_owner *owner, uint32_t slot)
 {
 	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 
@@ -448,12 +452,12 @@ void owner_send_moves_to_client(struct xdp_owner *owner, uint32_t slot)
 	}
 }
 
-void xdp_owner_on_slot_resumed(struct xdp_owner *owner, uint32_t slot)
+void xdp_owner_resend_moved_conns_to_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	if (owner->members == NULL)
 		return;
 	owner->worker[slot].sent = atomic_load(&accept_page_of_slot(owner, slot)->adopted);
-	owner_send_moves_to_client(owner, slot);
+	owner_send_moved_conns_to_client(owner, slot);
 }
 
 /* A minisock has kept its segments from the kernel meanwhile, if the member before it had left. */
@@ -463,22 +467,22 @@ static void group_hand_pending_to_member(struct xdp_owner *owner, const struct o
 	const struct vma_flow_key key = pending_connection_key(pending);
 	struct vma_nic_accept_page *member = accept_page_of_slot(owner, to);
 	struct owner_minisock *minisock = owner_minisock_find(&owner->minisocks, &key);
-	const bool is_noted = start_recorded_pending_move(owner, to, pending, place);
+	const bool is_noted = queue_pending_conn_move_to_slot(owner, to, pending, place);
 
 	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
 	if (flow->group != 0)
-		xdp_prog_add_recent(owner->prog, &key, to);
+		xdp_prog_add_recent_connection(owner->prog, &key, to);
 	if (minisock != NULL)
 		owner_minisock_end(&owner->minisocks, minisock);
 	if (is_noted)
-		owner_send_moves_to_client(owner, to);
+		owner_send_moved_conns_to_client(owner, to);
 	else
 		owner->on_adopt(to, pending, owner->adopt_arg);
 }
 
 /* The listener that a connection waits at, if it is this one; NULL: it cannot be moved. */
-static struct owner_flow *group_listener_of(struct xdp_owner *owner, const struct vma_flow_key *key,
-                                            const struct vma_flow_key *only)
+static struct owner_flow *find_listener_flow_of_connection(struct xdp_owner *owner, const struct vma_flow_key *key,
+                                                           const struct vma_flow_key *only)
 {
 	struct owner_flow *flow = owner_find_listener_flow(owner, key);
 
@@ -500,18 +504,18 @@ static bool move_pending_connection(struct xdp_owner *owner, uint32_t from, stru
                                     const struct vma_flow_key *only, enum takers takers, uint64_t now)
 {
 	struct vma_flow_key key = pending_connection_key(entry);
-	struct owner_flow *flow = group_listener_of(owner, &key, only);
+	struct owner_flow *flow = find_listener_flow_of_connection(owner, &key, only);
 	struct owner_record_pending *recorded;
 	struct vma_pending copy;
 	uint32_t to, place;
 
 	if (flow == NULL)
 		return false;
-	to = choose_next_member(owner, flow, from, takers, &key, now);
+	to = choose_other_member_for_pending_conn(owner, flow, from, takers, &key, now);
 	if (to == XDP_NO_SLOT)
 		return false;
 	copy_pending_entry(entry, state, &copy);
-	place = record_move(owner, from, to, &copy);
+	place = owner_record_write_pending_move(owner, from, to, &copy);
 	if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
 		owner_record_free_pending(owner, place);
 		return false;
@@ -523,14 +527,15 @@ static bool move_pending_connection(struct xdp_owner *owner, uint32_t from, stru
 		memcpy(&recorded->pending, &copy, sizeof(copy));
 	}
 	key = pending_connection_key(&copy);
-	owner_flow_drop_connection(owner, from, &key); /* of a connection before this one, with the same names */
+	owner_remove_connection_flow(owner, from, &key); /* of a connection before this one, with the same names */
 	group_hand_pending_to_member(owner, flow, to, &copy, place, now);
 	return true;
 }
 
 /* Entries that have been in their state since before `before_ns`. */
-static unsigned move_pending_connections(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only,
-                                         bool half_open, enum takers takers, uint64_t before_ns, uint64_t now)
+static unsigned move_slot_pending_conns_to_other_members(struct xdp_owner *owner, uint32_t slot,
+                                                         const struct vma_flow_key *only, bool half_open,
+                                                         enum takers takers, uint64_t before_ns, uint64_t now)
 {
 	struct vma_nic_accept_page *member = accept_page_of_slot(owner, slot);
 	unsigned moved = 0;
@@ -549,7 +554,7 @@ static unsigned move_pending_connections(struct xdp_owner *owner, uint32_t slot,
 
 /* ---- what was on its way to a member that has gone ---- */
 
-static void free_completed_moves(struct xdp_owner *owner, uint32_t slot)
+static void free_completed_pending_moves(struct xdp_owner *owner, uint32_t slot)
 {
 	const uint32_t made = atomic_load(&accept_page_of_slot(owner, slot)->adopted);
 	struct owner_slot_accept_progress *worker = &owner->worker[slot];
@@ -579,19 +584,20 @@ bool owner_slot_has_waiting_connection(const struct xdp_owner *owner, uint32_t s
 	return false;
 }
 
-static void resend_moves_elsewhere(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only,
-                                   uint64_t now)
+static void resend_pending_moves_to_other_members(struct xdp_owner *owner, uint32_t slot,
+                                                  const struct vma_flow_key *only, uint64_t now)
 {
 	struct owner_pending_move **place = &owner->worker[slot].moving;
 
-	free_completed_moves(owner, slot);
+	free_completed_pending_moves(owner, slot);
 	owner->worker[slot].last_move = NULL;
 	while (*place != NULL) {
 		struct owner_pending_move *move = *place;
 		const struct vma_flow_key key = pending_connection_key(&move->pending);
-		struct owner_flow *flow = group_listener_of(owner, &key, only);
-		const uint32_t to =
-		        flow != NULL ? choose_next_member(owner, flow, slot, ANY, &key, now) : (uint32_t)XDP_NO_SLOT;
+		struct owner_flow *flow = find_listener_flow_of_connection(owner, &key, only);
+		const uint32_t to = flow != NULL
+		                            ? choose_other_member_for_pending_conn(owner, flow, slot, ANY, &key, now)
+		                            : (uint32_t)XDP_NO_SLOT;
 
 		if (to == XDP_NO_SLOT) {
 			owner->worker[slot].last_move = move;
@@ -600,21 +606,22 @@ static void resend_moves_elsewhere(struct xdp_owner *owner, uint32_t slot, const
 		}
 		if (!owner_slot_has_waiting_connection(owner, slot, &key))
 			group_hand_pending_to_member(owner, flow, to, &move->pending,
-			                             record_move(owner, slot, to, &move->pending), now);
+			                             owner_record_write_pending_move(owner, slot, to, &move->pending),
+			                             now);
 		*place = move->next;
 		owner_record_free_pending(owner, move->place);
 		free(move);
 	}
 }
 
-void owner_group_move_pending_away(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+void owner_group_move_unaccepted_conns_off_slot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	const uint64_t now = owner_now_ns();
 
 	if (owner->members == NULL)
 		return;
-	resend_moves_elsewhere(owner, slot, key, now); /* first: what it has made waits in its page */
-	move_pending_connections(owner, slot, key, true, ANY, UINT64_MAX, now);
+	resend_pending_moves_to_other_members(owner, slot, key, now); /* first: what it has made waits in its page */
+	move_slot_pending_conns_to_other_members(owner, slot, key, true, ANY, UINT64_MAX, now);
 	if (key == NULL)
 		owner_park_pending_of_dead_slot(owner, slot);
 }
@@ -647,12 +654,13 @@ bool owner_connection_is_of_listener(const struct vma_flow_key *connection, cons
 	       memcmp(connection->local, listener->local, sizeof(listener->local)) == 0;
 }
 
-static void take_moves_of_slot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
-                               owner_pending_take_fn *take, void *arg)
+static void take_pending_moves_of_dead_worker(struct xdp_owner *owner, uint32_t slot,
+                                              const struct vma_flow_key *listener, owner_pending_take_fn *take,
+                                              void *arg)
 {
 	struct owner_pending_move **place = &owner->worker[slot].moving;
 
-	free_completed_moves(owner, slot);
+	free_completed_pending_moves(owner, slot);
 	owner->worker[slot].last_move = NULL;
 	while (*place != NULL) {
 		struct owner_pending_move *move = *place;
@@ -674,7 +682,7 @@ static void take_moves_of_slot(struct xdp_owner *owner, uint32_t slot, const str
 void owner_take_pending_of_dead_worker(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
                                        owner_pending_take_fn *take, void *arg)
 {
-	take_moves_of_slot(owner, slot, listener, take, arg);
+	take_pending_moves_of_dead_worker(owner, slot, listener, take, arg);
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
 		struct vma_pending *entry = &accept_page_of_slot(owner, slot)->pending[i], copy;
 		uint32_t state = atomic_load(&entry->state);
@@ -698,19 +706,20 @@ bool owner_group_hand_to_any_member(struct xdp_owner *owner, const struct owner_
 {
 	const struct vma_flow_key key = pending_connection_key(pending);
 	const uint64_t members = flow->group != 0 ? group_members_not_leaving(flow) : 1ull << flow->slot;
-	const uint64_t eligible = eligible_members(owner, members, now);
-	const uint32_t to = slot_by_key_hash(eligible != 0 ? eligible : members, &key);
+	const uint64_t eligible = mask_of_members_able_to_accept(owner, members, now);
+	const uint32_t to = pick_slot_of_mask_by_key_hash(eligible != 0 ? eligible : members, &key);
 
 	if (owner->worker[to].moves - atomic_load(&accept_page_of_slot(owner, to)->adopted) >= most)
 		return false;
-	group_hand_pending_to_member(owner, flow, to, pending, record_move(owner, XDP_NO_SLOT, to, pending), now);
+	group_hand_pending_to_member(owner, flow, to, pending,
+	                             owner_record_write_pending_move(owner, XDP_NO_SLOT, to, pending), now);
 	return true;
 }
 
 /* ---- what the owner before has left ---- */
 
 /* By number: places are taken one after the other, so it is mostly the last. */
-static void insert_move(struct owner_slot_accept_progress *worker, struct owner_pending_move *move)
+static void insert_pending_move_by_number(struct owner_slot_accept_progress *worker, struct owner_pending_move *move)
 {
 	const uint32_t number = move->pending.number;
 	struct owner_pending_move **at = &worker->moving;
@@ -764,7 +773,7 @@ static void drop_superseded_move(struct xdp_owner *owner, const struct owner_rec
 	}
 }
 
-void owner_groups_adopt_moves(struct xdp_owner *owner)
+void owner_restore_pending_moves_from_record(struct xdp_owner *owner)
 {
 	for (uint32_t slot = 0; owner->members != NULL && slot < XDP_SLOTS_MAX; slot++)
 		owner->worker[slot].moves = owner->worker[slot].sent =
@@ -784,7 +793,7 @@ void owner_groups_adopt_moves(struct xdp_owner *owner)
 		owner_place_bitmap_set(&owner->waiting_places, place);
 		move->place = place;
 		memcpy(&move->pending, &entry->pending, sizeof(move->pending));
-		insert_move(&owner->worker[entry->to], move);
+		insert_pending_move_by_number(&owner->worker[entry->to], move);
 	}
 	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++)
 		if (atomic_load(&owner->record->waiting[place].state) == RECORD_MOVING)
@@ -842,43 +851,45 @@ static void check_member_progress(struct xdp_owner *owner, uint32_t slot, uint64
 		worker->rx_progress_ns = now;
 	}
 	worker->late = member_has_late_connection(member, now - TIMEOUT_NS);
-	free_completed_moves(owner, slot);
+	free_completed_pending_moves(owner, slot);
 }
 
 /* Of one that works for each connection for a while, what waits is late, too: that alone is no reason to move it. */
-static void relieve_accepting_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void move_late_pending_conns_off_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 	const bool accepted = now - worker->accepted_ns < TIMEOUT_NS;
 
 	if (worker->late &&
-	    move_pending_connections(owner, slot, NULL, false, accepted ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
+	    move_slot_pending_conns_to_other_members(owner, slot, NULL, false, accepted ? IDLE : PROMPT,
+	                                             now - TIMEOUT_NS, now) > 0 &&
 	    !accepted)
 		worker->backoff_until_ns = now + BACKOFF_NS;
 }
 
-static void relieve_stuck_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void move_pending_conns_off_stuck_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 	const bool stopped = now - worker->rx_progress_ns >= TIMEOUT_NS;
 	const uint64_t before = stopped ? UINT64_MAX : now - TIMEOUT_NS;
 
 	if (!stopped && now - worker->accept_call_ns < TIMEOUT_NS)
-		relieve_accepting_member(owner, slot, now);
-	else if (move_pending_connections(owner, slot, NULL, stopped, ANY, before, now) > 0)
+		move_late_pending_conns_off_member(owner, slot, now);
+	else if (move_slot_pending_conns_to_other_members(owner, slot, NULL, stopped, ANY, before, now) > 0)
 		worker->stuck = true;
 }
 
 static void end_single_member_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
 {
 	if ((flow->members & (flow->members - 1)) != 0 || flow->rule.flags & VMA_FLOW_INHERITED ||
-	    now - flow->grouped_ns < RECENT_NS || xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
+	    now - flow->grouped_ns < RECENT_NS ||
+	    xdp_prog_flow_set_listener_group(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
 		return;
 	owner_group_end(owner, flow);
 }
 
 /* In two rounds: what is moved goes to those that have asked by now. */
-void owner_groups_tick(struct xdp_owner *owner, uint64_t now)
+void owner_groups_check_and_rebalance(struct xdp_owner *owner, uint64_t now)
 {
 	uint64_t members = 0;
 
@@ -891,7 +902,7 @@ void owner_groups_tick(struct xdp_owner *owner, uint64_t now)
 	for (uint64_t left = members; left != 0; left &= left - 1)
 		check_member_progress(owner, first_slot_of_mask(left), now);
 	for (uint64_t left = members; left != 0; left &= left - 1)
-		relieve_stuck_member(owner, first_slot_of_mask(left), now);
+		move_pending_conns_off_stuck_member(owner, first_slot_of_mask(left), now);
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		for (struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
 			if (flow->group == 0)

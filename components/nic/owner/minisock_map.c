@@ -1,9 +1,9 @@
 /*
  * minisock_map - the owner's minisocks: they have their places in the program's map.
  *
- * The program tells what comes for them (xdp/steer.bpf.c). If the map is full, the oldest make way. The record has each,
- * for another owner. Only an owner that outlives its clients has minisocks (attr.minisocks: vmad). Otherwise a flow that
- * ends is deleted.
+ * The program tells what comes for them (xdp/steer.bpf.c). If the map is full, the oldest make way. The record has
+ * each, for another owner. Only an owner that outlives its clients has minisocks (attr.minisocks: vmad). Otherwise a
+ * flow that ends is deleted.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -26,20 +26,21 @@ static void minisock_map_del(struct owner_minisocks *minisocks, const struct vma
 	xdp_prog_flow_del(owner_of_minisocks(minisocks)->prog, key);
 }
 
-static void minisock_map_record(struct owner_minisocks *minisocks, const struct owner_minisock *minisock)
+static void minisock_map_write_to_record(struct owner_minisocks *minisocks, const struct owner_minisock *minisock)
 {
-	owner_record_minisock(owner_of_minisocks(minisocks), minisock);
+	owner_record_write_minisock(owner_of_minisocks(minisocks), minisock);
 }
 
-static void minisock_map_forget(struct owner_minisocks *minisocks, struct owner_minisock *minisock)
+static void minisock_free_record_and_parked(struct owner_minisocks *minisocks, struct owner_minisock *minisock)
 {
 	struct xdp_owner *owner = owner_of_minisocks(minisocks);
 
 	owner_record_free_minisock(owner, minisock->number);
-	owner_parked_free(owner, minisock);
+	owner_free_parked_of_minisock(owner, minisock);
 }
 
-static void minisock_map_unpark(struct owner_minisocks *minisocks, struct owner_minisock *minisock, uint64_t now)
+static void minisock_reset_parked_connection(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
+                                             uint64_t now)
 {
 	owner_parked_reset_connection(owner_of_minisocks(minisocks), minisock, now);
 }
@@ -47,13 +48,13 @@ static void minisock_map_unpark(struct owner_minisocks *minisocks, struct owner_
 static const struct owner_minisocks_ops minisock_map_ops = {
         .put = minisock_map_put,
         .del = minisock_map_del,
-        .record = minisock_map_record,
-        .forget = minisock_map_forget,
-        .unpark = minisock_map_unpark,
+        .record = minisock_map_write_to_record,
+        .forget = minisock_free_record_and_parked,
+        .unpark = minisock_reset_parked_connection,
 };
 
 /* Its life begins again. */
-void owner_minisock_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number)
+void owner_restore_minisock_from_record(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number)
 {
 	const struct owner_record_minisock *recorded = owner_record_find_minisock(owner, number);
 	struct owner_minisock *minisock = calloc(1, sizeof(*minisock));
@@ -69,14 +70,14 @@ void owner_minisock_adopt(struct xdp_owner *owner, const struct vma_flow_key *ke
 		if ((uint32_t)known < MINISOCK_STATES)
 			minisock->state = (enum owner_minisock_state)(uint32_t)known;
 		if (minisock->state == MINISOCK_PARKED)
-			minisock->state = MINISOCK_RESET; /* until owner_parked_adopt */
+			minisock->state = MINISOCK_RESET; /* until owner_restore_parked_from_record */
 		minisock->snd_nxt = recorded->snd_nxt;
 		minisock->rcv_nxt = (uint32_t)(known >> 32);
 	}
 	owner_minisock_insert(&owner->minisocks, minisock, owner_now_ns());
 }
 
-static int minisock_map_see_segment(void *arg, void *segment, size_t bytes)
+static int minisock_on_segment_from_xdp(void *arg, void *segment, size_t bytes)
 {
 	struct xdp_owner *owner = arg;
 
@@ -85,20 +86,20 @@ static int minisock_map_see_segment(void *arg, void *segment, size_t bytes)
 	               : owner_minisocks_handle_segment(&owner->minisocks, segment, owner_now_ns());
 }
 
-void owner_minisocks_tick(struct xdp_owner *owner, uint64_t now)
+void owner_minisocks_read_segments_and_expire(struct xdp_owner *owner, uint64_t now)
 {
 	struct owner_minisocks *minisocks = &owner->minisocks;
 
 	if (!minisocks->on)
 		return;
 	minisocks->reads = OWNER_MINISOCK_READS;
-	xdp_prog_segments_read(owner->prog);
+	xdp_prog_consume_minisock_segments(owner->prog);
 	owner_minisocks_expire(minisocks, now);
 }
 
 int owner_minisocks_open(struct xdp_owner *owner)
 {
-	const int rc = xdp_prog_segments_open(owner->prog, minisock_map_see_segment, owner);
+	const int rc = xdp_prog_open_minisock_segment_ring(owner->prog, minisock_on_segment_from_xdp, owner);
 
 	if (rc == 0)
 		owner_minisocks_init(&owner->minisocks, &minisock_map_ops, owner->ifindex, owner->name);

@@ -45,13 +45,13 @@ static bool minisock_reply_rate_permits(struct owner_minisocks *minisocks, uint6
 	return true;
 }
 
-static bool minisocks_have_raw_socket(struct owner_minisocks *minisocks)
+static bool minisocks_open_raw_socket_once(struct owner_minisocks *minisocks)
 {
 	int fd;
 
 	if (minisocks->is_open)
 		return true;
-	fd = owner_probe_open();
+	fd = owner_open_raw_ip_socket();
 	if (fd < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: peers of ended processes are not answered: no raw socket: %s",
 		             minisocks->name, strerrordesc_np(-fd));
@@ -66,7 +66,7 @@ static bool minisocks_have_raw_socket(struct owner_minisocks *minisocks)
 static void minisock_reply(struct owner_minisocks *minisocks, const struct vma_flow_key *key,
                            const struct owner_tcp_segment *segment, uint64_t now)
 {
-	if (minisock_reply_rate_permits(minisocks, now) && minisocks_have_raw_socket(minisocks))
+	if (minisock_reply_rate_permits(minisocks, now) && minisocks_open_raw_socket_once(minisocks))
 		owner_send_raw_segment(minisocks->fd, minisocks->ifindex, key, segment);
 }
 
@@ -87,8 +87,8 @@ static struct vma_flow_key minisock_segment_key(const struct xdp_minisock_segmen
 
 /* What a peer had on its way when its connection was cut: the first RST is enough, and another one after a
  * millisecond, should that be lost. */
-static bool minisock_rst_is_recent(struct owner_minisock *minisock, const struct xdp_minisock_segment *segment,
-                                   uint64_t now)
+static bool minisock_rst_was_sent_recently_or_note(struct owner_minisock *minisock,
+                                                   const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	if (segment->payload_bytes == 0)
 		return false;
@@ -112,7 +112,7 @@ static void minisock_reset_peer(struct owner_minisocks *minisocks, struct owner_
 	const struct vma_flow_key key = minisock_segment_key(segment);
 	struct owner_tcp_segment out = {.rst = true, .seq = segment->ack};
 
-	if (minisock_rst_is_recent(minisock, segment, now))
+	if (minisock_rst_was_sent_recently_or_note(minisock, segment, now))
 		return;
 	if (!(segment->tcp_flags & ACK)) {
 		out.seq = 0;

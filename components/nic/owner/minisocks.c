@@ -1,8 +1,8 @@
 /*
  * minisocks - see minisocks.h: their states and lives.
  *
- * The kernel knows nothing of these connections, and would answer a late FIN with RST. So the flow stays where it was, as
- * a *minisock*. minisock_rx.c says what a kernel would answer that had kept the connection.
+ * The kernel knows nothing of these connections, and would answer a late FIN with RST. So the flow stays where it was,
+ * as a *minisock*. minisock_rx.c says what a kernel would answer that had kept the connection.
  *
  *   state      from                                                        answers                   lives
  *   DELETED    a client has deleted the flow, or the peer has reset it     RST                       1.5 s
@@ -17,8 +17,8 @@
  *
  * A listener's flow becomes a minisock, too (DELETED, WAITS, RESET), for connections that had no flow of their own.
  *
- * A minisock blocks nothing: a new flow takes its place, and a SYN for a listener or a connection of the kernel's ends it
- * at once.
+ * A minisock blocks nothing: a new flow takes its place, and a SYN for a listener or a connection of the kernel's ends
+ * it at once.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ struct owner_minisock *owner_minisock_find(struct owner_minisocks *minisocks, co
 }
 
 /* Out of all lists; its place is not touched. */
-static void minisock_unlink(struct owner_minisocks *minisocks, struct owner_minisock *minisock)
+static void minisock_unlink_and_free(struct owner_minisocks *minisocks, struct owner_minisock *minisock)
 {
 	*minisock_find_link(minisocks, &minisock->key) = minisock->next;
 	TAILQ_REMOVE(&minisocks->list[minisock->state], minisock, link);
@@ -69,7 +69,7 @@ static void minisock_unlink(struct owner_minisocks *minisocks, struct owner_mini
 void owner_minisock_end(struct owner_minisocks *minisocks, struct owner_minisock *minisock)
 {
 	minisocks->ops->del(minisocks, &minisock->key);
-	minisock_unlink(minisocks, minisock);
+	minisock_unlink_and_free(minisocks, minisock);
 }
 
 uint32_t owner_minisocks_count_in_state(const struct owner_minisocks *minisocks, enum owner_minisock_state state)
@@ -103,18 +103,18 @@ void owner_minisocks_end_all(struct owner_minisocks *minisocks)
 			owner_minisock_end(minisocks, TAILQ_FIRST(&minisocks->list[state]));
 }
 
-static void minisock_record(struct owner_minisocks *minisocks, const struct owner_minisock *minisock)
+static void minisock_write_to_record(struct owner_minisocks *minisocks, const struct owner_minisock *minisock)
 {
 	if (minisocks->ops->record != NULL)
 		minisocks->ops->record(minisocks, minisock);
 }
 
-static void minisock_list_append(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
-                                 enum owner_minisock_state state, uint64_t now)
+static void minisock_set_state_and_append(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
+                                          enum owner_minisock_state state, uint64_t now)
 {
 	minisock->state = state;
 	minisock->due_ns = now + minisock_lifetime_ns[state];
-	minisock_record(minisocks, minisock);
+	minisock_write_to_record(minisocks, minisock);
 	TAILQ_INSERT_TAIL(&minisocks->list[state], minisock, link);
 }
 
@@ -122,7 +122,7 @@ void owner_minisock_set_state(struct owner_minisocks *minisocks, struct owner_mi
                               enum owner_minisock_state state, uint64_t now)
 {
 	TAILQ_REMOVE(&minisocks->list[minisock->state], minisock, link);
-	minisock_list_append(minisocks, minisock, state, now);
+	minisock_set_state_and_append(minisocks, minisock, state, now);
 }
 
 /* Not later than it would have been: connections are kept for ten seconds, however many owners there are. */
@@ -181,15 +181,16 @@ void owner_minisock_insert(struct owner_minisocks *minisocks, struct owner_minis
 	minisock->next = *place;
 	*place = minisock;
 	minisocks->count++;
-	minisock_list_append(minisocks, minisock, minisock->state, now);
+	minisock_set_state_and_append(minisocks, minisock, minisock->state, now);
 }
 
 /* It may always take a flow's place. It gets a place of its own only while the flows leave some. */
-static int minisock_put(struct owner_minisocks *minisocks, struct owner_minisock *minisock, bool in_place)
+static int minisock_record_and_insert_in_map(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
+                                             bool in_place)
 {
 	int rc;
 
-	minisock_record(minisocks, minisock); /* before its number can be met */
+	minisock_write_to_record(minisocks, minisock); /* before its number can be met */
 	rc = minisocks->ops->put(minisocks, minisock, in_place);
 	if (rc == 0)
 		return 0;
@@ -207,7 +208,7 @@ int owner_minisock_create(struct owner_minisocks *minisocks, const struct vma_fl
 
 	if (minisock != NULL) {
 		minisock->state = state;
-		rc = minisock_put(minisocks, minisock, in_place);
+		rc = minisock_record_and_insert_in_map(minisocks, minisock, in_place);
 	}
 	if (rc == 0) {
 		owner_minisock_insert(minisocks, minisock, now);
@@ -225,7 +226,7 @@ bool owner_minisock_end_for_key(struct owner_minisocks *minisocks, const struct 
 
 	if (minisock == NULL)
 		return false;
-	minisock_unlink(minisocks, minisock);
+	minisock_unlink_and_free(minisocks, minisock);
 	return true;
 }
 
@@ -248,7 +249,7 @@ bool owner_minisock_evict_one(struct owner_minisocks *minisocks)
 	return false;
 }
 
-void owner_minisocks_cut(struct owner_minisocks *minisocks, const struct vma_flow_key *key, uint64_t now)
+void owner_minisock_reset_waiting(struct owner_minisocks *minisocks, const struct vma_flow_key *key, uint64_t now)
 {
 	struct owner_minisock *minisock = owner_minisock_find(minisocks, key);
 
@@ -256,7 +257,7 @@ void owner_minisocks_cut(struct owner_minisocks *minisocks, const struct vma_flo
 		owner_minisock_set_state(minisocks, minisock, MINISOCK_RESET, now);
 }
 
-bool owner_minisocks_last(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
+bool owner_minisock_is_waiting_or_reset(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
 {
 	const struct owner_minisock *minisock = owner_minisock_find(minisocks, key);
 
@@ -328,7 +329,7 @@ void owner_minisocks_fini(struct owner_minisocks *minisocks)
 {
 	for (unsigned state = 0; minisocks->on && state < MINISOCK_STATES; state++)
 		while (!TAILQ_EMPTY(&minisocks->list[state]))
-			minisock_unlink(minisocks, TAILQ_FIRST(&minisocks->list[state]));
+			minisock_unlink_and_free(minisocks, TAILQ_FIRST(&minisocks->list[state]));
 	minisocks->on = false;
 	minisocks_close_socket(minisocks);
 }

@@ -1,8 +1,8 @@
 /*
  * minisocks - connections whose process has gone, and for which somebody answers until nothing more is to be expected.
  *
- * minisocks.c has their states and lives, minisock_rx.c what is answered. Where a minisock is found by what comes for it
- * is the user's: the XDP program's map (minisock_map.c), or rules of a card (../vmad/card.c).
+ * minisocks.c has their states and lives, minisock_rx.c what is answered. Where a minisock is found by what comes for
+ * it is the user's: the XDP program's map (minisock_map.c), or rules of a card (../vmad/card.c).
  *
  * Threads: one at a time. Progress: no call waits; `put` and `del` as the user's do.
  * Memory: a minisock is allocated, OWNER_MINISOCKS_MAX at most; the oldest of those with the shortest life make way.
@@ -61,8 +61,8 @@ TAILQ_HEAD(owner_minisock_list, owner_minisock);
 
 struct owner_minisocks;
 struct owner_minisocks_ops {
-	/* What comes for it is told from now on (owner_minisocks_handle_segment): 0 or -errno. in_place: of a flow, or of
-	 * another minisock, that is there. */
+	/* What comes for it is told from now on (owner_minisocks_handle_segment): 0 or -errno. in_place: of a flow, or
+	 * of another minisock, that is there. */
 	int (*put)(struct owner_minisocks *minisocks, const struct owner_minisock *minisock, bool in_place);
 	void (*del)(struct owner_minisocks *minisocks, const struct vma_flow_key *key);
 	/* NULL where nobody goes on with them after this user: it begins, or its state has changed; it ends. */
@@ -90,8 +90,8 @@ void owner_minisocks_init(struct owner_minisocks *minisocks, const struct owner_
                           const char *name);
 void owner_minisocks_fini(struct owner_minisocks *minisocks); /* none is taken from its place */
 /*
- * A connection, or a listener, has a minisock from now on; the numbers are of FIN_WAIT and TIME_WAIT. in_place: its flow
- * has the place, and is not any more; so it is also where no minisock can be had. 0, -ENOMEM, or `put`'s -errno.
+ * A connection, or a listener, has a minisock from now on; the numbers are of FIN_WAIT and TIME_WAIT. in_place: its
+ * flow has the place, and is not any more; so it is also where no minisock can be had. 0, -ENOMEM, or `put`'s -errno.
  */
 int owner_minisock_create(struct owner_minisocks *minisocks, const struct vma_flow_minisock *what,
                           enum owner_minisock_state state, bool in_place, uint64_t now);
@@ -102,9 +102,9 @@ bool owner_minisock_end_for_key(struct owner_minisocks *minisocks, const struct 
 /* Has room made. False: no minisock is left. */
 bool owner_minisock_evict_one(struct owner_minisocks *minisocks);
 /* Who had only left has not come back. */
-void owner_minisocks_cut(struct owner_minisocks *minisocks, const struct vma_flow_key *key, uint64_t now);
+void owner_minisock_reset_waiting(struct owner_minisocks *minisocks, const struct vma_flow_key *key, uint64_t now);
 /* The peer has not been heard to have ended it, nor begun anew. True as well without minisocks. */
-bool owner_minisocks_last(struct owner_minisocks *minisocks, const struct vma_flow_key *key);
+bool owner_minisock_is_waiting_or_reset(struct owner_minisocks *minisocks, const struct vma_flow_key *key);
 void owner_minisocks_expire(struct owner_minisocks *minisocks, uint64_t now);
 uint64_t owner_minisocks_due_ns(const struct owner_minisocks *minisocks); /* UINT64_MAX: there is none */
 struct owner_minisock *owner_minisock_find(struct owner_minisocks *minisocks, const struct vma_flow_key *key);

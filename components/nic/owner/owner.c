@@ -67,7 +67,7 @@ static int read_mtu(struct xdp_owner *owner)
 	return 0;
 }
 
-int owner_read_device(struct xdp_owner *owner)
+int owner_read_mtu_and_queue_count(struct xdp_owner *owner)
 {
 	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
 	uint32_t queues;
@@ -187,14 +187,14 @@ static int check_mtu(const struct xdp_owner *owner)
 	return -EOPNOTSUPP;
 }
 
-int xdp_owner_probe(unsigned ifindex)
+int xdp_owner_check_interface_usable(unsigned ifindex)
 {
 	struct xdp_owner *owner = owner_new(ifindex);
 	int rc;
 
 	if (owner == NULL)
 		return -ENOMEM;
-	rc = owner_read_device(owner);
+	rc = owner_read_mtu_and_queue_count(owner);
 	if (rc == 0) {
 		owner->multi_buffer = xdp_sock_supports_multi_buffer();
 		rc = check_mtu(owner);
@@ -212,14 +212,14 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 
 	if (owner == NULL)
 		return -ENOMEM;
-	rc = owner_read_device(owner);
+	rc = owner_read_mtu_and_queue_count(owner);
 	/* The program first: it fails at once where the sockets would have to be waited for. */
 	if (rc == 0)
 		rc = xdp_prog_load(owner->ifindex, owner->queues, &owner->prog);
 	if (rc == 0 && attr->minisocks)
 		rc = owner_minisocks_open(owner);
 	if (rc == 0 && attr->persistent)
-		rc = owner_record_init(owner);
+		rc = owner_record_create_memfd(owner);
 	if (rc == 0)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
 	if (rc == 0) {
@@ -239,7 +239,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	return 0;
 }
 
-void owner_close_sockets(struct xdp_owner *owner, uint32_t index)
+void owner_close_slot_xdp_sockets(struct xdp_owner *owner, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 
@@ -260,7 +260,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
 		if (owner->prog != NULL)
 			owner_end_flows_of_slot(owner, slot, false);
-		owner_close_sockets(owner, slot);
+		owner_close_slot_xdp_sockets(owner, slot);
 	}
 	owner_groups_fini(owner);
 	owner_resets_fini(owner);
@@ -356,7 +356,7 @@ static void fill_rental(const struct xdp_owner *owner, uint32_t index, struct xd
 	memcpy(out->socket_fd, slot->socket_fd, owner->queues * sizeof(out->socket_fd[0]));
 }
 
-int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out)
+int xdp_owner_rent_queue_pair_slot(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out)
 {
 	uint32_t index = 0;
 	int rc;
@@ -373,7 +373,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	if (rc < 0) {
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
 			xdp_prog_clear_socket(owner->prog, index, queue);
-		owner_close_sockets(owner, index);
+		owner_close_slot_xdp_sockets(owner, index);
 		owner_frames_ungrant(owner, index);
 		return rc;
 	}
@@ -387,7 +387,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	return 0;
 }
 
-void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
+void xdp_owner_take_back_slot(struct xdp_owner *owner, uint32_t index, bool frames_too)
 {
 	struct owner_slot *slot = index < XDP_SLOTS_MAX ? &owner->slot[index] : NULL;
 
@@ -399,31 +399,31 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 			xdp_prog_clear_socket(owner->prog, index, queue);
 		slot->state = SLOT_LEAVING;
 		slot->drain_since_ns = owner_now_ns();
-		owner_record_slot(owner, index);
+		owner_record_write_slot(owner, index);
 	}
 	if (!frames_too)
 		return;
-	owner_resets_process_died(owner, index);
-	owner_group_move_pending_away(owner, index, NULL);
+	owner_resets_send_now_for_dead_slot(owner, index);
+	owner_group_move_unaccepted_conns_off_slot(owner, index, NULL);
 	/* At once: what it had locked stands in everybody's way. Its frames come when its RX rings can be read for
 	 * good: one that is held and still lies in a ring must not be taken twice. */
 	xdp_shared_release_dead_locks(owner->driver, owner->queues, index);
 	owner_slot_drop_frame_quota(owner, index);
 	slot->state = SLOT_DRAINING;
-	owner_record_slot(owner, index);
+	owner_record_write_slot(owner, index);
 }
 
 /* What lies in the rings of a slot that has left the maps for long enough; then the sockets may go. */
-static void slot_settle_rings(struct xdp_owner *owner, uint32_t index)
+static void reclaim_frames_and_close_slot_sockets(struct xdp_owner *owner, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
 		xdp_shared_hold_frames_in_rx_ring(owner->shared, index, &slot->rx[queue]);
-		xdp_shared_end_untaken_tx(owner->shared, slot->tx_first, slot->tx_count, queue,
-		                          atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
+		xdp_shared_reset_unsent_tx_frames(owner->shared, slot->tx_first, slot->tx_count, queue,
+		                                  atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
 	}
-	owner_close_sockets(owner, index);
+	owner_close_slot_xdp_sockets(owner, index);
 	owner_reclaim_frames_of_slot(owner, index);
 }
 
@@ -434,7 +434,7 @@ static void slot_drain_step(struct xdp_owner *owner, uint32_t index, uint64_t no
 	if (slot->sockets_open) {
 		if (now - slot->drain_since_ns < SETTLE_NS)
 			return;
-		slot_settle_rings(owner, index);
+		reclaim_frames_and_close_slot_sockets(owner, index);
 		slot->drain_since_ns = now;
 	}
 	if (xdp_shared_count_in_flight(owner->shared, slot->tx_first, slot->tx_count) > 0 &&
@@ -442,7 +442,7 @@ static void slot_drain_step(struct xdp_owner *owner, uint32_t index, uint64_t no
 		return;
 	owner_frames_ungrant(owner, index);
 	slot->state = SLOT_FREE;
-	owner_record_slot(owner, index);
+	owner_record_write_slot(owner, index);
 	owner->slots_used--;
 	owner_count_client_processes(owner);
 }
@@ -452,32 +452,33 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 {
 	const uint64_t now = owner_now_ns();
 
-	owner_frames_tick(owner);
+	owner_refill_and_drain_umem_rings(owner);
 	owner_follow_mac_change(owner, now);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			slot_drain_step(owner, slot, now);
 	owner_report_revoked_flows(owner, revoked, arg);
 	owner_flows_end_grace(owner, now);
-	owner_groups_tick(owner, now);
+	owner_groups_check_and_rebalance(owner, now);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->worker[slot].moving != NULL)
-			owner_send_moves_to_client(owner, slot);
-	owner_parked_tick(owner, now);
-	owner_resets_tick(owner, now);
-	owner_minisocks_tick(owner, now);
-	owner_flows_detach_unused(owner, now);
+			owner_send_moved_conns_to_client(owner, slot);
+	owner_parked_hand_over_or_expire(owner, now);
+	owner_resets_send_due(owner, now);
+	owner_minisocks_read_segments_and_expire(owner, now);
+	owner_detach_xdp_program_if_unused(owner, now);
 	/* What an adopted flow's shadows are is not known before its client has named them. */
 	if (owner->unannounced > 0 && now - owner->adopted_ns < OWNER_REANNOUNCE_NS + KERNEL_SOCK_NS)
 		return;
 	if (owner->flows + owner->waiters > 0 && now - owner->kernel_sock_check_ns >= owner->kernel_sock_pause_ns) {
 		owner->kernel_sock_check_ns = now;
 		owner_flow_waiters_expire(owner);
-		owner_conflicts_recheck(owner, revoked, arg);
+		owner_revoke_flows_in_conflict(owner, revoked, arg);
 	}
 }
 
-void xdp_owner_on_moved(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
+void xdp_owner_set_adopt_callback(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *),
+                                  void *arg)
 {
 	owner->on_adopt = adopt;
 	owner->adopt_arg = arg;
@@ -488,12 +489,12 @@ bool xdp_owner_has_minisocks(const struct xdp_owner *owner)
 	return owner->resets.count > 0 || owner->minisocks.count > 0;
 }
 
-uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot)
+uint32_t xdp_owner_slot_flow_count(const struct xdp_owner *owner, uint32_t slot)
 {
 	return owner->slot[slot].flows;
 }
 
-void xdp_owner_describe(const struct xdp_owner *owner)
+void xdp_owner_log_summary(const struct xdp_owner *owner)
 {
 	vma_log_info("%s: queue pairs: %u; flows: %u; connections of ended processes: %u; receive frames missing: %u "
 	             "of %u",
@@ -501,9 +502,9 @@ void xdp_owner_describe(const struct xdp_owner *owner)
 	             owner_missing_frame_count(owner), owner->rx_frames * owner->queues);
 }
 
-int xdp_owner_fd(const struct xdp_owner *owner)
+int xdp_owner_get_minisock_segment_fd(const struct xdp_owner *owner)
 {
-	return xdp_prog_segments_fd(owner->prog);
+	return xdp_prog_minisock_segments_fd(owner->prog);
 }
 
 static int ns_deadline_to_poll_ms(uint64_t at_ns)

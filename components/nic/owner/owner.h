@@ -234,9 +234,9 @@ uint64_t owner_now_ns(void);
 
 /* ---- owner.c ---- */
 struct xdp_owner *owner_new(unsigned ifindex); /* NULL: no memory */
-int owner_read_device(struct xdp_owner *owner);
+int owner_read_mtu_and_queue_count(struct xdp_owner *owner);
 int owner_open_link_events(void);
-void owner_close_sockets(struct xdp_owner *owner, uint32_t slot);
+void owner_close_slot_xdp_sockets(struct xdp_owner *owner, uint32_t slot);
 
 /* ---- processes.c ---- */
 bool owner_same_process(const struct xdp_owner *owner, uint32_t a, uint32_t b);
@@ -247,43 +247,47 @@ void owner_set_process_of_slot(struct xdp_owner *owner, uint32_t slot, int32_t p
 /* Another slot has the flow: whether this one may have it as well. */
 bool owner_spread_allows_slot(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t slot,
                               const struct vma_flow_rule *rule);
-int owner_spread_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);   /* -ENOSPC: too many groups */
-void owner_spread_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot); /* others have it still */
-void owner_spread_end(struct xdp_owner *owner, struct owner_flow *flow);                  /* it is out of the map */
+int owner_add_slot_to_spread_udp_flow(struct xdp_owner *owner, struct owner_flow *flow,
+                                      uint32_t slot); /* -ENOSPC: too many groups */
+void owner_remove_slot_from_spread_udp_flow(struct xdp_owner *owner, struct owner_flow *flow,
+                                            uint32_t slot);              /* others have it still */
+void owner_spread_end(struct xdp_owner *owner, struct owner_flow *flow); /* it is out of the map */
 /* An adopted one; of its slots those that are rented go on. */
-void owner_spread_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t number, uint64_t rented);
+void owner_restore_spread_udp_flow(struct xdp_owner *owner, struct owner_flow *flow, uint32_t number, uint64_t rented);
 
 /* ---- record.c ---- */
-int owner_record_init(struct xdp_owner *owner); /* the record, and the pipe by which clients see that it is there */
+int owner_record_create_memfd(
+        struct xdp_owner *owner); /* the record, and the pipe by which clients see that it is there */
 void owner_record_mark_complete(struct xdp_owner *owner);
 void owner_record_fini(struct xdp_owner *owner);
-void owner_record_slot(struct xdp_owner *owner, uint32_t slot);
+void owner_record_write_slot(struct xdp_owner *owner, uint32_t slot);
 /* A group's members, shadows and whether it was inherited, as they are now. */
-void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow);
+void owner_record_write_group(struct xdp_owner *owner, const struct owner_flow *flow);
 /* A member deletes the flow, and what waits there has not been moved yet. */
 void owner_record_set_group_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves);
 bool owner_record_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
 /* The same of an adopted flow, into it; its members. */
 uint64_t owner_record_load_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number);
-void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock);
+void owner_record_write_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock);
 void owner_record_free_minisock(struct xdp_owner *owner, uint32_t number);
 const struct owner_record_minisock *owner_record_find_minisock(const struct xdp_owner *owner,
                                                                uint32_t number); /* or NULL */
 /* A place, or OWNER_NO_PLACE: there is no record. Other functions do nothing with that. */
-uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list);
+uint32_t owner_record_add_pending_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot,
+                                        unsigned list);
 void owner_record_set_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list);
 void owner_record_free_reset(struct xdp_owner *owner, uint32_t place);
-uint32_t owner_place_bitmap_alloc(struct owner_place_bitmap *places);           /* OWNER_NO_PLACE: all are taken */
+uint32_t owner_place_bitmap_take_free_place(struct owner_place_bitmap *places); /* OWNER_NO_PLACE: all are taken */
 void owner_place_bitmap_set(struct owner_place_bitmap *places, uint32_t place); /* that it is taken */
 void owner_place_bitmap_clear(struct owner_place_bitmap *places, uint32_t place);
 /* The same of parked listeners and of connections that wait (parked.c, groups.c). */
-uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
-                               const struct nic_cookies *shadows);
+uint32_t owner_record_add_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                                   const struct nic_cookies *shadows);
 void owner_record_set_listener_closed(struct xdp_owner *owner, uint32_t place);
 void owner_record_free_listener(struct xdp_owner *owner, uint32_t place);
-int owner_record_load_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows);
+int owner_record_load_listener_shadows(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows);
 /* A new entry, whose state is stored last, and its place. NULL: OWNER_NO_PLACE. */
-struct owner_record_pending *owner_record_pending(struct xdp_owner *owner, uint32_t *place);
+struct owner_record_pending *owner_record_alloc_pending(struct xdp_owner *owner, uint32_t *place);
 struct owner_record_pending *owner_record_pending_at(const struct xdp_owner *owner, uint32_t place);
 void owner_record_free_pending(struct xdp_owner *owner, uint32_t place);
 void owner_fdstore_keep_xdp_link(struct xdp_owner *owner);
@@ -300,7 +304,7 @@ int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_
 int owner_frames_probe_memlock(const struct xdp_owner *owner); /* whether RLIMIT_MEMLOCK leaves room: 0, -ENOBUFS */
 void owner_frames_fini(struct xdp_owner *owner);
 /* The same from what is there: `hand` has it, the slots have their shares. */
-int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand);
+int owner_frames_take_over_from_fdstore(struct xdp_owner *owner, struct fdstore_fds *hand);
 /* Divides: sets rx_size, rx_quota, tx_size, tx_first and tx_count of the slot. -ENOSPC. */
 int owner_frames_grant(struct xdp_owner *owner, uint32_t slot, uint32_t rx_wanted, uint32_t tx_wanted);
 void owner_frames_ungrant(struct xdp_owner *owner, uint32_t slot);
@@ -309,15 +313,15 @@ void owner_slot_drop_frame_quota(struct xdp_owner *owner, uint32_t slot);
 /* What a slot still holds becomes the owner's and goes back to the fill rings. */
 void owner_reclaim_frames_of_slot(struct xdp_owner *owner, uint32_t slot);
 /* Spare frames into the fill rings, as far as these can be had now; completions out of the kernel's rings. */
-void owner_frames_tick(struct xdp_owner *owner);
+void owner_refill_and_drain_umem_rings(struct xdp_owner *owner);
 bool owner_has_suspect_ring_locks(const struct xdp_owner *owner); /* one may be to be freed soon */
 bool owner_has_spare_frames(const struct xdp_owner *owner);
-uint32_t owner_missing_frame_count(const struct xdp_owner *owner); /* see xdp_owner_describe */
+uint32_t owner_missing_frame_count(const struct xdp_owner *owner); /* see xdp_owner_log_summary */
 
 /* ---- flows.c ---- */
 /* Into the table: an adopted one, whose entry the map has; or one that is in grace there. */
-void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow);
-void owner_flow_adopt_in_grace(struct xdp_owner *owner, struct owner_flow *flow);
+void owner_insert_restored_flow(struct xdp_owner *owner, struct owner_flow *flow);
+void owner_insert_restored_flow_in_grace(struct xdp_owner *owner, struct owner_flow *flow);
 /* All of a slot's, whose client has given it back, has left, or is dead. */
 void owner_end_flows_of_slot(struct xdp_owner *owner, uint32_t slot, bool dead);
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key);
@@ -326,7 +330,7 @@ void owner_report_revoked_flows(struct xdp_owner *owner, void (*revoked)(uint32_
                                 void *arg);
 /* The program is attached without a flow, and is to be detached when its time is over. */
 bool owner_has_unused_program_attached(const struct xdp_owner *owner);
-void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns);
+void owner_detach_xdp_program_if_unused(struct xdp_owner *owner, uint64_t now_ns);
 bool owner_has_shadow_cookie(const struct xdp_owner *owner, uint64_t cookie);
 bool owner_flow_is_connection(const struct vma_flow_key *key); /* TCP's 5-tuple */
 void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t bytes);
@@ -340,7 +344,7 @@ void owner_flows_end_grace(struct xdp_owner *owner, uint64_t now_ns); /* those w
 struct owner_flow *owner_find_listener_flow(struct xdp_owner *owner,
                                             const struct vma_flow_key *key); /* of a connection */
 /* A connection's flow, if the slot has one: the program does not have it any more, and nobody answers for it. */
-void owner_flow_drop_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+void owner_remove_connection_flow(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 
 /* Another than an exact flow that brings a connection to a client. */
 enum owner_connection_cover {
@@ -376,11 +380,11 @@ void owner_group_begin_with_one_slot(struct xdp_owner *owner, struct owner_flow 
 /* The slot has left; others have not. */
 void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
 /* It is about to leave: the others get what begins anew. -ENOENT: so are all others. */
-int owner_group_stop_new_connections(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+int owner_group_stop_new_conns_to_slot(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
 uint32_t
 owner_find_free_group_number(const struct xdp_owner *owner); /* a place in the program's map that is free; 0: none is */
 /* An adopted flow, which the program knows to be a group's. */
-void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members);
+void owner_restore_group_of_flow(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members);
 /* The flow is out of the program's map. */
 void owner_group_end(struct xdp_owner *owner, struct owner_flow *flow);
 void owner_reset_accept_page(struct xdp_owner *owner,
@@ -389,7 +393,7 @@ void owner_reset_accept_page(struct xdp_owner *owner,
  * What waits for accept in a slot that nobody serves any more is given to others who serve the listener, through
  * owner->on_adopt. `key`: of this listener only; NULL: of all.
  */
-void owner_group_move_pending_away(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+void owner_group_move_unaccepted_conns_off_slot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 struct vma_flow_key pending_connection_key(const struct vma_pending *pending);
 bool owner_connection_is_of_listener(const struct vma_flow_key *connection, const struct vma_flow_key *listener);
 typedef void owner_pending_visit_fn(const struct vma_pending *pending, void *arg);
@@ -405,23 +409,23 @@ void owner_take_pending_of_dead_worker(struct xdp_owner *owner, uint32_t slot, c
                                        owner_pending_take_fn *take, void *arg);
 /* It waits for accept in the slot's page. */
 bool owner_slot_has_waiting_connection(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
-/* What the owner before has left on its way to members. After owner_parked_adopt. */
-void owner_groups_adopt_moves(struct xdp_owner *owner);
+/* What the owner before has left on its way to members. After owner_restore_parked_from_record. */
+void owner_restore_pending_moves_from_record(struct xdp_owner *owner);
 /* The slot's client is told what is on its way to it, and it was not told yet. */
-void owner_send_moves_to_client(struct xdp_owner *owner, uint32_t slot);
+void owner_send_moved_conns_to_client(struct xdp_owner *owner, uint32_t slot);
 /* To a member; its minisock ends. False: that one has not made `most` of those before yet. */
 bool owner_group_hand_to_any_member(struct xdp_owner *owner, const struct owner_flow *flow, struct vma_pending *pending,
                                     uint32_t most, uint64_t now_ns);
-void owner_groups_tick(struct xdp_owner *owner, uint64_t now_ns);
+void owner_groups_check_and_rebalance(struct xdp_owner *owner, uint64_t now_ns);
 void owner_groups_fini(struct xdp_owner *owner);
 #define OWNER_GROUPS_NS 40000000ull /* between two looks at them */
 
 /* ---- claims.c: ports of UDP that clients take by themselves (xdp/claims.h) ---- */
 
 void owner_claims_init(struct xdp_owner *owner);
-void owner_claims_open(struct xdp_owner *owner); /* the program is attached */
+void owner_claims_publish_and_enable(struct xdp_owner *owner); /* the program is attached */
 /* It is about to be detached. False: some are made, or were lately. */
-bool owner_claims_close(struct xdp_owner *owner);
+bool owner_claims_close_if_unused(struct xdp_owner *owner);
 void owner_claims_free_of_slot(struct xdp_owner *owner, uint32_t slot);
 
 /* ---- conflicts.c, recheck.c ---- */
@@ -436,8 +440,8 @@ int owner_refuse_flow_if_conflict(struct xdp_owner *owner, uint32_t slot, const 
 int owner_check_same_service(struct xdp_owner *owner, const struct vma_flow_rule *rule,
                              const struct nic_cookies *others);
 /* Flows that such a socket has come up for since they were added end, and `revoked` tells. */
-void owner_conflicts_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-                             void *arg);
+void owner_revoke_flows_in_conflict(struct xdp_owner *owner,
+                                    void (*revoked)(uint32_t, const struct vma_flow_key *, void *), void *arg);
 
 /* ---- flow_waiters.c ---- */
 
@@ -459,12 +463,12 @@ void owner_flow_waiters_expire(struct xdp_owner *owner);
 
 /* A connection's flow has ended, and its client did not end it: it is dead, or has only left and may come back. */
 void owner_resets_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead);
-void owner_resets_process_died(struct xdp_owner *owner, uint32_t slot); /* who had only left */
-void owner_resets_tick(struct xdp_owner *owner, uint64_t now);
+void owner_resets_send_now_for_dead_slot(struct xdp_owner *owner, uint32_t slot); /* who had only left */
+void owner_resets_send_due(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_resets_due_ns(const struct xdp_owner *owner); /* of the next tick; UINT64_MAX: there is nothing to do */
 void owner_resets_fini(struct xdp_owner *owner);
 void owner_resets_load_record(struct xdp_owner *owner); /* those that the owner before has left */
-int owner_probe_open(void);                             /* a descriptor, or -errno */
+int owner_open_raw_ip_socket(void);                     /* a descriptor, or -errno */
 /* From the connection's own side to its peer. 0, or -errno. */
 int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *key,
                            const struct owner_tcp_segment *segment);
@@ -474,9 +478,9 @@ int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, b
 /* ---- minisock_map.c: the minisocks of the program's map; minisocks.h has the rest ---- */
 
 int owner_minisocks_open(struct xdp_owner *owner);
-void owner_minisocks_tick(struct xdp_owner *owner, uint64_t now);
+void owner_minisocks_read_segments_and_expire(struct xdp_owner *owner, uint64_t now);
 /* The map has it already. */
-void owner_minisock_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number);
+void owner_restore_minisock_from_record(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number);
 
 /* ---- parked.c ---- */
 
@@ -486,22 +490,22 @@ void owner_listener_end_prepare_parking(struct xdp_owner *owner, struct owner_fl
 void owner_park_pending_of_dead_slot(struct xdp_owner *owner,
                                      uint32_t slot); /* it is dead: what waits is kept for others */
 /* The same of one listener, which a living client has closed: what it has accepted by now is its own. */
-void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+void owner_park_closed_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 void owner_parked_reset_connection(struct xdp_owner *owner, struct owner_minisock *minisock,
-                                   uint64_t now);                                 /* nobody has come */
-void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock); /* is about to end */
-void owner_parked_tick(struct xdp_owner *owner, uint64_t now);
+                                   uint64_t now);                                             /* nobody has come */
+void owner_free_parked_of_minisock(struct xdp_owner *owner, struct owner_minisock *minisock); /* is about to end */
+void owner_parked_hand_over_or_expire(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_parked_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is nothing to do */
 void owner_parked_fini(struct xdp_owner *owner);             /* after the minisocks */
 /* What the owner before has left: after the minisocks; and after what is on its way to members. */
-void owner_parked_adopt(struct xdp_owner *owner);
-void owner_parked_take_orphans(struct xdp_owner *owner);
+void owner_restore_parked_from_record(struct xdp_owner *owner);
+void owner_park_listeners_of_dead_clients(struct xdp_owner *owner);
 /*
  * The record says that the connection is being given to slot `to`. True: it is parked at that slot's listener, whose
  * process has died. If it is parked at another slot's listener, its minisock ends; false.
  */
 bool owner_connection_is_parked_at_slot(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t to);
 /* The slot's client lives, and has named its listeners: what it has closed meanwhile is kept for others. */
-void owner_parked_finish_closed(struct xdp_owner *owner, uint32_t slot);
+void owner_park_listeners_closed_by_live_client(struct xdp_owner *owner, uint32_t slot);
 
 #endif

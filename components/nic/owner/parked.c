@@ -19,7 +19,8 @@
  * member, so their connections are described (nic_group.h).
  *
  * The record (record.h) has the parked listeners, and each connection with what it waits for. A new vmad goes on from
- * there (owner_parked_adopt): what was taken from a page only half is taken or left, by what the page says.
+ * there (owner_restore_parked_from_record): what was taken from a page only half is taken or left, by what the page
+ * says.
  *
  * All clients can write the dead process's page. An entry is copied once. The copy counts only if it names a connection
  * of the listener's for which there is a minisock of the same parked listener. No minisock is put in the place of
@@ -72,7 +73,7 @@ static bool parked_evict_other_minisock(struct xdp_owner *owner, const struct ow
 		return false;
 	if (minisock != NULL)
 		owner_minisock_end(&owner->minisocks, minisock);
-	owner_flow_drop_connection(owner, listener->slot, key);
+	owner_remove_connection_flow(owner, listener->slot, key);
 	return !owner_flow_exists(owner, key);
 }
 
@@ -82,7 +83,7 @@ static void parked_write_record(struct xdp_owner *owner, const struct owner_mini
 {
 	struct owner_parked *parked = minisock->parked;
 	struct owner_record_pending *entry =
-	        parked->listener->place != OWNER_NO_PLACE ? owner_record_pending(owner, &parked->place) : NULL;
+	        parked->listener->place != OWNER_NO_PLACE ? owner_record_alloc_pending(owner, &parked->place) : NULL;
 
 	if (entry == NULL)
 		return;
@@ -92,7 +93,7 @@ static void parked_write_record(struct xdp_owner *owner, const struct owner_mini
 	atomic_store(&entry->state, RECORD_WAITS);
 }
 
-static void parked_prepare_pending(const struct vma_pending *pending, void *arg)
+static void parked_create_minisock_for_pending(const struct vma_pending *pending, void *arg)
 {
 	const struct parked_pending_walk *walk = arg;
 	struct xdp_owner *owner = walk->owner;
@@ -132,8 +133,8 @@ void owner_listener_end_prepare_parking(struct xdp_owner *owner, struct owner_fl
 		return;
 	of.listener->key = flow->rule.key;
 	of.listener->slot = slot;
-	of.listener->place = owner_record_listener(owner, slot, &of.listener->key, &flow->shadows);
-	owner_each_pending_of_slot(owner, slot, parked_prepare_pending, &of);
+	of.listener->place = owner_record_add_listener(owner, slot, &of.listener->key, &flow->shadows);
+	owner_each_pending_of_slot(owner, slot, parked_create_minisock_for_pending, &of);
 	if (of.listener->count == 0) {
 		owner_record_free_listener(owner, of.listener->place);
 		free(of.listener);
@@ -147,7 +148,7 @@ void owner_listener_end_prepare_parking(struct xdp_owner *owner, struct owner_fl
 
 /* ---- whether the kernel's listeners are open ---- */
 
-static void parked_note_listener_open(const struct kernel_sock *socket, void *arg)
+static void mark_parked_listener_if_socket_listens(const struct kernel_sock *socket, void *arg)
 {
 	struct xdp_owner *owner = arg;
 
@@ -164,7 +165,8 @@ static void parked_check_listeners_open(struct xdp_owner *owner, uint64_t now)
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
 		listener->open = false;
-	kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_note_listener_open, owner);
+	kernel_sock_visit_sockets_of_port(&owner->diag_fd, IPPROTO_TCP, 0, true, mark_parked_listener_if_socket_listens,
+	                                  owner);
 }
 
 /* ---- the process is dead, or has closed the listener ---- */
@@ -234,8 +236,8 @@ static void parked_end_waiting_minisocks(struct xdp_owner *owner, const struct o
 	}
 }
 
-static void park_listener_of_slot(struct xdp_owner *owner, struct owner_parked_listener *listener, bool dead,
-                                  uint64_t now)
+static void park_pending_conns_of_listener(struct xdp_owner *owner, struct owner_parked_listener *listener, bool dead,
+                                           uint64_t now)
 {
 	struct parked_take_walk parked_take_walk = {.owner = owner, .listener = listener, .now = now};
 
@@ -251,7 +253,7 @@ static void park_listener_of_slot(struct xdp_owner *owner, struct owner_parked_l
 }
 
 /* Of one listener, or of all (NULL). */
-static void park_listeners_of_slot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void park_pending_conns_of_slot_listeners(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	const uint64_t now = owner_now_ns();
 	bool looked = false;
@@ -264,23 +266,23 @@ static void park_listeners_of_slot(struct xdp_owner *owner, uint32_t slot, const
 		if (!looked)
 			parked_check_listeners_open(owner, now);
 		looked = true;
-		park_listener_of_slot(owner, listener, key == NULL, now);
+		park_pending_conns_of_listener(owner, listener, key == NULL, now);
 	}
 }
 
 void owner_park_pending_of_dead_slot(struct xdp_owner *owner, uint32_t slot)
 {
-	park_listeners_of_slot(owner, slot, NULL);
+	park_pending_conns_of_slot_listeners(owner, slot, NULL);
 }
 
-void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+void owner_park_closed_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	park_listeners_of_slot(owner, slot, key);
+	park_pending_conns_of_slot_listeners(owner, slot, key);
 }
 
 /* ---- the next process, or none ---- */
 
-void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
+void owner_free_parked_of_minisock(struct xdp_owner *owner, struct owner_minisock *minisock)
 {
 	if (minisock->parked == NULL)
 		return;
@@ -296,7 +298,7 @@ void owner_parked_reset_connection(struct xdp_owner *owner, struct owner_minisoc
 {
 	owner_resets_add(owner, minisock->parked->listener->slot, &minisock->key, true);
 	owner_minisock_set_state(&owner->minisocks, minisock, MINISOCK_RESET, now);
-	owner_parked_free(owner, minisock);
+	owner_free_parked_of_minisock(owner, minisock);
 }
 
 static bool parked_listener_is_of_service(const struct owner_parked_listener *listener, const struct owner_flow *flow)
@@ -308,8 +310,8 @@ static bool parked_listener_is_of_service(const struct owner_parked_listener *li
 }
 
 /* `flow` NULL: to nobody. */
-static void unpark_connections_of_listener(struct xdp_owner *owner, const struct owner_parked_listener *listener,
-                                           struct owner_flow *flow, uint64_t now)
+static void hand_over_or_reset_parked_connections(struct xdp_owner *owner, const struct owner_parked_listener *listener,
+                                                  struct owner_flow *flow, uint64_t now)
 {
 	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_PARKED]), *next;
 	uint32_t client_left = listener->count;
@@ -341,9 +343,9 @@ static bool parked_give_to_new_listener(struct xdp_owner *owner, struct owner_pa
 	if (listener->open && flow != NULL && flow->unannounced != 0 && !parked_listener_is_of_service(listener, flow))
 		return listener->count > 0;
 	if (!listener->open || (flow != NULL && !parked_listener_is_of_service(listener, flow)))
-		unpark_connections_of_listener(owner, listener, NULL, now);
+		hand_over_or_reset_parked_connections(owner, listener, NULL, now);
 	else if (flow != NULL)
-		unpark_connections_of_listener(owner, listener, flow, now);
+		hand_over_or_reset_parked_connections(owner, listener, flow, now);
 	return listener->count > 0;
 }
 
@@ -354,7 +356,7 @@ static void free_parked_listener(struct xdp_owner *owner, struct owner_parked_li
 	free(listener);
 }
 
-void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
+void owner_parked_hand_over_or_expire(struct xdp_owner *owner, uint64_t now)
 {
 	struct owner_parked_listener **place = &owner->parked_listeners;
 
@@ -389,7 +391,7 @@ void owner_parked_fini(struct xdp_owner *owner)
 
 /* ---- from the owner before ---- */
 
-static void adopt_parked_listener(struct xdp_owner *owner, uint32_t place)
+static void restore_parked_listener_from_record(struct xdp_owner *owner, uint32_t place)
 {
 	struct owner_record_listener *entry = &owner->record->listener[place];
 	const uint32_t state = atomic_load(&entry->state);
@@ -402,7 +404,7 @@ static void adopt_parked_listener(struct xdp_owner *owner, uint32_t place)
 	                                           .place = place,
 	                                           .client_left = state == RECORD_LISTENER_CLOSED,
 	                                           .next = owner->parked_listeners};
-	if (owner_record_load_listener(owner, place, &listener->shadows) < 0) {
+	if (owner_record_load_listener_shadows(owner, place, &listener->shadows) < 0) {
 		free(listener);
 		return;
 	}
@@ -423,7 +425,8 @@ static struct owner_parked_listener *parked_listener_by_place(const struct xdp_o
  * False: the entry is of nothing. A connection was on its way from here if the record says so; and if that was to be
  * undone, as its process accepted it first, the page has it.
  */
-static bool adopt_parked_connection(struct xdp_owner *owner, uint32_t place, struct owner_parked_listener *listener)
+static bool restore_recorded_parked_connection(struct xdp_owner *owner, uint32_t place,
+                                               struct owner_parked_listener *listener)
 {
 	const struct owner_record_pending *entry = &owner->record->waiting[place];
 	const struct vma_flow_key key = pending_connection_key(&entry->pending);
@@ -475,36 +478,36 @@ static bool parked_listener_client_is_dead(const struct xdp_owner *owner, const 
 	return !listener->client_left && state != SLOT_RENTED && state != SLOT_LEAVING;
 }
 
-void owner_parked_adopt(struct xdp_owner *owner)
+void owner_restore_parked_from_record(struct xdp_owner *owner)
 {
 	if (!owner->minisocks.on)
 		return;
 	for (uint32_t place = 0; place < OWNER_RECORD_LISTENERS; place++)
-		adopt_parked_listener(owner, place);
+		restore_parked_listener_from_record(owner, place);
 	for (uint32_t place = 0; place < OWNER_RECORD_WAITING; place++) {
 		struct owner_record_pending *entry = &owner->record->waiting[place];
 		const uint32_t state = atomic_load(&entry->state);
 
 		if ((state == RECORD_WAITS || state == RECORD_PARKED) &&
-		    !adopt_parked_connection(owner, place, parked_listener_by_place(owner, entry->listener)))
+		    !restore_recorded_parked_connection(owner, place, parked_listener_by_place(owner, entry->listener)))
 			atomic_store(&entry->state, RECORD_NO_WAITING);
 	}
 }
 
-void owner_parked_take_orphans(struct xdp_owner *owner)
+void owner_park_listeners_of_dead_clients(struct xdp_owner *owner)
 {
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
 		if (parked_listener_client_is_dead(owner, listener))
-			park_listeners_of_slot(owner, listener->slot, NULL);
+			park_pending_conns_of_slot_listeners(owner, listener->slot, NULL);
 }
 
 /* Of a client that lives, a parked listener is one whose close the last owner had not finished, or that was closed
  * again. */
-void owner_parked_finish_closed(struct xdp_owner *owner, uint32_t slot)
+void owner_park_listeners_closed_by_live_client(struct xdp_owner *owner, uint32_t slot)
 {
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
 		if (listener->slot == slot && !listener->client_left)
-			park_listeners_of_slot(owner, slot, &listener->key);
+			park_pending_conns_of_slot_listeners(owner, slot, &listener->key);
 }

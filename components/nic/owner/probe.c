@@ -31,7 +31,7 @@ struct probe {
 #define STAMPS_KIND 0x0101080a
 #define WINDOW 1024
 
-int owner_probe_open(void)
+int owner_open_raw_ip_socket(void)
 {
 	int fd = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 
@@ -50,7 +50,7 @@ static uint32_t checksum_add_words(uint32_t sum, const void *data, size_t bytes)
 	return sum;
 }
 
-static uint16_t tcp_sum(const struct probe *probe, size_t tcp_bytes)
+static uint16_t tcp_checksum_of_probe(const struct probe *probe, size_t tcp_bytes)
 {
 	const uint16_t rest[2] = {htons(IPPROTO_TCP), htons((uint16_t)tcp_bytes)};
 	uint32_t sum = checksum_add_words(0, &probe->ip.saddr, 8);
@@ -62,7 +62,8 @@ static uint16_t tcp_sum(const struct probe *probe, size_t tcp_bytes)
 }
 
 /* The TCP header's length, options included. */
-static size_t build_probe(struct probe *probe, const struct vma_flow_key *key, const struct owner_tcp_segment *segment)
+static size_t build_raw_tcp_packet(struct probe *probe, const struct vma_flow_key *key,
+                                   const struct owner_tcp_segment *segment)
 {
 	const size_t tcp_bytes = sizeof(probe->tcp) + (segment->has_ts ? sizeof(probe->stamps) : 0);
 
@@ -81,7 +82,7 @@ static size_t build_probe(struct probe *probe, const struct vma_flow_key *key, c
 	};
 	memcpy(&probe->ip.saddr, key->local, 4);
 	memcpy(&probe->ip.daddr, key->peer, 4);
-	probe->tcp.check = tcp_sum(probe, tcp_bytes);
+	probe->tcp.check = tcp_checksum_of_probe(probe, tcp_bytes);
 	return tcp_bytes;
 }
 
@@ -91,7 +92,8 @@ int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *
 {
 	struct sockaddr_in to = {.sin_family = AF_INET};
 	struct probe probe;
-	struct iovec iov = {.iov_base = &probe, .iov_len = sizeof(probe.ip) + build_probe(&probe, key, segment)};
+	struct iovec iov = {.iov_base = &probe,
+	                    .iov_len = sizeof(probe.ip) + build_raw_tcp_packet(&probe, key, segment)};
 	const struct in_pktinfo by = {.ipi_ifindex = (int)ifindex};
 	union {
 		struct cmsghdr head;

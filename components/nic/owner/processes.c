@@ -1,8 +1,8 @@
 /*
  * processes.c - which slots are one process's: it may have several queue pairs of an interface.
  *
- * vmad names the process of each slot (xdp_owner_name_tenant). An owner that lives in the process that uses it names
- * none, and all slots are that process's. A process that has no number here is one of its own for each slot.
+ * vmad names the process of each slot (xdp_owner_record_tenant_of_slot). An owner that lives in the process that uses
+ * it names none, and all slots are that process's. A process that has no number here is one of its own for each slot.
  */
 #include "owner.h"
 #include "../xdp/shared.h"

@@ -55,7 +55,7 @@ static void recheck_add_cookies(struct recheck *check, const struct nic_cookies 
 	}
 }
 
-static bool is_shadow(const struct recheck *check, uint64_t cookie)
+static bool cookie_is_of_known_shadow_socket(const struct recheck *check, uint64_t cookie)
 {
 	uint32_t at = recheck_cookie_hash(check, cookie);
 
@@ -82,7 +82,7 @@ static void recheck_count_flow(struct recheck *check, struct owner_flow *flow, b
 	check->cookies += flow->shadows.n;
 }
 
-static void recheck_add_flow(struct recheck *check, struct owner_flow *flow, bool connection)
+static void recheck_add_flow_cookies(struct recheck *check, struct owner_flow *flow, bool connection)
 {
 	(void)connection;
 	recheck_add_cookies(check, &flow->shadows);
@@ -98,7 +98,7 @@ static uint32_t power_of_two_above(uint32_t n)
 }
 
 /* A table of cookies is never more than half full, so each search ends. */
-static struct recheck *recheck_new(struct xdp_owner *owner)
+static struct recheck *recheck_new_from_all_flows(struct xdp_owner *owner)
 {
 	struct recheck *check = calloc(1, sizeof(*check));
 
@@ -110,7 +110,7 @@ static struct recheck *recheck_new(struct xdp_owner *owner)
 	check->entry = malloc((check->flows + 1) * sizeof(*check->entry));
 	check->cookie = calloc(check->cookies, sizeof(*check->cookie));
 	if (check->entry != NULL && check->cookie != NULL) {
-		recheck_each_flow(owner, recheck_add_flow, check);
+		recheck_each_flow(owner, recheck_add_flow_cookies, check);
 		return check;
 	}
 	free(check->entry);
@@ -149,7 +149,8 @@ static uint32_t recheck_index_flows_by_port(struct recheck *check)
 
 /* ---- the look ---- */
 
-static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const struct kernel_sock *socket)
+static void revoke_conflicting_flow_to_kernel(struct recheck *check, struct owner_flow *flow,
+                                              const struct kernel_sock *socket)
 {
 	const struct vma_flow_key key = flow->rule.key;
 	const uint64_t slots = flow->members != 0 ? flow->members : 1ull << flow->slot;
@@ -166,12 +167,12 @@ static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const
 		check->revoked((uint32_t)__builtin_ctzll(left), &key, check->arg);
 }
 
-static void recheck_socket(const struct kernel_sock *socket, void *arg)
+static void revoke_flows_conflicting_with_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct recheck *check = arg;
 	const uint32_t first = check->first[ntohs(socket->port_be)];
 
-	if (first == 0 || is_shadow(check, socket->cookie))
+	if (first == 0 || cookie_is_of_known_shadow_socket(check, socket->cookie))
 		return;
 	for (uint32_t at = first; at != 0; at = check->entry[at].next) {
 		struct owner_flow *flow = check->entry[at].flow;
@@ -179,25 +180,26 @@ static void recheck_socket(const struct kernel_sock *socket, void *arg)
 		if (flow == NULL || !kernel_sock_conflicts(&flow->rule, socket, check->owner->ifindex) ||
 		    !kernel_sock_suspected_before(&flow->suspect, socket, check->owner->looks))
 			continue;
-		recheck_revoke(check, flow, socket);
+		revoke_conflicting_flow_to_kernel(check, flow, socket);
 		check->entry[at].flow = NULL;
 	}
 }
 
 /* Of TCP the listeners only: a connection on a port that our shadow holds cannot come up. Nor is a listener in the way
  * of a connection of ours: `flow` has none of those. */
-static void recheck_walk_proto(struct recheck *check, uint8_t proto)
+static void recheck_conflicts_of_protocol(struct recheck *check, uint8_t proto)
 {
 	struct port_ranges ranges;
 
 	check->proto = proto;
 	if (recheck_index_flows_by_port(check) == 0)
 		return;
-	port_ranges_of(check->ports, &ranges);
-	kernel_sock_walk_ranges(&check->owner->diag_fd, proto, &ranges, proto == IPPROTO_TCP, recheck_socket, check);
+	port_ranges_covering_bitmap(check->ports, &ranges);
+	kernel_sock_visit_sockets_in_port_ranges(&check->owner->diag_fd, proto, &ranges, proto == IPPROTO_TCP,
+	                                         revoke_flows_conflicting_with_socket, check);
 }
 
-static uint64_t recheck_cpu_ns(void)
+static uint64_t thread_cpu_time_ns(void)
 {
 	struct timespec now;
 
@@ -205,11 +207,11 @@ static uint64_t recheck_cpu_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
-void owner_conflicts_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-                             void *arg)
+void owner_revoke_flows_in_conflict(struct xdp_owner *owner,
+                                    void (*revoked)(uint32_t, const struct vma_flow_key *, void *), void *arg)
 {
-	const uint64_t begun = recheck_cpu_ns();
-	struct recheck *check = recheck_new(owner);
+	const uint64_t begun = thread_cpu_time_ns();
+	struct recheck *check = recheck_new_from_all_flows(owner);
 	uint64_t pause;
 
 	if (check == NULL)
@@ -217,9 +219,9 @@ void owner_conflicts_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, 
 	owner->looks++;
 	check->revoked = revoked;
 	check->arg = arg;
-	recheck_walk_proto(check, IPPROTO_UDP);
-	recheck_walk_proto(check, IPPROTO_TCP);
+	recheck_conflicts_of_protocol(check, IPPROTO_UDP);
+	recheck_conflicts_of_protocol(check, IPPROTO_TCP);
 	recheck_free(check);
-	pause = (recheck_cpu_ns() - begun) * RECHECK_SHARE;
+	pause = (thread_cpu_time_ns() - begun) * RECHECK_SHARE;
 	owner->kernel_sock_pause_ns = pause > RECHECK_NS ? pause : RECHECK_NS;
 }

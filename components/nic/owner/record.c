@@ -14,7 +14,7 @@
 
 /* ---- life ---- */
 
-int owner_record_init(struct xdp_owner *owner)
+int owner_record_create_memfd(struct xdp_owner *owner)
 {
 	int ends[2];
 
@@ -77,7 +77,7 @@ void owner_record_fini(struct xdp_owner *owner)
 /* ---- entries ---- */
 
 /* One that is there already changes by single words: what it was in between makes no difference to who adopts it. */
-void owner_record_slot(struct xdp_owner *owner, uint32_t index)
+void owner_record_write_slot(struct xdp_owner *owner, uint32_t index)
 {
 	const struct owner_slot *slot = &owner->slot[index];
 	struct owner_record_slot *entry;
@@ -98,14 +98,14 @@ void owner_record_slot(struct xdp_owner *owner, uint32_t index)
  * From the front: of those that were there and still are, each has moved to the front or not at all, so it is there at
  * any moment.
  */
-static void record_store_shadows(struct owner_record_shadows *to, const struct nic_cookies *from)
+static void record_store_shadow_cookies(struct owner_record_shadows *to, const struct nic_cookies *from)
 {
 	for (uint32_t i = 0; i < from->n; i++)
 		to->cookie[i] = from->list[i];
 	atomic_store(&to->n, from->n);
 }
 
-static int record_load_shadows(const struct owner_record_shadows *from, struct nic_cookies *to)
+static int record_load_shadow_cookies(const struct owner_record_shadows *from, struct nic_cookies *to)
 {
 	const uint32_t n = atomic_load(&from->n);
 
@@ -120,14 +120,14 @@ static int record_load_shadows(const struct owner_record_shadows *from, struct n
 	return 0;
 }
 
-void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow)
+void owner_record_write_group(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	struct owner_record_group *group;
 
 	if (owner->record == NULL || flow->group == 0)
 		return;
 	group = &owner->record->group[flow->group];
-	record_store_shadows(&group->shadows, &flow->shadows);
+	record_store_shadow_cookies(&group->shadows, &flow->shadows);
 	atomic_store(&group->inherited, (flow->rule.flags & VMA_FLOW_INHERITED) != 0);
 	atomic_store(&group->members, flow->members);
 }
@@ -151,7 +151,7 @@ uint64_t owner_record_load_group(const struct xdp_owner *owner, struct owner_flo
 
 	if (atomic_load(&group->inherited) != 0)
 		flow->rule.flags |= VMA_FLOW_INHERITED;
-	record_load_shadows(&group->shadows, &flow->shadows); /* without them the client's word has to do */
+	record_load_shadow_cookies(&group->shadows, &flow->shadows); /* without them the client's word has to do */
 	return atomic_load(&group->members);
 }
 
@@ -165,7 +165,7 @@ static struct owner_record_minisock *record_minisock_entry(const struct xdp_owne
 }
 
 /* One that is there already goes on with other numbers: in one step. */
-void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock)
+void owner_record_write_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock)
 {
 	struct owner_record_minisock *entry = record_minisock_entry(owner, minisock->number);
 	const uint64_t state = minisock->state | (uint64_t)minisock->rcv_nxt << 32;
@@ -201,7 +201,7 @@ void owner_place_bitmap_set(struct owner_place_bitmap *places, uint32_t place)
 	places->used[place / 64] |= 1ull << place % 64;
 }
 
-uint32_t owner_place_bitmap_alloc(struct owner_place_bitmap *places)
+uint32_t owner_place_bitmap_take_free_place(struct owner_place_bitmap *places)
 {
 	for (uint32_t i = 0; i < places->words; i++) {
 		const uint32_t word = (places->next + i) % places->words;
@@ -224,9 +224,11 @@ void owner_place_bitmap_clear(struct owner_place_bitmap *places, uint32_t place)
 
 /* ---- peers to be told ---- */
 
-uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list)
+uint32_t owner_record_add_pending_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot,
+                                        unsigned list)
 {
-	const uint32_t place = owner->record != NULL ? owner_place_bitmap_alloc(&owner->reset_places) : OWNER_NO_PLACE;
+	const uint32_t place =
+	        owner->record != NULL ? owner_place_bitmap_take_free_place(&owner->reset_places) : OWNER_NO_PLACE;
 	struct owner_record_reset *entry;
 
 	if (place == OWNER_NO_PLACE)
@@ -254,11 +256,11 @@ void owner_record_free_reset(struct xdp_owner *owner, uint32_t place)
 
 /* ---- connections that wait ---- */
 
-uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
-                               const struct nic_cookies *shadows)
+uint32_t owner_record_add_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                                   const struct nic_cookies *shadows)
 {
 	const uint32_t place =
-	        owner->record != NULL ? owner_place_bitmap_alloc(&owner->listener_places) : OWNER_NO_PLACE;
+	        owner->record != NULL ? owner_place_bitmap_take_free_place(&owner->listener_places) : OWNER_NO_PLACE;
 	struct owner_record_listener *entry;
 
 	if (place == OWNER_NO_PLACE)
@@ -266,7 +268,7 @@ uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const str
 	entry = &owner->record->listener[place];
 	entry->slot = slot;
 	entry->key = *key;
-	record_store_shadows(&entry->shadows, shadows);
+	record_store_shadow_cookies(&entry->shadows, shadows);
 	atomic_store(&entry->state, RECORD_LISTENER);
 	return place;
 }
@@ -285,14 +287,14 @@ void owner_record_free_listener(struct xdp_owner *owner, uint32_t place)
 	owner_place_bitmap_clear(&owner->listener_places, place);
 }
 
-int owner_record_load_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows)
+int owner_record_load_listener_shadows(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows)
 {
-	return record_load_shadows(&owner->record->listener[place].shadows, shadows);
+	return record_load_shadow_cookies(&owner->record->listener[place].shadows, shadows);
 }
 
-struct owner_record_pending *owner_record_pending(struct xdp_owner *owner, uint32_t *place)
+struct owner_record_pending *owner_record_alloc_pending(struct xdp_owner *owner, uint32_t *place)
 {
-	*place = owner->record != NULL ? owner_place_bitmap_alloc(&owner->waiting_places) : OWNER_NO_PLACE;
+	*place = owner->record != NULL ? owner_place_bitmap_take_free_place(&owner->waiting_places) : OWNER_NO_PLACE;
 	return owner_record_pending_at(owner, *place);
 }
 
@@ -312,7 +314,8 @@ void owner_record_free_pending(struct xdp_owner *owner, uint32_t place)
 /* ---- tenants ---- */
 
 /* The fdstore has what keeps the slot alive before the record says that it is rented. */
-void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_slot_tenant *tenant, int pidfd)
+void xdp_owner_record_tenant_of_slot(struct xdp_owner *owner, uint32_t slot, const struct owner_slot_tenant *tenant,
+                                     int pidfd)
 {
 	owner_set_process_of_slot(owner, slot, tenant->pid);
 	if (owner->record == NULL)
@@ -322,7 +325,7 @@ void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct 
 	owner->process_fd[slot] = pidfd >= 0 ? nic_fd_dup(pidfd) : -1;
 	owner_fdstore_keep_slot_sockets(owner, slot);
 	owner->record->slot[slot].tenant = *tenant;
-	owner_record_slot(owner, slot);
+	owner_record_write_slot(owner, slot);
 }
 
 bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_slot_tenant *tenant, bool *leaves)
@@ -335,7 +338,7 @@ bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner
 	return true;
 }
 
-int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot)
+int xdp_owner_get_tenant_pidfd(const struct xdp_owner *owner, uint32_t slot)
 {
 	return owner->process_fd[slot];
 }
@@ -363,7 +366,8 @@ void owner_fdstore_keep_slot_sockets(struct xdp_owner *owner, uint32_t slot)
 		return;
 	fdstore_keep_fd(owner->fdstore, KEEP_PROCESS + slot, owner->process_fd[slot]);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_keep_fd(owner->fdstore, fdstore_socket_place(slot, queue), owner->slot[slot].socket_fd[queue]);
+		fdstore_keep_fd(owner->fdstore, fdstore_index_of_queue_socket(slot, queue),
+		                owner->slot[slot].socket_fd[queue]);
 }
 
 void owner_fdstore_drop_slot_sockets(struct xdp_owner *owner, uint32_t slot)
@@ -375,10 +379,10 @@ void owner_fdstore_drop_slot_sockets(struct xdp_owner *owner, uint32_t slot)
 		return;
 	fdstore_forget_fd(owner->fdstore, KEEP_PROCESS + slot);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_forget_fd(owner->fdstore, fdstore_socket_place(slot, queue));
+		fdstore_forget_fd(owner->fdstore, fdstore_index_of_queue_socket(slot, queue));
 }
 
-void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
+void xdp_owner_put_all_fds_in_fdstore(struct xdp_owner *owner, struct fdstore *fdstore)
 {
 	int fds[XDP_PROG_FDS];
 

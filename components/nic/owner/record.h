@@ -10,7 +10,8 @@
  * A minisock is here before the map has it, and a reset before the flow of its connection ends. If the owner is killed
  * in between, the entry is of nothing, and adoption drops it; the other way round a peer would not be told.
  *
- * is_spare[f]: the owner holds the frame. If the shared object differs, owner_frames_adopt says what is believed.
+ * is_spare[f]: the owner holds the frame. If the shared object differs, owner_frames_take_over_from_fdstore says what
+ * is believed.
  *
  * Threads: the owner's one (vmad's only thread). No other process has the record mapped while a vmad lives.
  */

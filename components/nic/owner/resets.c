@@ -85,7 +85,7 @@ void owner_resets_add(struct xdp_owner *owner, uint32_t slot, const struct vma_f
 	}
 	reset->key = *key;
 	reset->slot = slot;
-	reset->place = owner_record_reset(owner, key, slot, dead ? NOW : LATER);
+	reset->place = owner_record_add_pending_reset(owner, key, slot, dead ? NOW : LATER);
 	resets->count++;
 	resets_append(resets, dead ? NOW : LATER, reset, dead ? now : now + LATER_NS);
 }
@@ -118,7 +118,7 @@ static bool resets_has_peer(const struct vma_flow_key *key)
 }
 
 /* A process that is killed closes its connection to us before it has ended: first it has only left. */
-void owner_resets_process_died(struct xdp_owner *owner, uint32_t slot)
+void owner_resets_send_now_for_dead_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	struct owner_reset_queue *resets = &owner->resets;
 	struct owner_pending_reset *reset = resets->first[LATER];
@@ -131,7 +131,7 @@ void owner_resets_process_died(struct xdp_owner *owner, uint32_t slot)
 		if (reset->slot != slot) {
 			resets_append(resets, LATER, reset, reset->due_ns);
 		} else {
-			owner_minisocks_cut(&owner->minisocks, &reset->key, now);
+			owner_minisock_reset_waiting(&owner->minisocks, &reset->key, now);
 			if (resets_has_peer(&reset->key))
 				resets_move_to_list(owner, NOW, reset, now);
 			else
@@ -148,7 +148,7 @@ static bool resets_open_socket(struct xdp_owner *owner)
 
 	if (resets->is_open)
 		return true;
-	fd = owner_probe_open();
+	fd = owner_open_raw_ip_socket();
 	if (fd < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: peers of ended processes are not told: no raw socket: %s", owner->name,
 		             strerrordesc_np(-fd));
@@ -169,7 +169,7 @@ static void resets_close_socket(struct owner_reset_queue *resets)
 }
 
 /* False: no room in the kernel now. Any other failure (no route, a firewall) is what the peer's silence would be. */
-static bool resets_probe(struct xdp_owner *owner, unsigned list, const struct vma_flow_key *key)
+static bool resets_send_probe_to_peer(struct xdp_owner *owner, unsigned list, const struct vma_flow_key *key)
 {
 	struct owner_reset_queue *resets = &owner->resets;
 	const uint32_t seq = resets->seq;
@@ -191,12 +191,12 @@ static unsigned resets_send_due_probes(struct xdp_owner *owner, unsigned list, u
 	while (left > 0 && resets->first[list] != NULL && resets->first[list]->due_ns <= now) {
 		struct owner_pending_reset *reset = resets->first[list];
 		const bool over = !resets_has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
-		                  !owner_minisocks_last(&owner->minisocks, &reset->key);
+		                  !owner_minisock_is_waiting_or_reset(&owner->minisocks, &reset->key);
 
-		if (!over && !resets_probe(owner, list, &reset->key))
+		if (!over && !resets_send_probe_to_peer(owner, list, &reset->key))
 			return 0;
 		if (!over && list == LATER)
-			owner_minisocks_cut(&owner->minisocks, &reset->key, now);
+			owner_minisock_reset_waiting(&owner->minisocks, &reset->key, now);
 		resets->first[list] = reset->next;
 		if (over || list == AGAIN)
 			reset_free_entry(owner, reset);
@@ -221,7 +221,7 @@ static void resets_free_all(struct xdp_owner *owner)
 	}
 }
 
-void owner_resets_tick(struct xdp_owner *owner, uint64_t now)
+void owner_resets_send_due(struct xdp_owner *owner, uint64_t now)
 {
 	struct owner_reset_queue *resets = &owner->resets;
 	unsigned left = PER_PACE;

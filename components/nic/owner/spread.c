@@ -54,7 +54,7 @@ static int spread_create_hash_table(struct xdp_owner *owner, struct owner_flow *
 	return 0;
 }
 
-int owner_spread_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+int owner_add_slot_to_spread_udp_flow(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	if (flow->spread == 0)
 		return spread_create_hash_table(owner, flow, 1ull << flow->slot | 1ull << slot);
@@ -63,7 +63,7 @@ int owner_spread_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t
 	return 0;
 }
 
-void owner_spread_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+void owner_remove_slot_from_spread_udp_flow(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	flow->members &= ~(1ull << slot);
 	owner_flow_note_announced(owner, flow, slot);
@@ -83,7 +83,7 @@ void owner_spread_end(struct xdp_owner *owner, struct owner_flow *flow)
 	flow->spread = 0;
 }
 
-void owner_spread_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t number, uint64_t rented)
+void owner_restore_spread_udp_flow(struct xdp_owner *owner, struct owner_flow *flow, uint32_t number, uint64_t rented)
 {
 	const struct xdp_group *groups = xdp_prog_groups(owner->prog);
 

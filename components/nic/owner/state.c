@@ -28,7 +28,7 @@ static void state_fill_frame_counts(const struct xdp_owner *owner, struct vma_vm
 	}
 }
 
-void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *out)
+void xdp_owner_fill_interface_report(const struct xdp_owner *owner, struct vma_vmad_interface *out)
 {
 	*out = (struct vma_vmad_interface){
 	        .queues = owner->queues,
@@ -51,7 +51,7 @@ void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *o
 	state_fill_frame_counts(owner, out);
 }
 
-bool xdp_owner_slot_state(const struct xdp_owner *owner, uint32_t number, struct vma_vmad_queue_pair *out)
+bool xdp_owner_fill_slot_report(const struct xdp_owner *owner, uint32_t number, struct vma_vmad_queue_pair *out)
 {
 	const struct owner_slot *slot = &owner->slot[number];
 
@@ -64,7 +64,7 @@ bool xdp_owner_slot_state(const struct xdp_owner *owner, uint32_t number, struct
 	        .claims = count_claims(owner, number),
 	        .waiters = slot->waiters,
 	        .rx_entries = slot->rx_size,
-	        .rx_held = xdp_shared_count_held_by(owner->shared, number, owner->nframes),
+	        .rx_held = xdp_shared_count_frames_held_by_slot(owner->shared, number, owner->nframes),
 	        .rx_quota = slot->rx_quota,
 	        .tx_entries = slot->tx_size,
 	        .tx_frames = slot->tx_count,

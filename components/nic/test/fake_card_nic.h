@@ -1,6 +1,6 @@
 /*
- * fake_card_nic - a card without a device, linked in place of nic.c: rules that are noted, frames that the test hands in,
- * and an event that it makes up. It is there only if `card_nic.exists`.
+ * fake_card_nic - a card without a device, linked in place of nic.c: rules that are noted, frames that the test hands
+ * in, and an event that it makes up. It is there only if `card_nic.exists`.
  */
 #ifndef VMA_FAKE_CARD_NIC_H
 #define VMA_FAKE_CARD_NIC_H
@@ -69,7 +69,7 @@ static int fake_card_fd(const struct vma_nic_qp *qp)
 	return card_nic.fd;
 }
 
-static int fake_card_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
+static int fake_card_count_packet_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
 {
 	(void)qp, (void)packet;
 	card_nic.to_kernel++;
@@ -81,7 +81,7 @@ static const struct vma_nic_ops fake_card_ops = {.name = "fake",
                                                  .poll_rx = fake_card_poll_rx,
                                                  .arm = fake_card_arm,
                                                  .fd = fake_card_fd,
-                                                 .to_kernel = fake_card_to_kernel};
+                                                 .to_kernel = fake_card_count_packet_to_kernel};
 
 int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out)
 {

@@ -32,7 +32,8 @@ int xdp_prog_adopt(unsigned ifindex, uint32_t queues, int fds[XDP_PROG_FDS], int
 	return -ENOENT;
 }
 
-int xdp_prog_each(struct xdp_prog *of, int (*see)(void *arg, const struct xdp_flow_map_entry *entry), void *arg)
+int xdp_prog_for_each_flow(struct xdp_prog *of, int (*see)(void *arg, const struct xdp_flow_map_entry *entry),
+                           void *arg)
 {
 	(void)of, (void)see, (void)arg;
 	return 0;

@@ -60,7 +60,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	(void)owner;
 }
 
-int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out)
+int xdp_owner_rent_queue_pair_slot(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out)
 {
 	uint32_t slot = 0;
 
@@ -79,7 +79,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	return 0;
 }
 
-void xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool frames_too)
+void xdp_owner_take_back_slot(struct xdp_owner *owner, uint32_t slot, bool frames_too)
 {
 	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
 		return;
@@ -130,7 +130,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	return rc;
 }
 
-bool xdp_owner_generic(const struct xdp_owner *owner)
+bool xdp_owner_uses_generic_xdp(const struct xdp_owner *owner)
 {
 	(void)owner;
 	return true;
@@ -148,7 +148,7 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	return -ENOENT;
 }
 
-bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+bool xdp_owner_slot_is_entitled_to_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	for (unsigned i = 0; i < FAKE_FLOWS; i++)
 		if (owner->flow[i].used && owner->flow[i].slot == slot &&
@@ -175,7 +175,8 @@ int xdp_owner_flow_stop_new_conns(struct xdp_owner *owner, uint32_t slot, const 
 	return -ENOENT;
 }
 
-int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock)
+int xdp_owner_take_over_conn_as_minisock(struct xdp_owner *owner, uint32_t slot,
+                                         const struct vma_flow_minisock *minisock)
 {
 	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
 		return -EINVAL;
@@ -183,7 +184,7 @@ int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const stru
 	return 0;
 }
 
-uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot)
+uint32_t xdp_owner_slot_flow_count(const struct xdp_owner *owner, uint32_t slot)
 {
 	uint32_t n = 0;
 
@@ -192,27 +193,27 @@ uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot)
 	return n;
 }
 
-void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *out)
+void xdp_owner_fill_interface_report(const struct xdp_owner *owner, struct vma_vmad_interface *out)
 {
 	*out = (struct vma_vmad_interface){
 	        .queues = 2, .mtu = 1500, .queue_pairs = (uint32_t)__builtin_popcountll(owner->rented)};
 }
 
-bool xdp_owner_slot_state(const struct xdp_owner *owner, uint32_t number, struct vma_vmad_queue_pair *out)
+bool xdp_owner_fill_slot_report(const struct xdp_owner *owner, uint32_t number, struct vma_vmad_queue_pair *out)
 {
 	if (number >= XDP_SLOTS_MAX || !(owner->rented >> number & 1))
 		return false;
 	*out = (struct vma_vmad_queue_pair){
-	        .number = number, .state = 1, .flows = xdp_owner_slot_flows(owner, number), .tx_frames = 64};
+	        .number = number, .state = 1, .flows = xdp_owner_slot_flow_count(owner, number), .tx_frames = 64};
 	return true;
 }
 
-void xdp_owner_describe(const struct xdp_owner *owner)
+void xdp_owner_log_summary(const struct xdp_owner *owner)
 {
 	(void)owner;
 }
 
-int xdp_owner_fd(const struct xdp_owner *owner)
+int xdp_owner_get_minisock_segment_fd(const struct xdp_owner *owner)
 {
 	(void)owner;
 	return -1;
@@ -236,7 +237,8 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
-void xdp_owner_on_moved(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
+void xdp_owner_set_adopt_callback(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *),
+                                  void *arg)
 {
 	(void)owner, (void)adopt, (void)arg;
 }
@@ -270,25 +272,26 @@ bool xdp_owner_device_gone(const struct xdp_owner *owner)
 /* Nothing is kept here: each slot's tenant is known while this owner lives. */
 static struct owner_slot_tenant fake_tenant[XDP_SLOTS_MAX];
 
-void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
+void xdp_owner_put_all_fds_in_fdstore(struct xdp_owner *owner, struct fdstore *fdstore)
 {
 	(void)owner, (void)fdstore;
 }
 
-int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, struct fdstore_fds *hand,
-                    struct xdp_owner **out)
+int xdp_owner_take_over_from_fdstore(const struct xdp_owner_attr *attr, struct fdstore *fdstore,
+                                     struct fdstore_fds *hand, struct xdp_owner **out)
 {
 	(void)attr, (void)fdstore, (void)hand, (void)out;
 	return -EPROTO;
 }
 
-void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_slot_tenant *tenant, int pidfd)
+void xdp_owner_record_tenant_of_slot(struct xdp_owner *owner, uint32_t slot, const struct owner_slot_tenant *tenant,
+                                     int pidfd)
 {
 	(void)owner, (void)pidfd;
 	fake_tenant[slot] = *tenant;
 }
 
-int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot)
+int xdp_owner_get_tenant_pidfd(const struct xdp_owner *owner, uint32_t slot)
 {
 	(void)owner, (void)slot;
 	return -1;
@@ -303,12 +306,12 @@ bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner
 	return true;
 }
 
-void xdp_owner_on_slot_resumed(struct xdp_owner *owner, uint32_t slot)
+void xdp_owner_resend_moved_conns_to_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	(void)owner, (void)slot;
 }
 
-void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot)
+void xdp_owner_end_unannounced_flows_of_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	(void)owner, (void)slot;
 }

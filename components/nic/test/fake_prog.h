@@ -79,13 +79,13 @@ static int fake_prog_put_entry(const struct vma_flow_key *key, uint32_t slot, bo
 	return 0;
 }
 
-int xdp_prog_flow_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+int xdp_prog_flow_add(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)of, (void)flags;
 	return fake_prog_put_entry(key, slot, false, false);
 }
 
-int xdp_prog_flow_inherit(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+int xdp_prog_flow_replace(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)of, (void)flags;
 	return fake_prog_put_entry(key, slot, false, true);
@@ -109,7 +109,7 @@ struct xdp_group *xdp_prog_groups(const struct xdp_prog *of)
 	return prog.groups;
 }
 
-int xdp_prog_flow_share(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+int xdp_prog_flow_set_listener_group(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
 	const int rc = fake_prog_put_entry(key, slot, false, true);
 
@@ -129,12 +129,12 @@ int xdp_prog_flow_spread(struct xdp_prog *of, const struct vma_flow_key *key, ui
 	return rc;
 }
 
-void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
+void xdp_prog_count_slot_rental(struct xdp_prog *of, uint32_t slot)
 {
 	(void)of, (void)slot;
 }
 
-void xdp_prog_add_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+void xdp_prog_add_recent_connection(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
 {
 	(void)of, (void)key, (void)slot;
 	fake_prog_call_step_hook();
@@ -165,7 +165,7 @@ struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *of, int *fd)
 	return NULL;
 }
 
-void xdp_prog_publish_claims(struct xdp_prog *of)
+void xdp_prog_enable_claims_if_mapped(struct xdp_prog *of)
 {
 	(void)of;
 }
@@ -184,7 +184,8 @@ void xdp_prog_detach(struct xdp_prog *of)
 	prog.attached = false;
 }
 
-int xdp_prog_segments_open(struct xdp_prog *of, int (*see)(void *arg, void *segment, size_t bytes), void *arg)
+int xdp_prog_open_minisock_segment_ring(struct xdp_prog *of, int (*see)(void *arg, void *segment, size_t bytes),
+                                        void *arg)
 {
 	(void)of;
 	prog.see = see;
@@ -192,7 +193,7 @@ int xdp_prog_segments_open(struct xdp_prog *of, int (*see)(void *arg, void *segm
 	return 0;
 }
 
-int xdp_prog_segments_read(struct xdp_prog *of)
+int xdp_prog_consume_minisock_segments(struct xdp_prog *of)
 {
 	int rc = 0, n = 0;
 

@@ -108,7 +108,7 @@ FAKE unsigned fake_wc_flags(struct ibv_cq_ex *cq)
 	return IBV_WC_IP_CSUM_OK;
 }
 
-FAKE uint64_t fake_stamp(struct ibv_cq_ex *cq)
+FAKE uint64_t fake_read_completion_timestamp(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 	return fake.stamp;
@@ -215,7 +215,7 @@ static void fake_provider_create_pool(struct vma_bufpool **pool, const char *nam
 }
 
 /* Its pools and their arena stay. */
-static inline void fake_provider_end(void)
+static inline void fake_provider_free_qp(void)
 {
 	if (fake.verbs != NULL) {
 		verbs_wipeonfork_free(fake.verbs->sent, FAKE_DEPTH * sizeof(struct verbs_send_segment));
@@ -227,13 +227,13 @@ static inline void fake_provider_end(void)
 	fake.lkeys = NULL;
 }
 
-static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t inline_max)
+static inline struct verbs_qp *fake_provider_setup_qp(uint32_t batching, uint32_t inline_max)
 {
 	const struct vma_bufarena_attr arena = {.capacity = FAKE_FRAMES};
 	static const struct verbs_lkey no_lkeys[(FAKE_FRAMES >> VERBS_UNIT_SHIFT) + 1];
 	struct verbs_qp *qp = aligned_alloc(_Alignof(struct verbs_qp), sizeof(*qp));
 
-	fake_provider_end();
+	fake_provider_free_qp();
 	memset(&fake, 0, sizeof(fake));
 	fake.is_wiped = true;
 	memset(qp, 0, sizeof(*qp));
@@ -258,8 +258,8 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	fake.rx_cq.end_poll = fake_end_poll;
 	fake.rx_cq.read_byte_len = fake_byte_len;
 	fake.rx_cq.read_wc_flags = fake_wc_flags;
-	fake.rx_cq.read_completion_ts = fake_stamp;
-	fake.rx_cq.read_completion_wallclock_ns = fake_stamp;
+	fake.rx_cq.read_completion_ts = fake_read_completion_timestamp;
+	fake.rx_cq.read_completion_wallclock_ns = fake_read_completion_timestamp;
 	fake.tx_cq.start_poll = fake_tx_start;
 	fake.tx_cq.next_poll = fake_tx_next;
 	fake.tx_cq.end_poll = fake_end_poll;
@@ -267,7 +267,7 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	fake.nic.base.ops = &vma_nic_verbs_ops;
 	fake.nic.base.arena = fake.arena;
 	fake.nic.base.info = (struct vma_nic_info){.mtu = 1500, .caps = VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM};
-	fake.nic.fork_guard = qp->fork_guard = nic_get_fork_guard();
+	fake.nic.fork_guard = qp->fork_guard = nic_get_fork_detection_page();
 	fake.nic.lkeys = fake.lkeys;
 	fake.nic.no_lkeys = no_lkeys;
 	fake.nic.device = &fake.device;
@@ -292,7 +292,7 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	qp->attr.tx_batching = batching;
 	qp->sent = verbs_wipeonfork_alloc(FAKE_DEPTH * sizeof(struct verbs_send_segment), &fake.is_wiped);
 	qp->sent_mask = FAKE_DEPTH - 1;
-	verbs_data_init(qp);
+	verbs_qp_data_path_init(qp);
 	fake.verbs = qp;
 	return qp;
 }

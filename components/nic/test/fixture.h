@@ -85,7 +85,7 @@ static inline void fixture_post_rx_bufs(struct vma_nic_qp *qp)
 	}
 }
 
-static inline struct vma_nic_qp *fixture_qp(struct fixture *w, int end, int i, uint32_t depth)
+static inline struct vma_nic_qp *fixture_create_qp_with_posted_rx(struct fixture *w, int end, int i, uint32_t depth)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = depth, .tx_wre = depth, .name = "test"};
 
@@ -96,23 +96,23 @@ static inline struct vma_nic_qp *fixture_qp(struct fixture *w, int end, int i, u
 	return w->qp[end][i];
 }
 
-static inline int fixture_flow_rc(struct fixture *w, int end, int i, const struct vma_flow_rule *rule)
+static inline int fixture_try_add_flow(struct fixture *w, int end, int i, const struct vma_flow_rule *rule)
 {
 	fixture_enter_netns(w, end);
 	return vma_nic_flow_add(w->qp[end][i], rule);
 }
-static inline void fixture_flow(struct fixture *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port,
-                                uint32_t flags)
+static inline void fixture_add_flow(struct fixture *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port,
+                                    uint32_t flags)
 {
-	struct vma_flow_rule rule = flow_rule(end, proto, port, peer_port, flags);
+	struct vma_flow_rule rule = make_flow_rule(end, proto, port, peer_port, flags);
 
-	assert_int_equal(fixture_flow_rc(w, end, i, &rule), 0);
+	assert_int_equal(fixture_try_add_flow(w, end, i, &rule), 0);
 }
 
 static inline void fixture_delete_flow(struct fixture *w, int end, int i, uint8_t proto, uint16_t port,
                                        uint16_t peer_port)
 {
-	struct vma_flow_rule rule = flow_rule(end, proto, port, peer_port, 0);
+	struct vma_flow_rule rule = make_flow_rule(end, proto, port, peer_port, 0);
 
 	fixture_enter_netns(w, end);
 	assert_int_equal(vma_nic_flow_del(w->qp[end][i], &rule.key), 0);
@@ -136,7 +136,7 @@ static inline void fixture_nic_close(struct fixture *w, int end)
 }
 
 /* Puts what completed; returns how many. */
-static inline unsigned fixture_reap(struct vma_nic_qp *qp)
+static inline unsigned fixture_reap_and_free_tx_bufs(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[FIXTURE_BURST];
 	unsigned n = vma_nic_reap_tx(qp, bufs, FIXTURE_BURST);
@@ -146,13 +146,13 @@ static inline unsigned fixture_reap(struct vma_nic_qp *qp)
 	return n;
 }
 
-static inline struct vma_buf *fixture_tx_buf(struct vma_nic_qp *qp)
+static inline struct vma_buf *fixture_get_tx_buf_waiting(struct vma_nic_qp *qp)
 {
 	struct vma_buf *buf = NULL;
 	uint64_t end = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	while (vma_bufpool_get(atomic_load(&qp->tx_pool), &buf, 1) == 0) {
-		fixture_reap(qp);
+		fixture_reap_and_free_tx_bufs(qp);
 		vma_nic_kick(qp);
 		assert_true(fixture_now_ns() < end);
 		sched_yield();
@@ -160,9 +160,10 @@ static inline struct vma_buf *fixture_tx_buf(struct vma_nic_qp *qp)
 	return buf;
 }
 
-static inline struct vma_nic_seg fixture_frame(struct fixture *w, int end, int i, struct frame_spec *spec)
+static inline struct vma_nic_seg fixture_build_frame_in_tx_buf(struct fixture *w, int end, int i,
+                                                               struct frame_spec *spec)
 {
-	struct vma_buf *buf = fixture_tx_buf(w->qp[end][i]);
+	struct vma_buf *buf = fixture_get_tx_buf_waiting(w->qp[end][i]);
 	uint32_t room = w->qp[end][i]->tx_headroom;
 
 	spec->from = end;
@@ -176,18 +177,18 @@ static inline struct vma_nic_seg fixture_frame(struct fixture *w, int end, int i
 /* Sends one frame that fits one buffer, waiting for room as long as it takes. */
 static inline void fixture_send(struct fixture *w, int end, int i, struct frame_spec spec)
 {
-	struct vma_nic_seg seg = fixture_frame(w, end, i, &spec);
+	struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, end, i, &spec);
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	while (vma_nic_tx(w->qp[end][i], &seg, 1) == 0) {
 		vma_nic_kick(w->qp[end][i]);
-		fixture_reap(w->qp[end][i]);
+		fixture_reap_and_free_tx_bufs(w->qp[end][i]);
 		assert_true(fixture_now_ns() < give_up);
 		sched_yield();
 	}
 	while (vma_nic_kick(w->qp[end][i]) == -EAGAIN)
 		sched_yield();
-	fixture_reap(w->qp[end][i]);
+	fixture_reap_and_free_tx_bufs(w->qp[end][i]);
 }
 
 static inline struct frame_spec udp(uint16_t src_port, uint16_t dst_port, uint32_t len, uint32_t number)
@@ -207,7 +208,7 @@ static inline struct frame_spec tcp(uint16_t src_port, uint16_t dst_port, uint8_
 }
 
 /* One packet if there is one now. */
-static inline bool fixture_poll(struct vma_nic_qp *qp, struct packet *out)
+static inline bool fixture_poll_one_packet(struct vma_nic_qp *qp, struct packet *out)
 {
 	struct vma_buf *buf;
 	bool more = true;
@@ -227,7 +228,7 @@ static inline bool fixture_poll(struct vma_nic_qp *qp, struct packet *out)
 		memcpy(out->bytes + out->len, vma_buf_data(qp->arena, buf), buf->len);
 		out->len += buf->len;
 		more = (buf->flags & VMA_BUF_RX_MORE) != 0;
-		assert_true(repost(qp, &buf, 1));
+		assert_true(repost_rx_bufs_until_taken(qp, &buf, 1));
 	}
 	return true;
 }
@@ -236,7 +237,7 @@ static inline bool fixture_recv(struct vma_nic_qp *qp, struct packet *out, uint6
 {
 	uint64_t end = fixture_now_ns() + timeout_ns;
 
-	while (!fixture_poll(qp, out)) {
+	while (!fixture_poll_one_packet(qp, out)) {
 		if (fixture_now_ns() >= end)
 			return false;
 		sched_yield();
@@ -272,7 +273,7 @@ static inline void assert_no_packet_arrives(struct fixture *w, int end, int i)
 	assert_false(fixture_recv(w->qp[end][i], &packet, w->kernel_sock ? 50000000 : 2000000));
 }
 
-static inline bool fd_readable(int fd, int timeout_ms)
+static inline bool wait_fd_readable(int fd, int timeout_ms)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 

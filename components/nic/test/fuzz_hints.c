@@ -70,7 +70,7 @@ static void fuzz_send_frames(struct input *in)
 
 	for (uint32_t f = FIRST + first; n-- > 0 && f < FIRST + COUNT; f++)
 		if (tx_state_of_frame(f) == XDP_TX_IDLE)
-			xdp_shared_set_in_flight(shared, f, queue, sent++);
+			xdp_shared_set_tx_frame_in_flight(shared, f, queue, sent++);
 }
 
 /* By the completion ring of a queue, as the kernel fills it. */
@@ -111,7 +111,7 @@ static void fuzz_take_completed_frames(struct input *in, bool all)
 		MUST(!was[f] || tx_state_of_frame(f) == XDP_TX_COMPLETED);
 }
 
-static void fuzz_corrupt_hint_indices(struct input *in)
+static void fuzz_set_hint_ring_indices(struct input *in)
 {
 	struct xdp_completed_frame_hints *hints = &shared->hints[SLOT][fuzz_input_take(in, 1) % QUEUES];
 	uint8_t how = (uint8_t)fuzz_input_take(in, 1);
@@ -134,7 +134,7 @@ static void fuzz_hints_step(struct input *in)
 		fuzz_complete_frames(in);
 		break;
 	case TEAR_INDICES:
-		fuzz_corrupt_hint_indices(in);
+		fuzz_set_hint_ring_indices(in);
 		break;
 	case TEAR_ENTRY:
 		frame = fuzz_input_take(in, 2);

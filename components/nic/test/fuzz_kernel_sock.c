@@ -59,7 +59,7 @@ static void fuzz_check_reported_socket(const struct kernel_sock *socket, void *a
 	kernel_sock_conflicts(&wanted, socket, 1);
 }
 
-static void kernel_sock_frame(uint8_t how, uint8_t *message, size_t n)
+static void fuzz_fill_diag_message_header(uint8_t how, uint8_t *message, size_t n)
 {
 	struct nlmsghdr *head = (void *)message;
 	struct inet_diag_msg *msg = NLMSG_DATA(head);
@@ -97,7 +97,7 @@ static void fuzz_answer_all_requests(int kernel, const uint8_t *data, size_t siz
 		data += n;
 		size -= n;
 		if (how & FRAMED)
-			kernel_sock_frame(how, message, n);
+			fuzz_fill_diag_message_header(how, message, n);
 		while (n % NLMSG_ALIGNTO != 0)
 			message[n++] = 0;
 		if (send(kernel, message, n, MSG_DONTWAIT) < 0)
@@ -105,7 +105,7 @@ static void fuzz_answer_all_requests(int kernel, const uint8_t *data, size_t siz
 	}
 }
 
-static void walk(const uint8_t *data, size_t size, uint8_t how)
+static void fuzz_walk_fake_diag_answers(const uint8_t *data, size_t size, uint8_t how)
 {
 	const struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_TCP};
 	struct seen seen = {.port = (how & 3) == 1 ? PORT : 0}; /* of one connection it is not asked for alone */
@@ -115,9 +115,10 @@ static void walk(const uint8_t *data, size_t size, uint8_t how)
 	fuzz_answer_all_requests(pair[0], data, size);
 	persistent = pair[1];
 	if (how & 2)
-		rc = kernel_sock_connection(&persistent, &key, 1, fuzz_check_reported_socket, &seen);
+		rc = kernel_sock_visit_sockets_of_connection(&persistent, &key, 1, fuzz_check_reported_socket, &seen);
 	else
-		rc = kernel_sock_walk(&persistent, IPPROTO_TCP, seen.port, how & 4, fuzz_check_reported_socket, &seen);
+		rc = kernel_sock_visit_sockets_of_port(&persistent, IPPROTO_TCP, seen.port, how & 4,
+		                                       fuzz_check_reported_socket, &seen);
 	(void)rc; /* an answer may be an error of any number */
 	MUST(persistent == pair[1] || persistent == -1);
 	if (persistent >= 0)
@@ -129,6 +130,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (size < 1 || size > 20000)
 		return 0;
-	walk(data + 1, size - 1, data[0]);
+	fuzz_walk_fake_diag_answers(data + 1, size - 1, data[0]);
 	return 0;
 }

@@ -27,7 +27,7 @@ static uint8_t fuzz_byte(struct input *in)
 	return in->at < in->end ? *in->at++ : 0;
 }
 
-static void fuzz_post(struct verbs_qp *qp, unsigned n)
+static void fuzz_post_rx_bufs(struct verbs_qp *qp, unsigned n)
 {
 	struct vma_buf *bufs[16];
 	const unsigned got = vma_bufpool_get(fake.rx_pool, bufs, n), taken = vma_nic_post_rx(&qp->base, bufs, got);
@@ -35,7 +35,7 @@ static void fuzz_post(struct verbs_qp *qp, unsigned n)
 	vma_buf_put_burst(fake.arena, bufs + taken, got - taken);
 }
 
-static void fuzz_send(struct verbs_qp *qp, uint32_t len)
+static void fuzz_queue_tx_segment(struct verbs_qp *qp, uint32_t len)
 {
 	struct vma_nic_seg seg = {.len = 14 + len, .flags = len & 1 ? VMA_NIC_SEG_CSUM : 0};
 
@@ -43,7 +43,7 @@ static void fuzz_send(struct verbs_qp *qp, uint32_t len)
 		vma_buf_put(fake.arena, seg.buf);
 }
 
-static void fuzz_kick(struct verbs_qp *qp)
+static void fuzz_kick_and_take_sent_frames(struct verbs_qp *qp)
 {
 	MUST(vma_nic_kick(&qp->base) == 0);
 	model.sq_free = model.sq_index; /* it may have said so, in vain or not */
@@ -67,12 +67,12 @@ static void fuzz_write_cqe_bytes(struct mlx5_model_cq *cq, struct input *in)
 }
 
 /* A card that has lied does not know any more what is posted to it. */
-static bool fuzz_card_may_produce(const struct mlx5_model_cq *cq)
+static bool fuzz_honest_card_has_cq_room(const struct mlx5_model_cq *cq)
 {
 	return !fake_card_has_lied && ((cq->produced - be32toh(cq->record[0])) & 0xffffff) < cq->count;
 }
 
-static void fuzz_poll(struct verbs_qp *qp, unsigned n)
+static void fuzz_poll_and_check_rx_bufs(struct verbs_qp *qp, unsigned n)
 {
 	struct vma_buf *bufs[16];
 	const unsigned got = vma_nic_poll_rx(&qp->base, bufs, n);
@@ -88,7 +88,7 @@ static void fuzz_poll(struct verbs_qp *qp, unsigned n)
 	MUST(qp->rx_with_nic <= qp->base.rx_depth);
 }
 
-static void fuzz_reap(struct verbs_qp *qp)
+static void fuzz_reap_and_free_tx_bufs(struct verbs_qp *qp)
 {
 	struct vma_buf *bufs[16];
 	const unsigned got = vma_nic_reap_tx(&qp->base, bufs, 16);
@@ -105,24 +105,24 @@ static void fuzz_step(struct verbs_qp *qp, struct input *in)
 
 	switch ((enum step)(byte % STEPS)) {
 	case POST:
-		fuzz_post(qp, 1 + byte / STEPS % 16);
+		fuzz_post_rx_bufs(qp, 1 + byte / STEPS % 16);
 		break;
 	case SEND:
-		fuzz_send(qp, fuzz_byte(in));
+		fuzz_queue_tx_segment(qp, fuzz_byte(in));
 		break;
 	case KICK:
-		fuzz_kick(qp);
+		fuzz_kick_and_take_sent_frames(qp);
 		break;
 	case RECEIVE:
-		if (fuzz_card_may_produce(&model.rx))
+		if (fuzz_honest_card_has_cq_room(&model.rx))
 			mlx5_model_receive_frame(frame, 1 + fuzz_byte(in), byte & 1, 0);
 		break;
 	case FAIL:
-		if (fuzz_card_may_produce(&model.rx))
-			mlx5_model_fail_receive(fuzz_byte(in));
+		if (fuzz_honest_card_has_cq_room(&model.rx))
+			mlx5_model_complete_receive_with_error(fuzz_byte(in));
 		break;
 	case COMPLETE:
-		if (fuzz_card_may_produce(&model.tx))
+		if (fuzz_honest_card_has_cq_room(&model.tx))
 			mlx5_model_complete_send(byte & 1 ? fuzz_byte(in) : 0);
 		break;
 	case WRITE_RX:
@@ -132,10 +132,10 @@ static void fuzz_step(struct verbs_qp *qp, struct input *in)
 		fuzz_write_cqe_bytes(&model.tx, in);
 		break;
 	case POLL:
-		fuzz_poll(qp, 1 + byte / STEPS % 16);
+		fuzz_poll_and_check_rx_bufs(qp, 1 + byte / STEPS % 16);
 		break;
 	case REAP:
-		fuzz_reap(qp);
+		fuzz_reap_and_free_tx_bufs(qp);
 		break;
 	default:
 		vma_nic_rx_is_empty(&qp->base);
@@ -155,7 +155,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct verbs_qp *qp = fake.verbs;
 
 	if (qp == NULL) {
-		qp = fake_provider_begin(4, 0);
+		qp = fake_provider_setup_qp(4, 0);
 		fake.nic.wake_fd = -1;
 		vma_log_set_level(VMA_LOG_ERROR); /* a refused card is a warning */
 		MUST(vma_bufpool_get(fake.rx_pool, rx_bufs, 2 * FAKE_DEPTH) == 2 * FAKE_DEPTH);
@@ -176,7 +176,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			vma_buf_debug_mark_returned(fake.arena, rx_bufs[i]);
 			vma_buf_put(fake.arena, rx_bufs[i]);
 		}
-	mlx5_close(qp->queue.mlx5);
+	mlx5_queue_close_rings(qp->queue.mlx5);
 	qp->queue.mlx5 = NULL;
 	return 0;
 }

@@ -68,7 +68,7 @@ static uint64_t fuzz_input_take_bytes(struct input *input, size_t bytes)
 	return value;
 }
 
-static struct xdp_ring ring_at(struct memory *at)
+static struct xdp_ring xdp_ring_over_memory(struct memory *at)
 {
 	return (struct xdp_ring){.producer = &at->producer,
 	                         .consumer = &at->consumer,
@@ -78,7 +78,7 @@ static struct xdp_ring ring_at(struct memory *at)
 	                         .mask = RING - 1};
 }
 
-static void shared_begin(void)
+static void init_shared_xdp_object_and_rings(void)
 {
 	if (shared == NULL) {
 		shared = malloc(sizeof(*shared));
@@ -88,7 +88,7 @@ static void shared_begin(void)
 	memset(shared, 0, sizeof(*shared));
 	memset(memory, 0, sizeof(*memory) * (2 * QUEUES + 1));
 	for (unsigned i = 0; i < 2 * QUEUES + 1; i++)
-		rings[i] = ring_at(&memory[i]);
+		rings[i] = xdp_ring_over_memory(&memory[i]);
 	xdp_shared_init(shared, FRAMES, QUEUES);
 	xdp_shared_set_tx_range_of_slot(shared, CLIENT, FRAMES / 2, 32);
 	for (uint32_t queue = 0; queue < QUEUES; queue++) {
@@ -102,7 +102,7 @@ static void shared_begin(void)
 	}
 }
 
-static void fuzz_write_anywhere(struct input *input)
+static void fuzz_write_word_in_shared_or_rings(struct input *input)
 {
 	const uint64_t where = fuzz_input_take_bytes(input, 4), value = fuzz_input_take_bytes(input, 8);
 	const bool in_rings = where & 1;
@@ -123,7 +123,7 @@ static void fuzz_take_frames_of_slot(uint32_t slot)
 	}
 }
 
-static void shared_fill(struct xdp_shared_rings_user *driver, struct input *input)
+static void fuzz_put_frames_in_fill_ring(struct xdp_shared_rings_user *driver, struct input *input)
 {
 	uint32_t frames[BURST];
 	const unsigned n = fuzz_input_take_bytes(input, 1) % (BURST + 1);
@@ -144,7 +144,7 @@ static void shared_do_step(struct input *input)
 
 	switch (step) {
 	case WRITE:
-		fuzz_write_anywhere(input);
+		fuzz_write_word_in_shared_or_rings(input);
 		break;
 	case RECOVER:
 		xdp_shared_release_dead_locks(owner, QUEUES, slot);
@@ -157,18 +157,18 @@ static void shared_do_step(struct input *input)
 		                      (uint32_t)fuzz_input_take_bytes(input, 4));
 		break;
 	case SETTLE_TX:
-		xdp_shared_end_untaken_tx(shared, (uint32_t)fuzz_input_take_bytes(input, 2),
-		                          (uint32_t)fuzz_input_take_bytes(input, 2), queue,
-		                          (uint32_t)fuzz_input_take_bytes(input, 4));
+		xdp_shared_reset_unsent_tx_frames(shared, (uint32_t)fuzz_input_take_bytes(input, 2),
+		                                  (uint32_t)fuzz_input_take_bytes(input, 2), queue,
+		                                  (uint32_t)fuzz_input_take_bytes(input, 4));
 		break;
 	case HELD_BY:
-		MUST(xdp_shared_count_held_by(shared, slot, FRAMES) <= FRAMES);
+		MUST(xdp_shared_count_frames_held_by_slot(shared, slot, FRAMES) <= FRAMES);
 		break;
 	case SEIZE:
 		fuzz_take_frames_of_slot(slot);
 		break;
 	case FILL:
-		shared_fill(driver, input);
+		fuzz_put_frames_in_fill_ring(driver, input);
 		break;
 	case COMPLETE:
 		MUST(xdp_shared_drain_completion_ring(driver) <= RING);
@@ -189,7 +189,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input input = {.at = data, .left = size};
 
-	shared_begin();
+	init_shared_xdp_object_and_rings();
 	while (input.left > 0)
 		shared_do_step(&input);
 	return 0;

@@ -65,14 +65,14 @@ static uint32_t fuzz_peer_address(uint8_t which)
 	return htonl(which & 1 ? 0x0a090004 : 0x0a090001);
 }
 
-static uint16_t local_port_of(uint8_t which)
+static uint16_t fuzz_local_port(uint8_t which)
 {
 	static const uint16_t ports[] = {5000, LISTENED, 5100, 5000 + XDP_CLAIM_BUCKETS};
 
 	return htons(ports[which & 3]);
 }
 
-static uint16_t peer_port_of(uint8_t which)
+static uint16_t fuzz_peer_port(uint8_t which)
 {
 	return htons((uint16_t)(4000 + (which & 1)));
 }
@@ -81,11 +81,11 @@ static enum steer_model_kernel_socket kernels(const struct xdp_flow_key *key)
 {
 	if (key->local != fuzz_local_address(0) || key->local_port != htons(LISTENED))
 		return MODEL_NO_SOCKET;
-	return key->peer == fuzz_peer_address(0) && key->peer_port == peer_port_of(0) ? MODEL_CONNECTION
-	                                                                              : MODEL_LISTENER;
+	return key->peer == fuzz_peer_address(0) && key->peer_port == fuzz_peer_port(0) ? MODEL_CONNECTION
+	                                                                                : MODEL_LISTENER;
 }
 
-static void cannot(const char *what)
+static void skip_fuzz_without_privileges(const char *what)
 {
 	fprintf(stderr,
 	        "# SKIP fuzz_steer cannot run: %s: %s. It needs CAP_SYS_ADMIN (a network namespace of its own), "
@@ -99,7 +99,7 @@ static struct sockaddr_in sockaddr_of(uint32_t address, uint16_t port)
 	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = address};
 }
 
-static void add_address(int fd, const char *name, uint32_t address)
+static void set_interface_address_and_up(int fd, const char *name, uint32_t address)
 {
 	struct ifreq request = {0};
 	const struct sockaddr_in in = sockaddr_of(address, 0);
@@ -112,22 +112,22 @@ static void add_address(int fd, const char *name, uint32_t address)
 }
 
 /* The kernel's listener, and a connection that it has accepted. */
-static void make_sockets(void)
+static void make_kernel_listener_and_connection(void)
 {
 	struct sockaddr_in server = sockaddr_of(fuzz_local_address(0), htons(LISTENED)),
-	                   client = sockaddr_of(fuzz_peer_address(0), peer_port_of(0));
+	                   client = sockaddr_of(fuzz_peer_address(0), fuzz_peer_port(0));
 	int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
 
-	add_address(fd, "lo", htonl(INADDR_LOOPBACK));
-	add_address(fd, "lo:1", fuzz_local_address(0));
-	add_address(fd, "lo:2", fuzz_peer_address(0));
+	set_interface_address_and_up(fd, "lo", htonl(INADDR_LOOPBACK));
+	set_interface_address_and_up(fd, "lo:1", fuzz_local_address(0));
+	set_interface_address_and_up(fd, "lo:2", fuzz_peer_address(0));
 	MUST(bind(listener, (struct sockaddr *)&server, sizeof(server)) == 0 && listen(listener, 8) == 0);
 	MUST(bind(fd, (struct sockaddr *)&client, sizeof(client)) == 0);
 	MUST(connect(fd, (struct sockaddr *)&server, sizeof(server)) == 0);
 	MUST(accept(listener, NULL, NULL) >= 0);
 }
 
-static int check_report_to_owner(void *context, void *data, size_t size)
+static int compare_reported_segment_with_model(void *context, void *data, size_t size)
 {
 	(void)context;
 	if (reports_are_not_compared)
@@ -150,23 +150,23 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	(void)argc, (void)argv;
 	if (unshare(CLONE_NEWNET) != 0)
-		cannot("unshare");
+		skip_fuzz_without_privileges("unshare");
 	skel = xdp_steer__open();
 	MUST(skel != NULL);
 	skel->rodata->queues = 1;
 	MUST(bpf_map__set_max_entries(skel->maps.sockets, XDP_FLOW_SLOTS) == 0);
 	if (xdp_steer__load(skel) != 0)
-		cannot("bpf");
-	make_sockets();
+		skip_fuzz_without_privileges("bpf");
+	make_kernel_listener_and_connection();
 	for (uint32_t i = 0; i < SLOTS; i++) {
 		xsk[i] = socket(AF_XDP, SOCK_RAW, 0);
 		if (xsk[i] < 0)
-			cannot("a socket of AF_XDP");
+			skip_fuzz_without_privileges("a socket of AF_XDP");
 	}
 	claims = mmap_bpf_map(skel->maps.claims, XDP_CLAIM_BUCKETS * sizeof(*claims));
 	groups = mmap_bpf_map(skel->maps.groups, XDP_GROUPS * sizeof(*groups));
 	recents = mmap_bpf_map(skel->maps.recents, XDP_RECENT_LINES * sizeof(*recents));
-	told = ring_buffer__new(bpf_map__fd(skel->maps.segments), check_report_to_owner, NULL, NULL);
+	told = ring_buffer__new(bpf_map__fd(skel->maps.segments), compare_reported_segment_with_model, NULL, NULL);
 	MUST(told != NULL);
 	return 0;
 }
@@ -177,17 +177,17 @@ struct input {
 	const uint8_t *at, *end;
 };
 
-static uint8_t steer_take8(struct input *in)
+static uint8_t fuzz_take_u8(struct input *in)
 {
 	return in->at < in->end ? *in->at++ : 0;
 }
 
-static uint32_t steer_take32(struct input *in)
+static uint32_t fuzz_take_be32(struct input *in)
 {
-	uint32_t value = steer_take8(in);
+	uint32_t value = fuzz_take_u8(in);
 
 	for (int i = 0; i < 3; i++)
-		value = value << 8 | steer_take8(in);
+		value = value << 8 | fuzz_take_u8(in);
 	return value;
 }
 
@@ -204,14 +204,14 @@ static void clear_all_steer_maps(void)
 		                                   (uint16_t)(model.claim[i].name >> 16))],
 		       0, sizeof(*claims));
 	for (unsigned i = 0; i < model.notes; i++)
-		memset(&recents[xdp_recent_line_of_hash(xdp_group_hash(&model.noted[i].key))], 0, sizeof(*recents));
+		memset(&recents[xdp_recent_line_of_hash(xdp_flow_key_hash(&model.noted[i].key))], 0, sizeof(*recents));
 	memset(&model, 0, sizeof(model));
 	model_reports_compared = 0;
 	skel->bss->front.version = 0;
 	memset(&skel->bss->counts, 0, sizeof(skel->bss->counts));
 }
 
-static void steer_add_flow(struct input *in)
+static void fuzz_add_flow_to_map_and_model(struct input *in)
 {
 	static uint32_t minisocks;
 	enum {
@@ -222,18 +222,18 @@ static void steer_add_flow(struct input *in)
 		TCP_BLOCK,
 		EXACT_MINISOCK,
 		WILDCARD_MINISOCK
-	} kind = steer_take8(in) % 7;
-	uint8_t where = steer_take8(in), slot = steer_take8(in) % SLOTS, how = steer_take8(in);
+	} kind = fuzz_take_u8(in) % 7;
+	uint8_t where = fuzz_take_u8(in), slot = fuzz_take_u8(in) % SLOTS, how = fuzz_take_u8(in);
 	struct steer_model_flow *flow = &model.flow[model.flows];
 
 	flow->key = (struct xdp_flow_key){.local = fuzz_local_address(where & 3),
-	                                  .local_port = local_port_of(where >> 2),
+	                                  .local_port = fuzz_local_port(where >> 2),
 	                                  .vlan = where & 16 ? 5 : 0,
 	                                  .proto = kind <= UDP_WILDCARD ? IPPROTO_UDP : IPPROTO_TCP};
 	flow->value = (struct xdp_flow_value){.slot = slot};
 	if (kind == UDP_EXACT || kind == TCP_EXACT || kind == EXACT_MINISOCK) {
 		flow->key.peer = fuzz_peer_address(where >> 5);
-		flow->key.peer_port = peer_port_of(where >> 6);
+		flow->key.peer_port = fuzz_peer_port(where >> 6);
 		skel->bss->counts.exact[kind != UDP_EXACT]++;
 	} else if (kind == TCP_BLOCK) {
 		flow->key.proto = XDP_FLOW_TCP_PORTS;
@@ -262,15 +262,15 @@ static void steer_add_flow(struct input *in)
 	}
 }
 
-static void add_claim(struct input *in)
+static void fuzz_add_claim_to_table_and_model(struct input *in)
 {
-	uint8_t where = steer_take8(in), who = steer_take8(in);
+	uint8_t where = fuzz_take_u8(in), who = fuzz_take_u8(in);
 	uint32_t local = fuzz_local_address(where & 3);
-	uint16_t port = local_port_of(where >> 2);
+	uint16_t port = fuzz_local_port(where >> 2);
 	struct xdp_claim_bucket *bucket = &claims[xdp_claim_bucket_of(local, port)];
 	uint64_t name = xdp_claim_pack_local_name(local, port, where & 16 ? 5 : 0);
 	uint64_t peer = xdp_claim_pack_peer_and_slot(who & 8 ? fuzz_peer_address(who >> 4) : 0,
-	                                             who & 8 ? peer_port_of(who >> 5) : 0, who % SLOTS);
+	                                             who & 8 ? fuzz_peer_port(who >> 5) : 0, who % SLOTS);
 
 	for (int i = 0; i < XDP_CLAIM_WAYS; i++) {
 		if (bucket->way[i].name != 0)
@@ -283,15 +283,15 @@ static void add_claim(struct input *in)
 	}
 }
 
-static void fill_fixture(struct input *in)
+static void fuzz_fill_steer_maps_and_model(struct input *in)
 {
-	uint8_t how = steer_take8(in), flows = steer_take8(in);
+	uint8_t how = fuzz_take_u8(in), flows = fuzz_take_u8(in);
 
 	clear_all_steer_maps();
 	model.kernels = kernels;
-	model.mac = how & 1 ? xdp_flow_mac((const uint8_t *)OUR_MAC) : 0;
+	model.mac = how & 1 ? mac_bytes_to_u64((const uint8_t *)OUR_MAC) : 0;
 	skel->bss->mac = model.mac;
-	model.populated = steer_take8(in);
+	model.populated = fuzz_take_u8(in);
 	for (uint32_t i = 0; i < SLOTS; i++) {
 		if (model.populated >> i & 1)
 			MUST(bpf_map_update_elem(bpf_map__fd(skel->maps.sockets), &i, &xsk[i], BPF_ANY) == 0);
@@ -299,12 +299,12 @@ static void fill_fixture(struct input *in)
 			bpf_map_delete_elem(bpf_map__fd(skel->maps.sockets), &i);
 	}
 	for (uint8_t i = 0; i < flows % 8; i++)
-		steer_add_flow(in);
+		fuzz_add_flow_to_map_and_model(in);
 	for (uint8_t i = 0; i < (flows >> 3) % MODEL_CLAIMS; i++)
-		add_claim(in);
-	model.group = (struct xdp_group){.eligible = steer_take8(in),
-	                                 .default_slot = how & 2 ? XDP_NO_SLOT : steer_take8(in) % SLOTS};
-	for (uint32_t i = 0, first = steer_take8(in); i < XDP_GROUP_BUCKETS; i++)
+		fuzz_add_claim_to_table_and_model(in);
+	model.group = (struct xdp_group){.eligible = fuzz_take_u8(in),
+	                                 .default_slot = how & 2 ? XDP_NO_SLOT : fuzz_take_u8(in) % SLOTS};
+	for (uint32_t i = 0, first = fuzz_take_u8(in); i < XDP_GROUP_BUCKETS; i++)
 		model.group.slot[i] = (uint8_t)((first + i * (how >> 4)) % SLOTS);
 	groups[0] = model.group;
 	memcpy(model.rentals, skel->bss->rentals, sizeof(model.rentals));
@@ -312,18 +312,18 @@ static void fill_fixture(struct input *in)
 
 /* ---- packets ---- */
 
-static void steer_put16(uint8_t *at, uint32_t value)
+static void fuzz_put_be16(uint8_t *at, uint32_t value)
 {
 	at[0] = (uint8_t)(value >> 8);
 	at[1] = (uint8_t)value;
 }
 
 /* Mostly a packet of the fixture's; each part of it may be any. */
-static size_t make_packet(struct input *in, uint8_t *p)
+static size_t fuzz_make_packet(struct input *in, uint8_t *p)
 {
 	static const uint32_t odd[] = {0, 0xffffffff, 0x7f000001, 0xe0000001, 0xf0000001, 0x00000001};
-	uint8_t who = steer_take8(in), where = steer_take8(in), how = steer_take8(in), odds = steer_take8(in),
-	        options = steer_take8(in);
+	uint8_t who = fuzz_take_u8(in), where = fuzz_take_u8(in), how = fuzz_take_u8(in), odds = fuzz_take_u8(in),
+	        options = fuzz_take_u8(in);
 	size_t l3 = where & 16 ? 18 : 14, l4, n;
 	uint32_t peer = fuzz_peer_address(who), local = fuzz_local_address(where & 3), special;
 	bool is_tcp = who & 4;
@@ -331,10 +331,10 @@ static size_t make_packet(struct input *in, uint8_t *p)
 	memset(p, 0, PACKET_MAX);
 	memcpy(p, how & 1 ? "\x02\x00\x00\x00\x00\x09" : how & 2 ? "\x01\x00\x5e\x00\x00\x01" : OUR_MAC, 6);
 	if (where & 16) {
-		steer_put16(p + 12, 0x8100);
-		steer_put16(p + 14, how & 4 ? 0xe005 : 5);
+		fuzz_put_be16(p + 12, 0x8100);
+		fuzz_put_be16(p + 14, how & 4 ? 0xe005 : 5);
 	}
-	steer_put16(p + l3 - 2, odds == 1 ? steer_take32(in) : 0x0800);
+	fuzz_put_be16(p + l3 - 2, odds == 1 ? fuzz_take_be32(in) : 0x0800);
 	options = how & 8 ? options % 11 : 0;
 	l4 = l3 + 20 + options * 4u;
 	p[l3] = (uint8_t)(0x45 + options);
@@ -344,28 +344,28 @@ static size_t make_packet(struct input *in, uint8_t *p)
 	memcpy(p + l3 + 12, &peer, 4);
 	memcpy(p + l3 + 16, &local, 4);
 	for (size_t i = l3 + 20; i < l4; i++)
-		p[i] = steer_take8(in);
-	memcpy(p + l4, &(uint16_t){peer_port_of(who >> 1)}, 2);
-	memcpy(p + l4 + 2, &(uint16_t){local_port_of(where >> 2)}, 2);
+		p[i] = fuzz_take_u8(in);
+	memcpy(p + l4, &(uint16_t){fuzz_peer_port(who >> 1)}, 2);
+	memcpy(p + l4 + 2, &(uint16_t){fuzz_local_port(where >> 2)}, 2);
 	n = l4 + 8;
 	if (is_tcp) {
-		uint32_t number = steer_take32(in);
+		uint32_t number = fuzz_take_be32(in);
 
 		memcpy(p + l4 + 4, &number, 4);
-		p[l4 + 12] = who & 8 ? 0x80 : who & 16 ? steer_take8(in) : 0x50;
-		p[l4 + 13] = steer_take8(in);
+		p[l4 + 12] = who & 8 ? 0x80 : who & 16 ? fuzz_take_u8(in) : 0x50;
+		p[l4 + 13] = fuzz_take_u8(in);
 		memcpy(p + l4 + 20, "\1\1\10\12abcdefgh", 12);
 		n = l4 + 20 + (p[l4 + 12] >> 4 >= 8 ? 12 : 0) + (who >> 5) * 3u;
 	}
-	steer_put16(p + l3 + 2, (uint32_t)(how & 16 ? steer_take8(in) : n - l3));
+	fuzz_put_be16(p + l3 + 2, (uint32_t)(how & 16 ? fuzz_take_u8(in) : n - l3));
 	if (how & 32) {
-		steer_put16(p + l3 + 6, (steer_take8(in) & 3) * 0x2000u | (odds & 64 ? 185 : 0));
-		steer_put16(p + l3 + 4, steer_take8(in) & 3);
+		fuzz_put_be16(p + l3 + 6, (fuzz_take_u8(in) & 3) * 0x2000u | (odds & 64 ? 185 : 0));
+		fuzz_put_be16(p + l3 + 4, fuzz_take_u8(in) & 3);
 	}
 	if (how & 64)
-		p[steer_take8(in) % n] ^= steer_take8(in);
+		p[fuzz_take_u8(in) % n] ^= fuzz_take_u8(in);
 	if (how & 128)
-		n = 14 + steer_take8(in) % (n - 13);
+		n = 14 + fuzz_take_u8(in) % (n - 13);
 	return n;
 }
 
@@ -381,7 +381,7 @@ static uint64_t steer_now_ns(void)
 static bool compare_with_steer_model(const uint8_t *packet, size_t n, uint64_t begun)
 {
 	LIBBPF_OPTS(bpf_test_run_opts, run, .data_in = packet, .data_size_in = (uint32_t)n, .repeat = 1);
-	int wanted = steer_model_packet(&model, packet, n);
+	int wanted = steer_model_verdict_of_packet(&model, packet, n);
 
 	MUST(bpf_prog_test_run_opts(bpf_program__fd(skel->progs.vma_steer), &run) == 0);
 	reports_are_not_compared = steer_now_ns() - begun > STALE_NS;
@@ -400,7 +400,7 @@ static bool compare_with_steer_model(const uint8_t *packet, size_t n, uint64_t b
 }
 
 /* A minisock that is over is so in both. */
-static void compare_flows(void)
+static void assert_bpf_flows_equal_model(void)
 {
 	struct xdp_flow_value value;
 
@@ -416,19 +416,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint64_t begun = steer_now_ns();
 	uint8_t packet[PACKET_MAX + 64];
 
-	fill_fixture(&in);
+	fuzz_fill_steer_maps_and_model(&in);
 	for (int i = 0; i < PACKETS && in.at < in.end; i++) {
-		size_t n = make_packet(&in, packet);
+		size_t n = fuzz_make_packet(&in, packet);
 
 		if (steer_now_ns() - begun > STALE_NS || !compare_with_steer_model(packet, n, begun))
 			return 0;
 		if (i == PACKETS / 2) {
-			uint8_t slot = steer_take8(&in);
+			uint8_t slot = fuzz_take_u8(&in);
 
 			if (slot & 128) /* rented anew */
 				model.rentals[slot % SLOTS] = ++skel->bss->rentals[slot % SLOTS];
 		}
 	}
-	compare_flows();
+	assert_bpf_flows_equal_model();
 	return 0;
 }

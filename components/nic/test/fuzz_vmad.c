@@ -36,7 +36,7 @@ static const struct vma_vmad_attr attr = {.interface = "fuzz", .users = &allowed
 static int shown_socket_fd;
 static uint64_t shown_socket_cookie;
 
-static void vmad_make_socket(void)
+static void vmad_make_shown_socket_with_cookie(void)
 {
 	socklen_t len = sizeof(shown_socket_cookie);
 
@@ -51,7 +51,7 @@ static void assert_server_is_consistent(const struct vmad_server *server)
 	MUST(server->peer[1].slots == 0); /* its user is not allowed, and it has nothing to show */
 }
 
-static void fuzz_deliver_message(struct vmad_server *server, uint8_t how, const struct vmad_msg *msg)
+static void fuzz_vmad_handle_client_message(struct vmad_server *server, uint8_t how, const struct vmad_msg *msg)
 {
 	struct vmad_peer *peer = &server->peer[how & FROM_SECOND];
 	const size_t bytes = how & SHORT ? sizeof(*msg) - 1 : sizeof(*msg);
@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (fake.fd == 0) {
 		fake_owner_reset();
-		vmad_make_socket();
+		vmad_make_shown_socket_with_cookie();
 	}
 	for (unsigned i = 0; i < FAKE_FLOWS; i++)
 		fake.flow[i].used = false;
@@ -114,7 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			msg.version = VMAD_VERSION;
 			msg.type = (uint16_t)(msg.type % (VMAD_WATCH + 2));
 		}
-		fuzz_deliver_message(&server, how, &msg);
+		fuzz_vmad_handle_client_message(&server, how, &msg);
 		data += 1 + bytes;
 		size -= 1 + bytes;
 	}

@@ -37,7 +37,7 @@ static uint32_t fuzz_wire_input_take(struct input *in, unsigned bytes)
 	return value;
 }
 
-static void wire_begin(void)
+static void wire_setup_end_with_two_qps(void)
 {
 	struct vma_bufarena_attr arena_attr = {.capacity = 1 << 14};
 	struct vma_nic_qp_attr qp_attr = {.rx_wre = DEPTH, .tx_wre = DEPTH};
@@ -52,10 +52,10 @@ static void wire_begin(void)
 	rc |= wire_end_init(f.end, 0, f.memory, &f.layout, SLOTS, 0, f.arena);
 	for (uint16_t i = 0; i < 2; i++) {
 		rc |= vma_nic_qp_create(&f.end->nic, &qp_attr, &f.qp[i]);
-		rule = flow_rule(0, IPPROTO_UDP, (uint16_t)(1000 + i), 0, 0);
+		rule = make_flow_rule(0, IPPROTO_UDP, (uint16_t)(1000 + i), 0, 0);
 		rc |= vma_nic_flow_add(f.qp[i], &rule);
 	}
-	rule = flow_rule(0, IPPROTO_TCP, 1000, 0, VMA_FLOW_LISTENER);
+	rule = make_flow_rule(0, IPPROTO_TCP, 1000, 0, VMA_FLOW_LISTENER);
 	rc |= vma_nic_flow_add(f.qp[0], &rule);
 	if (rc != 0 || f.memory == NULL)
 		abort();
@@ -69,7 +69,7 @@ static void fuzz_wire_post_buffers(struct vma_nic_qp *qp)
 	vma_buf_put_burst(f.arena, bufs + posted, n - posted);
 }
 
-static unsigned wire_poll_all(struct vma_nic_qp *qp)
+static unsigned wire_poll_check_and_free_rx_bufs(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[DEPTH];
 	unsigned n = vma_nic_poll_rx(qp, bufs, DEPTH);
@@ -97,7 +97,7 @@ static void nic_wire_send_one(struct vma_nic_qp *qp, uint32_t len)
 		vma_buf_put(f.arena, buf);
 }
 
-static void wire_reap(struct vma_nic_qp *qp)
+static void wire_reap_and_free_tx_bufs(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[DEPTH];
 
@@ -144,7 +144,7 @@ static void fuzz_peer_writes_anywhere(struct input *in)
 		f.memory[at + i] = (char)fuzz_wire_input_take(in, 1);
 }
 
-static void fuzz_peer_consume_frames(struct input *in)
+static void fuzz_peer_set_consumed_index(struct input *in)
 {
 	uint32_t lane = fuzz_wire_input_take(in, 1) % 2, value = fuzz_wire_input_take(in, 1);
 
@@ -167,10 +167,10 @@ static void fuzz_wire_step(struct input *in)
 		fuzz_peer_writes_anywhere(in);
 		break;
 	case 3:
-		fuzz_peer_consume_frames(in);
+		fuzz_peer_set_consumed_index(in);
 		break;
 	case 4:
-		wire_poll_all(qp);
+		wire_poll_check_and_free_rx_bufs(qp);
 		break;
 	case 5:
 		fuzz_wire_post_buffers(qp);
@@ -182,7 +182,7 @@ static void fuzz_wire_step(struct input *in)
 		vma_nic_kick(qp);
 		break;
 	case 8:
-		wire_reap(qp);
+		wire_reap_and_free_tx_bufs(qp);
 		break;
 	default:
 		vma_nic_arm(qp);
@@ -205,8 +205,8 @@ static void fuzz_restart_link(uint32_t nonce)
 	}
 	for (int i = 0; i < 2; i++) {
 		vma_nic_kick(f.qp[i]);
-		wire_reap(f.qp[i]);
-		while (wire_poll_all(f.qp[i]) != 0)
+		wire_reap_and_free_tx_bufs(f.qp[i]);
+		while (wire_poll_check_and_free_rx_bufs(f.qp[i]) != 0)
 			;
 	}
 }
@@ -216,7 +216,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct input in = {data, data + size};
 
 	if (f.arena == NULL)
-		wire_begin();
+		wire_setup_end_with_two_qps();
 	fuzz_restart_link(NONCE + 1);
 	fuzz_restart_link(NONCE);
 	for (int i = 0; i < 200 && in.at < in.end; i++)

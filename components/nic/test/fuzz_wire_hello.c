@@ -39,7 +39,7 @@ static int make_sealed_memfd(size_t bytes, unsigned seals)
 	return fd;
 }
 
-static void make_descriptors(void)
+static void make_fds_of_each_kind(void)
 {
 	int pair[2];
 
@@ -111,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 4)
 		return 0;
 	if (made_descriptors[SEALED] == 0)
-		make_descriptors();
+		make_fds_of_each_kind();
 	number = next_free_fd_number();
 	memcpy(&sent, data + 3, size - 3 < sizeof(sent) ? size - 3 : sizeof(sent));
 	if (data[0] & 1)

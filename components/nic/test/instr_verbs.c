@@ -101,7 +101,7 @@ bool phase_mlx5_is_empty(const struct vma_nic_qp *qp)
 	return vma_nic_rx_is_empty(qp);
 }
 
-static void send_phase(struct vma_nic_qp *qp, const struct vma_nic_seg *seg, bool is_inline)
+static void measure_one_send_phase(struct vma_nic_qp *qp, const struct vma_nic_seg *seg, bool is_inline)
 {
 	if (measures_mlx5_rings && is_inline)
 		phase_mlx5_send_inline(qp, seg);
@@ -135,10 +135,10 @@ static void measure_one_send(struct vma_nic_qp *qp, unsigned at, bool is_inline)
 	if (vma_bufpool_get(fake.tx_pool, &buf, 1) != 1)
 		abort();
 	seg.buf = buf;
-	send_phase(qp, &seg, is_inline);
+	measure_one_send_phase(qp, &seg, is_inline);
 	fake_card_completes_sends();
 	if (at % 64 == 63)
-		send_phase(qp, NULL, is_inline);
+		measure_one_send_phase(qp, NULL, is_inline);
 	vma_buf_put_burst(fake.arena, reaped, reaped_n);
 	reaped_n = 0;
 }
@@ -167,7 +167,7 @@ static void measure_one_receive(struct vma_nic_qp *qp)
 	vma_buf_put(fake.arena, bufs[0]);
 }
 
-static void fill(struct vma_nic_qp *qp)
+static void post_rx_bufs_until_nearly_full(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[16];
 
@@ -186,11 +186,11 @@ int main(int argc, char **argv)
 		struct vma_nic_qp *qp;
 
 		mlx5_model_detach();
-		qp = &fake_provider_begin(64, is_inline ? 204 : 0)->base;
+		qp = &fake_provider_setup_qp(64, is_inline ? 204 : 0)->base;
 		measures_mlx5_rings = round >= 2;
 		if (measures_mlx5_rings)
 			mlx5_model_begin(&card);
-		fill(qp);
+		post_rx_bufs_until_nearly_full(qp);
 		for (unsigned i = 0; i < packets; i++) {
 			measure_one_send(qp, i, is_inline);
 			if (!is_inline)

@@ -103,7 +103,7 @@ static char *mlx5_model_alloc_before_guard_page(size_t bytes)
 	return map + MODEL_PAGE + pages - bytes;
 }
 
-static void mlx5_model_free(char *memory, size_t bytes)
+static void mlx5_model_unmap_guarded_memory(char *memory, size_t bytes)
 {
 	const size_t pages = (bytes + MODEL_PAGE - 1) & ~(size_t)(MODEL_PAGE - 1);
 
@@ -155,21 +155,21 @@ static void mlx5_model_cq_init(struct mlx5_model_cq *cq, uint32_t count)
 
 static void mlx5_model_cq_free(struct mlx5_model_cq *cq)
 {
-	mlx5_model_free(cq->entries, (size_t)cq->count * cq->bytes);
-	mlx5_model_free((char *)cq->record, 64);
+	mlx5_model_unmap_guarded_memory(cq->entries, (size_t)cq->count * cq->bytes);
+	mlx5_model_unmap_guarded_memory((char *)cq->record, 64);
 }
 
-static void mlx5_model_end(void)
+static void mlx5_model_free_queues_and_registers(void)
 {
 	if (model.sq == NULL)
 		return;
-	mlx5_model_free(model.sq, (size_t)model.sq_blocks * 64);
-	mlx5_model_free(model.rq, (size_t)model.rq_count * model.rq_stride);
+	mlx5_model_unmap_guarded_memory(model.sq, (size_t)model.sq_blocks * 64);
+	mlx5_model_unmap_guarded_memory(model.rq, (size_t)model.rq_count * model.rq_stride);
 	mlx5_model_cq_free(&model.rx);
 	mlx5_model_cq_free(&model.tx);
-	mlx5_model_free((char *)model.records, 64);
-	mlx5_model_free(model.uar, MODEL_PAGE);
-	mlx5_model_free(model.cq_uar, MODEL_PAGE);
+	mlx5_model_unmap_guarded_memory((char *)model.records, 64);
+	mlx5_model_unmap_guarded_memory(model.uar, MODEL_PAGE);
+	mlx5_model_unmap_guarded_memory(model.cq_uar, MODEL_PAGE);
 	for (uint32_t i = 0; i < model.sent_n; i++)
 		free(model.sent[i].bytes);
 	free(model.scratch);
@@ -220,7 +220,7 @@ static int mlx5_model_get_clock_info(struct ibv_context *context, struct mlx5dv_
 	return 0;
 }
 
-static uint32_t mlx5_model_power_of_two(uint32_t n)
+static uint32_t mlx5_model_round_up_to_power_of_two(uint32_t n)
 {
 	uint32_t power = 1;
 
@@ -243,20 +243,20 @@ static inline void mlx5_model_begin(const struct mlx5_model_config *config)
 	const uint32_t longest = ((listed > in_line ? listed : in_line) + 63) / 64;
 	const char *what;
 
-	mlx5_model_end();
+	mlx5_model_free_queues_and_registers();
 	model.config = *config;
 	model.lib = (struct mlx5_lib){mlx5_model_is_supported, mlx5_model_init_obj, mlx5_model_get_clock_info};
-	model.sq_blocks = mlx5_model_power_of_two(attr.tx_packets * longest);
-	model.rq_count = mlx5_model_power_of_two(attr.rx_packets);
-	model.rq_stride = 16 * mlx5_model_power_of_two(attr.rx_sges);
+	model.sq_blocks = mlx5_model_round_up_to_power_of_two(attr.tx_packets * longest);
+	model.rq_count = mlx5_model_round_up_to_power_of_two(attr.rx_packets);
+	model.rq_stride = 16 * mlx5_model_round_up_to_power_of_two(attr.rx_sges);
 	model.sq = mlx5_model_alloc_before_guard_page((size_t)model.sq_blocks * 64);
 	model.rq = mlx5_model_alloc_before_guard_page((size_t)model.rq_count * model.rq_stride);
 	model.records = (uint32_t *)(void *)mlx5_model_alloc_before_guard_page(64);
 	model.uar = mlx5_model_alloc_before_guard_page(MODEL_PAGE);
 	model.cq_uar = mlx5_model_alloc_before_guard_page(MODEL_PAGE);
 	model.scratch = malloc(MODEL_FRAME);
-	mlx5_model_cq_init(&model.rx, mlx5_model_power_of_two(attr.rx_packets));
-	mlx5_model_cq_init(&model.tx, mlx5_model_power_of_two(attr.tx_packets));
+	mlx5_model_cq_init(&model.rx, mlx5_model_round_up_to_power_of_two(attr.rx_packets));
+	mlx5_model_cq_init(&model.tx, mlx5_model_round_up_to_power_of_two(attr.tx_packets));
 	model.sq_index = model.sq_free = model.rq_index = config->start;
 	model.records[MLX5_RCV_DBR] = model.records[MLX5_SND_DBR] = htobe32(config->start & 0xffff);
 	fake.device.mlx5 = &model.lib;
@@ -265,7 +265,7 @@ static inline void mlx5_model_begin(const struct mlx5_model_config *config)
 	qp->queue.rx_cq = ibv_cq_ex_to_cq(&fake.rx_cq);
 	qp->queue.tx_cq = ibv_cq_ex_to_cq(&fake.tx_cq);
 	qp->queue.td = &td;
-	MUST(mlx5_open(&qp->queue, &attr, &what) == 0);
+	MUST(mlx5_queue_open_rings(&qp->queue, &attr, &what) == 0);
 	qp->queue.mlx5->sq_index = config->start;
 	qp->queue.mlx5->rq_head = qp->queue.mlx5->rq_tail = config->start;
 	atomic_store(&qp->queue.mlx5->rx_cq.index, config->start);
@@ -274,17 +274,17 @@ static inline void mlx5_model_begin(const struct mlx5_model_config *config)
 	mlx5_model_trap_register_stores();
 	if (config->traps)
 		MUST(mlx5_model_protect_registers(PROT_READ));
-	verbs_data_init(qp);
+	verbs_qp_data_path_init(qp);
 }
 
-/* Before fake_provider_end. */
+/* Before fake_provider_free_qp. */
 static inline void mlx5_model_detach(void)
 {
 	if (fake.verbs != NULL)
-		mlx5_close(fake.verbs->queue.mlx5);
+		mlx5_queue_close_rings(fake.verbs->queue.mlx5);
 	if (model.sq != NULL && model.config.traps)
 		signal(SIGSEGV, SIG_DFL);
-	mlx5_model_end();
+	mlx5_model_free_queues_and_registers();
 }
 
 /* ---- completions ---- */
@@ -344,8 +344,8 @@ static inline void mlx5_model_read_wqe_bytes(struct mlx5_model_wqe_reader *reade
 		        (uint8_t)model.sq[((size_t)reader->block * 64 + reader->at) % (model.sq_blocks * 64)];
 }
 
-static inline void mlx5_model_read_eth_header(struct mlx5_model_wqe_reader *reader, struct mlx5_model_sent_frame *frame,
-                                              uint8_t opcode)
+static inline void mlx5_model_check_and_read_wqe_eth_segment(struct mlx5_model_wqe_reader *reader,
+                                                             struct mlx5_model_sent_frame *frame, uint8_t opcode)
 {
 	struct mlx5_wqe_eth_seg eth;
 	uint32_t header;
@@ -409,7 +409,7 @@ static inline uint32_t mlx5_model_read_send_wqe(bool *signal)
 	MUST(ctrl.signature == 0 && ctrl.dci_stream_channel_id == 0 && ctrl.imm == 0);
 	MUST(ctrl.fm_ce_se == 0 || ctrl.fm_ce_se == MLX5_WQE_CTRL_CQ_UPDATE);
 	reader.end = segs * 16;
-	mlx5_model_read_eth_header(&reader, &frame, head & 0xff);
+	mlx5_model_check_and_read_wqe_eth_segment(&reader, &frame, head & 0xff);
 	mlx5_model_read_data_segments(&reader, &frame);
 	MUST(model.sent_n < MODEL_SENT);
 	frame.bytes = malloc(frame.len);
@@ -524,7 +524,7 @@ static inline uint32_t mlx5_model_posted_receives(void)
 }
 
 /* Into the buffers of the next receive, all of which are checked. */
-static inline void mlx5_model_scatter_frame(const uint8_t *bytes, uint32_t len)
+static inline void mlx5_model_write_frame_to_posted_bufs(const uint8_t *bytes, uint32_t len)
 {
 	const struct mlx5_wqe_data_seg *seg =
 	        (const void *)(model.rq + (size_t)(model.rq_index & (model.rq_count - 1)) * model.rq_stride);
@@ -564,7 +564,7 @@ static inline bool mlx5_model_receive_frame(const uint8_t *bytes, uint32_t len, 
 
 	if (mlx5_model_posted_receives() == 0)
 		return false;
-	mlx5_model_scatter_frame(bytes, len);
+	mlx5_model_write_frame_to_posted_bufs(bytes, len);
 	memset(cqe, 0xee, 63);
 	cqe->byte_cnt = htobe32(len);
 	cqe->timestamp = htobe64(ticks);
@@ -576,7 +576,7 @@ static inline bool mlx5_model_receive_frame(const uint8_t *bytes, uint32_t len, 
 	return true;
 }
 
-static inline bool mlx5_model_fail_receive(uint8_t syndrome)
+static inline bool mlx5_model_complete_receive_with_error(uint8_t syndrome)
 {
 	if (mlx5_model_posted_receives() == 0)
 		return false;

@@ -44,9 +44,10 @@ static unsigned claimer_exchange_message(struct vmad_msg *msg, const int *shown,
 
 	msg->magic = VMAD_MAGIC;
 	msg->version = VMAD_VERSION;
-	rc = vmad_send(vmad, msg, shown, nshown);
+	rc = vmad_send_message_with_fds(vmad, msg, shown, nshown);
 	do
-		rc = rc == 0 && poll(&answer, 1, 5000) == 1 ? vmad_receive(vmad, msg, &bytes, fds, &nfds) : -EPIPE;
+		rc = rc == 0 && poll(&answer, 1, 5000) == 1 ? vmad_receive_message(vmad, msg, &bytes, fds, &nfds)
+		                                            : -EPIPE;
 	while (rc == 1 && msg->type != type);
 	if (rc != 1)
 		claimer_exit_with_error("vmad has hung up");
@@ -61,7 +62,7 @@ static void claimer_print_result(const char *what, int rc)
 	fflush(stdout);
 }
 
-static struct vma_flow_key claimer_key_of(uint8_t proto, unsigned port)
+static struct vma_flow_key claimer_wildcard_key_of_port(uint8_t proto, unsigned port)
 {
 	struct vma_flow_key key = {.family = AF_INET, .proto = proto, .local_port_be = htons((uint16_t)port)};
 
@@ -69,7 +70,7 @@ static struct vma_flow_key claimer_key_of(uint8_t proto, unsigned port)
 	return key;
 }
 
-static struct vma_flow_key key_with_fixed_peer(struct vma_flow_key key)
+static struct vma_flow_key key_with_test_net_peer_port_443(struct vma_flow_key key)
 {
 	memcpy(key.peer, (uint8_t[]){198, 51, 100, 7}, 4);
 	key.peer_port_be = htons(443);
@@ -108,7 +109,7 @@ static int claimer_open_bound_socket(int type, unsigned port, unsigned *out)
 	return fd;
 }
 
-static void claimer_connect_to_vmad(const char *interface)
+static void claimer_connect_to_vmad_and_rent_slot(const char *interface)
 {
 	struct vmad_msg hello = {.type = VMAD_HELLO}, rent = {.type = VMAD_RENT, .rent = {.rx_wre = 64, .tx_wre = 64}};
 	struct sockaddr_un name;
@@ -143,10 +144,10 @@ static int socket_in_other_netns(unsigned port)
 		int fd = unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 ? claimer_open_bound_socket(SOCK_DGRAM, port, &same)
 		                                                    : -1;
 
-		_exit(fd >= 0 && vmad_send(ends[1], &msg, &fd, 1) == 0 ? 0 : 1);
+		_exit(fd >= 0 && vmad_send_message_with_fds(ends[1], &msg, &fd, 1) == 0 ? 0 : 1);
 	}
 	waitpid(pid, NULL, 0);
-	if (vmad_receive(ends[0], &msg, &bytes, fds, &nfds) != 1 || nfds != 1)
+	if (vmad_receive_message(ends[0], &msg, &bytes, fds, &nfds) != 1 || nfds != 1)
 		claimer_exit_with_error("a socket of another network namespace");
 	return fds[0];
 }
@@ -154,8 +155,8 @@ static int socket_in_other_netns(unsigned port)
 static void claimer_request_foreign_ports(unsigned udp_port, uint64_t udp_cookie, unsigned tcp_port,
                                           uint64_t tcp_cookie, unsigned listener_port)
 {
-	const struct vma_flow_key udp = claimer_key_of(IPPROTO_UDP, udp_port),
-	                          tcp = claimer_key_of(IPPROTO_TCP, tcp_port);
+	const struct vma_flow_key udp = claimer_wildcard_key_of_port(IPPROTO_UDP, udp_port),
+	                          tcp = claimer_wildcard_key_of_port(IPPROTO_TCP, tcp_port);
 	struct vmad_msg shadows = {.type = VMAD_FLOW_SHADOWS,
 	                           .shadows = {.slot = slot, .count = 1, .key = udp, .cookie = {udp_cookie}}};
 	unsigned own_port;
@@ -170,19 +171,23 @@ static void claimer_request_foreign_ports(unsigned udp_port, uint64_t udp_cookie
 	                     flow(udp, 0, claimer_cookie_of(elsewhere), elsewhere));
 	claimer_print_result("UDP, with a file", flow(udp, 0, udp_cookie, file));
 	claimer_print_result("UDP, without a socket", flow(udp, 0, 0, -1));
-	claimer_print_result("UDP from one peer, without a socket", flow(key_with_fixed_peer(udp), 0, 0, -1));
+	claimer_print_result("UDP from one peer, without a socket",
+	                     flow(key_with_test_net_peer_port_443(udp), 0, 0, -1));
 	claimer_exchange_message(&shadows, NULL, 0);
 	claimer_print_result("UDP, as one of its shadows", shadows.result);
 	shadows = (struct vmad_msg){.type = VMAD_FLOW_SHADOWS, .shadows = {.slot = slot, .key = udp}};
 	claimer_exchange_message(&shadows, NULL, 0);
 	claimer_print_result("UDP, as a waiter without a shadow", shadows.result);
 	claimer_print_result("a listener, by its cookie", flow(tcp, VMA_FLOW_LISTENER, tcp_cookie, -1));
-	claimer_print_result("a connection to it", flow(key_with_fixed_peer(tcp), 0, 0, -1));
+	claimer_print_result("a connection to it", flow(key_with_test_net_peer_port_443(tcp), 0, 0, -1));
 	claimer_print_result("a listener of another client",
-	                     flow(claimer_key_of(IPPROTO_TCP, listener_port), VMA_FLOW_LISTENER, 0, -1));
-	claimer_print_result("a connection to it",
-	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, listener_port)), 0, 0, -1));
-	claimer_print_result("a block of ports for servers", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, 512), 0, 0, -1));
+	                     flow(claimer_wildcard_key_of_port(IPPROTO_TCP, listener_port), VMA_FLOW_LISTENER, 0, -1));
+	claimer_print_result(
+	        "a connection to it",
+	        flow(key_with_test_net_peer_port_443(claimer_wildcard_key_of_port(IPPROTO_TCP, listener_port)), 0, 0,
+	             -1));
+	claimer_print_result("a block of ports for servers",
+	                     flow(claimer_wildcard_key_of_port(VMA_FLOW_TCP_PORTS, 512), 0, 0, -1));
 	close(own);
 	close(elsewhere);
 	close(file);
@@ -199,40 +204,47 @@ static void claimer_request_own_ports(void)
 
 	address.s_addr = htonl(0xc6336463); /* 198.51.100.99 */
 	claimer_print_result("its own UDP socket at an address of another host",
-	                     flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
+	                     flow(claimer_wildcard_key_of_port(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
 	address = here;
 	claimer_print_result("its own UDP socket, unshown",
-	                     flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), -1));
+	                     flow(claimer_wildcard_key_of_port(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), -1));
 	claimer_print_result("its own UDP socket",
-	                     flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
-	shadows.shadows.key = claimer_key_of(IPPROTO_UDP, udp_port);
+	                     flow(claimer_wildcard_key_of_port(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
+	shadows.shadows.key = claimer_wildcard_key_of_port(IPPROTO_UDP, udp_port);
 	shadows.shadows.cookie[0] = claimer_cookie_of(udp);
 	claimer_exchange_message(&shadows, &udp, 1);
 	claimer_print_result("its own shadow", shadows.result);
 	if (listen(tcp, 8) < 0)
 		claimer_exit_with_error("listen");
-	claimer_print_result("its own listener", flow(claimer_key_of(IPPROTO_TCP, tcp_port), VMA_FLOW_LISTENER,
-	                                              claimer_cookie_of(tcp), tcp));
-	claimer_print_result("a connection to it",
-	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, tcp_port)), 0, 0, -1));
-	claimer_print_result("a connection from a port of its own, unshown",
-	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, beside_port)), 0, 0, -1));
-	claimer_print_result("a connection from a port of its own",
-	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, beside_port)), 0,
-	                          claimer_cookie_of(beside), beside));
-	claimer_print_result("a block of ports", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, 61440), 0, 0, -1));
-	claimer_print_result("a connection in it",
-	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, 61441)), 0, 0, -1));
+	claimer_print_result("its own listener", flow(claimer_wildcard_key_of_port(IPPROTO_TCP, tcp_port),
+	                                              VMA_FLOW_LISTENER, claimer_cookie_of(tcp), tcp));
+	claimer_print_result(
+	        "a connection to it",
+	        flow(key_with_test_net_peer_port_443(claimer_wildcard_key_of_port(IPPROTO_TCP, tcp_port)), 0, 0, -1));
+	claimer_print_result(
+	        "a connection from a port of its own, unshown",
+	        flow(key_with_test_net_peer_port_443(claimer_wildcard_key_of_port(IPPROTO_TCP, beside_port)), 0, 0,
+	             -1));
+	claimer_print_result(
+	        "a connection from a port of its own",
+	        flow(key_with_test_net_peer_port_443(claimer_wildcard_key_of_port(IPPROTO_TCP, beside_port)), 0,
+	             claimer_cookie_of(beside), beside));
+	claimer_print_result("a block of ports",
+	                     flow(claimer_wildcard_key_of_port(VMA_FLOW_TCP_PORTS, 61440), 0, 0, -1));
+	claimer_print_result(
+	        "a connection in it",
+	        flow(key_with_test_net_peer_port_443(claimer_wildcard_key_of_port(IPPROTO_TCP, 61441)), 0, 0, -1));
 }
 
 static void claimer_request_guessed_connection(unsigned port, const char *peer, unsigned peer_port)
 {
-	struct vma_flow_key key = claimer_key_of(IPPROTO_TCP, port);
+	struct vma_flow_key key = claimer_wildcard_key_of_port(IPPROTO_TCP, port);
 
 	if (inet_pton(AF_INET, peer, key.peer) != 1)
 		claimer_exit_with_error(peer);
 	key.peer_port_be = htons((uint16_t)peer_port);
-	claimer_print_result("a block of ports", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, port / 256 * 256), 0, 0, -1));
+	claimer_print_result("a block of ports",
+	                     flow(claimer_wildcard_key_of_port(VMA_FLOW_TCP_PORTS, port / 256 * 256), 0, 0, -1));
 	claimer_print_result("a connection in it", flow(key, 0, 0, -1));
 	pause();
 }
@@ -240,12 +252,12 @@ static void claimer_request_guessed_connection(unsigned port, const char *peer, 
 int main(int argc, char **argv)
 {
 	if (argc == 6 && inet_pton(AF_INET, argv[2], &address) == 1) {
-		claimer_connect_to_vmad(argv[1]);
+		claimer_connect_to_vmad_and_rent_slot(argv[1]);
 		claimer_request_guessed_connection((unsigned)atoi(argv[3]), argv[4], (unsigned)atoi(argv[5]));
 	}
 	if (argc != 8 || inet_pton(AF_INET, argv[2], &address) != 1)
 		return 1;
-	claimer_connect_to_vmad(argv[1]);
+	claimer_connect_to_vmad_and_rent_slot(argv[1]);
 	claimer_request_foreign_ports((unsigned)atoi(argv[3]), strtoull(argv[4], NULL, 0), (unsigned)atoi(argv[5]),
 	                              strtoull(argv[6], NULL, 0), (unsigned)atoi(argv[7]));
 	claimer_request_own_ports();

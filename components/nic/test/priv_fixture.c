@@ -31,7 +31,7 @@ void fixture_fail_condition(const char *file, int line, const char *condition, c
 	exit(1);
 }
 
-int fixture_peer_socket(const char *peer_netns, int domain, int type, int protocol)
+int fixture_open_socket_in_peer_netns(const char *peer_netns, int domain, int type, int protocol)
 {
 	char path[128];
 	int home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), there, fd;
@@ -48,7 +48,7 @@ int fixture_peer_socket(const char *peer_netns, int domain, int type, int protoc
 	return fd;
 }
 
-static void bind_packet(int fd, int ifindex)
+static void bind_packet_socket_to_interface(int fd, int ifindex)
 {
 	const struct sockaddr_ll addr = {
 	        .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = ifindex};
@@ -56,7 +56,7 @@ static void bind_packet(int fd, int ifindex)
 	fixture_must(bind(fd, (const struct sockaddr *)&addr, sizeof(addr)) == 0, "bind: %m");
 }
 
-static int peer_ifindex(int fd, const char *name)
+static int peer_ifindex_and_set_qdisc_bypass(int fd, const char *name)
 {
 	struct ifreq request = {0};
 	const int any = 1;
@@ -67,7 +67,7 @@ static int peer_ifindex(int fd, const char *name)
 	return request.ifr_ifindex;
 }
 
-static void find_mac(struct fixture *fixture, const char *name)
+static void fixture_read_interface_mac(struct fixture *fixture, const char *name)
 {
 	struct ifreq request = {0};
 
@@ -77,7 +77,7 @@ static void find_mac(struct fixture *fixture, const char *name)
 }
 
 /* Each device queue has its share of the frames. */
-static void fill_queue_with_frames(struct fixture *fixture, uint32_t queue)
+static void put_frames_in_fill_ring_of_queue(struct fixture *fixture, uint32_t queue)
 {
 	const uint32_t share = FIXTURE_FRAMES / fixture->queues;
 	struct xdp_ring *fill = &fixture->fill[queue];
@@ -87,7 +87,7 @@ static void fill_queue_with_frames(struct fixture *fixture, uint32_t queue)
 	atomic_store_explicit(fill->producer, share, memory_order_release);
 }
 
-static void open_queue(struct fixture *fixture, uint32_t queue, uint16_t bind_flags)
+static void open_xdp_sockets_of_queue(struct fixture *fixture, uint32_t queue, uint16_t bind_flags)
 {
 	int rc, fd = queue == 0
 	                     ? xdp_sock_open_with_umem(fixture->umem, fixture->umem_bytes, fixture->ifindex, 0,
@@ -98,7 +98,7 @@ static void open_queue(struct fixture *fixture, uint32_t queue, uint16_t bind_fl
 	fixture->base_fd[queue] = fd;
 	rc = xdp_sock_map_umem_rings(fd, &fixture->fill[queue], &fixture->comp[queue]);
 	fixture_must(rc == 0, "map rings: %d", rc);
-	fill_queue_with_frames(fixture, queue);
+	put_frames_in_fill_ring_of_queue(fixture, queue);
 	for (uint32_t i = 0; i < FIXTURE_SLOTS; i++) {
 		fd = xdp_sock_open_for_slot(fixture->base_fd[queue], fixture->ifindex, queue, FIXTURE_RING,
 		                            FIXTURE_RING);
@@ -121,11 +121,12 @@ void fixture_open(struct fixture *fixture, const char *name, const char *peer_ne
 	fixture->queues = queues;
 	fixture->ifindex = if_nametoindex(name);
 	fixture_must(fixture->ifindex != 0, "%s: no such interface", name);
-	fixture->peer_raw = fixture_peer_socket(peer_netns, AF_PACKET, SOCK_RAW, 0);
-	bind_packet(fixture->peer_raw, peer_ifindex(fixture->peer_raw, peer_name));
+	fixture->peer_raw = fixture_open_socket_in_peer_netns(peer_netns, AF_PACKET, SOCK_RAW, 0);
+	bind_packet_socket_to_interface(fixture->peer_raw,
+	                                peer_ifindex_and_set_qdisc_bypass(fixture->peer_raw, peer_name));
 	fixture->tap = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
-	bind_packet(fixture->tap, (int)fixture->ifindex);
-	find_mac(fixture, name);
+	bind_packet_socket_to_interface(fixture->tap, (int)fixture->ifindex);
+	fixture_read_interface_mac(fixture, name);
 
 	fixture->umem_bytes = (size_t)FIXTURE_FRAMES << XDP_FRAME_SHIFT;
 	fixture->umem = mmap(NULL, fixture->umem_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -133,7 +134,7 @@ void fixture_open(struct fixture *fixture, const char *name, const char *peer_ne
 	rc = xdp_prog_load(fixture->ifindex, queues, &fixture->prog);
 	fixture_must(rc == 0, "xdp_prog_load: %d", rc);
 	for (uint32_t queue = 0; queue < queues; queue++)
-		open_queue(fixture, queue, bind_flags);
+		open_xdp_sockets_of_queue(fixture, queue, bind_flags);
 	rc = xdp_prog_attach(fixture->prog, &fixture->generic);
 	fixture_must(rc == 0, "xdp_prog_attach: %d", rc);
 }
@@ -158,16 +159,16 @@ void fixture_close(struct fixture *fixture)
 
 /* ---- frames ---- */
 
-static void fixture_put16(uint8_t *at, uint16_t value)
+static void fixture_put_be16(uint8_t *at, uint16_t value)
 {
 	at[0] = (uint8_t)(value >> 8);
 	at[1] = (uint8_t)value;
 }
 
-static void fixture_put32(uint8_t *at, uint32_t value)
+static void fixture_put_be32(uint8_t *at, uint32_t value)
 {
-	fixture_put16(at, (uint16_t)(value >> 16));
-	fixture_put16(at + 2, (uint16_t)value);
+	fixture_put_be16(at, (uint16_t)(value >> 16));
+	fixture_put_be16(at + 2, (uint16_t)value);
 }
 
 static uint16_t fixture_ip_checksum(const uint8_t *header, uint32_t bytes)
@@ -189,32 +190,32 @@ static uint32_t fixture_build_frame(uint8_t *frame, const uint8_t *mac, const st
 	memcpy(frame, packet->mac != NULL ? packet->mac : mac, 6);
 	frame[6] = 2;
 	if (packet->vlan != 0) {
-		fixture_put16(at, ETH_P_8021Q);
-		fixture_put16(at + 2, packet->vlan | 0x2000); /* with a priority, which is no part of the flow */
+		fixture_put_be16(at, ETH_P_8021Q);
+		fixture_put_be16(at + 2, packet->vlan | 0x2000); /* with a priority, which is no part of the flow */
 		at += 4;
 	}
-	fixture_put16(at, packet->ether_type != 0 ? packet->ether_type : ETH_P_IP);
+	fixture_put_be16(at, packet->ether_type != 0 ? packet->ether_type : ETH_P_IP);
 	at += 2;
 	at[0] = (uint8_t)(0x40 | (ip_bytes / 4));
-	fixture_put16(at + 2, (uint16_t)(ip_bytes + l4_bytes + packet->payload_bytes));
-	fixture_put16(at + 4, packet->id);
-	fixture_put16(at + 6, packet->frag);
+	fixture_put_be16(at + 2, (uint16_t)(ip_bytes + l4_bytes + packet->payload_bytes));
+	fixture_put_be16(at + 4, packet->id);
+	fixture_put_be16(at + 6, packet->frag);
 	at[8] = 64;
 	at[9] = packet->proto;
-	fixture_put32(at + 12, packet->source);
-	fixture_put32(at + 16, packet->dest);
+	fixture_put_be32(at + 12, packet->source);
+	fixture_put_be32(at + 16, packet->dest);
 	memset(at + 20, 1, packet->option_words * 4u); /* no-operation */
 	if (packet->options != NULL)
 		memcpy(at + 20, packet->options, 4);
-	fixture_put16(at + 10, fixture_ip_checksum(at, ip_bytes));
+	fixture_put_be16(at + 10, fixture_ip_checksum(at, ip_bytes));
 	at += ip_bytes;
-	fixture_put16(at, packet->source_port);
-	fixture_put16(at + 2, packet->dest_port);
+	fixture_put_be16(at, packet->source_port);
+	fixture_put_be16(at + 2, packet->dest_port);
 	if (packet->proto == IPPROTO_TCP) {
 		at[12] = 5 << 4;
 		at[13] = packet->tcp_flags;
 	} else {
-		fixture_put16(at + 4, (uint16_t)(l4_bytes + packet->payload_bytes));
+		fixture_put_be16(at + 4, (uint16_t)(l4_bytes + packet->payload_bytes));
 	}
 	at += l4_bytes;
 	for (uint32_t i = 0; i < packet->payload_bytes; i++)
@@ -229,7 +230,7 @@ struct vma_flow_key fixture_key_with_peer(const struct fixture_packet *packet)
 	struct vma_flow_key key = fixture_key_of_any_peer(packet);
 
 	key.peer_port_be = htons(packet->source_port);
-	fixture_put32(key.peer, packet->source);
+	fixture_put_be32(key.peer, packet->source);
 	return key;
 }
 
@@ -242,7 +243,7 @@ struct vma_flow_key fixture_key_of_any_peer(const struct fixture_packet *packet)
 	        .local_port_be = htons(packet->dest_port),
 	};
 
-	fixture_put32(key.local, packet->dest);
+	fixture_put_be32(key.local, packet->dest);
 	return key;
 }
 
@@ -280,7 +281,7 @@ static bool receive_from_slot(struct fixture *fixture, uint32_t slot, uint32_t q
 }
 
 /* The packet socket of the interface: its incoming frames that begin with our source address 02:00:00:00:00:00. */
-static bool receive_from_kernel(struct fixture *fixture)
+static bool kernel_received_fixture_frame(struct fixture *fixture)
 {
 	static char frame[16384];
 	struct sockaddr_ll from;
@@ -290,12 +291,12 @@ static bool receive_from_kernel(struct fixture *fixture)
 	return n >= 12 && from.sll_pkttype != PACKET_OUTGOING && memcmp(frame + 6, "\2\0\0\0\0\0", 6) == 0;
 }
 
-static int receive_from_any_slot(struct fixture *fixture)
+static int fixture_receiver_of_next_packet(struct fixture *fixture)
 {
 	for (uint32_t i = 0; i < FIXTURE_SLOTS * fixture->queues; i++)
 		if (receive_from_slot(fixture, i % FIXTURE_SLOTS, i / FIXTURE_SLOTS))
 			return (int)(i % FIXTURE_SLOTS);
-	return receive_from_kernel(fixture) ? FIXTURE_PASSED : FIXTURE_NOWHERE;
+	return kernel_received_fixture_frame(fixture) ? FIXTURE_PASSED : FIXTURE_NOWHERE;
 }
 
 int fixture_send(struct fixture *fixture, const struct fixture_packet *packet)
@@ -307,11 +308,11 @@ int fixture_send(struct fixture *fixture, const struct fixture_packet *packet)
 
 	fixture_must(send(fixture->peer_raw, frame, bytes, 0) == (ssize_t)bytes, "send of %u bytes: %m", bytes);
 	for (int i = 0; i < 2500 && where == FIXTURE_NOWHERE; i++) { /* half a second */
-		where = receive_from_any_slot(fixture);
+		where = fixture_receiver_of_next_packet(fixture);
 		if (where == FIXTURE_NOWHERE)
 			nanosleep(&pause, NULL);
 	}
-	again = receive_from_any_slot(fixture);
+	again = fixture_receiver_of_next_packet(fixture);
 	fixture_must(again == FIXTURE_NOWHERE, "one packet came out at %d and at %d", where, again);
 	if (where >= 0)
 		fixture_must(fixture->got_bytes == bytes && memcmp(fixture->got, frame, bytes) == 0,
@@ -338,8 +339,8 @@ static void *flood(void *arg)
 	return NULL;
 }
 
-unsigned fixture_flood(struct fixture *fixture, const struct fixture_packet *packet, void (*act)(unsigned),
-                       unsigned times, unsigned *sent)
+unsigned fixture_flood_and_count_kernel_packets(struct fixture *fixture, const struct fixture_packet *packet,
+                                                void (*act)(unsigned), unsigned times, unsigned *sent)
 {
 	static struct flood all;
 	pthread_t thread;
@@ -356,7 +357,7 @@ unsigned fixture_flood(struct fixture *fixture, const struct fixture_packet *pac
 	atomic_store(&all.ends, true);
 	pthread_join(thread, NULL);
 	while (poll(&tap, 1, 100) > 0)
-		passed += receive_from_kernel(fixture);
+		passed += kernel_received_fixture_frame(fixture);
 	*sent = all.sent;
 	return passed;
 }

@@ -64,15 +64,15 @@ void fixture_open(struct fixture *fixture, const char *name, const char *peer_ne
                   uint32_t queues, uint16_t bind_flags);
 void fixture_close(struct fixture *fixture);
 /* Runs in the other end's namespace: an unconnected kernel socket of that namespace. */
-int fixture_peer_socket(const char *peer_netns, int domain, int type, int protocol);
+int fixture_open_socket_in_peer_netns(const char *peer_netns, int domain, int type, int protocol);
 
 /* Sends the packet from the other end and tells where it came out: a slot, FIXTURE_PASSED, or FIXTURE_NOWHERE. */
 int fixture_send(struct fixture *fixture, const struct fixture_packet *packet);
 
 /* Sends it without a pause while act(0), act(1), ... run, and tells how many of them the kernel was given. The slots'
  * rings are left full. *sent: how many there were. */
-unsigned fixture_flood(struct fixture *fixture, const struct fixture_packet *packet, void (*act)(unsigned),
-                       unsigned times, unsigned *sent);
+unsigned fixture_flood_and_count_kernel_packets(struct fixture *fixture, const struct fixture_packet *packet,
+                                                void (*act)(unsigned), unsigned times, unsigned *sent);
 
 struct vma_flow_key fixture_key_with_peer(const struct fixture_packet *packet);   /* the flow of exactly this packet */
 struct vma_flow_key fixture_key_of_any_peer(const struct fixture_packet *packet); /* its 3-tuple */

@@ -70,7 +70,7 @@ static void hostile_join_as_client(const char *interface)
 
 /* ---- attacks ---- */
 
-static void write_frames(void)
+static void hostile_overwrite_own_frames_until_end(void)
 {
 	char *at = arena->frames + ((size_t)qp->first << XDP_FRAME_SHIFT);
 	const size_t bytes = (size_t)qp->nframes << XDP_FRAME_SHIFT;
@@ -90,7 +90,7 @@ static void hostile_punch_holes_in_umem(void)
 	}
 }
 
-static void write_records(void)
+static void hostile_corrupt_shared_and_kill_self(void)
 {
 	struct xdp_shared *shared = qp->shared;
 
@@ -146,9 +146,9 @@ static int hostile_exchange_message(int fd, struct vmad_msg msg)
 
 	msg.magic = VMAD_MAGIC;
 	msg.version = VMAD_VERSION;
-	rc = vmad_send(fd, &msg, NULL, 0);
+	rc = vmad_send_message_with_fds(fd, &msg, NULL, 0);
 	if (rc == 0)
-		rc = poll(&answer, 1, 5000) == 1 ? vmad_receive(fd, &msg, &bytes, fds, &nfds) : -ETIMEDOUT;
+		rc = poll(&answer, 1, 5000) == 1 ? vmad_receive_message(fd, &msg, &bytes, fds, &nfds) : -ETIMEDOUT;
 	for (unsigned i = 0; i < nfds; i++)
 		close(fds[i]);
 	return rc < 0 ? rc : rc == 0 ? -EPIPE : msg.result;
@@ -189,11 +189,11 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	end_ms = hostile_now_ms() + (argc > 3 ? (uint64_t)atoi(argv[3]) * 1000 : 3000);
 	if (strcmp(attack, "frames") == 0) {
-		write_frames();
+		hostile_overwrite_own_frames_until_end();
 	} else if (strcmp(attack, "holes") == 0) {
 		hostile_punch_holes_in_umem();
 	} else if (strcmp(attack, "records") == 0) {
-		write_records();
+		hostile_corrupt_shared_and_kill_self();
 	} else if (strcmp(attack, "dead") == 0) {
 		hostile_name_dead_slot_as_holder(argv[1]);
 	} else if (strcmp(attack, "locks") == 0) {

@@ -40,7 +40,7 @@ static int connect_to_vmad_address(void)
 }
 
 /* vmad's answer to who shows this; the connection stays. */
-static int show_right_to_vmad(int fd, int right)
+static int vmad_hello_result_with_right(int fd, int right)
 {
 	struct vmad_msg msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = VMAD_HELLO};
 	struct pollfd answer = {.fd = fd, .events = POLLIN};
@@ -48,9 +48,9 @@ static int show_right_to_vmad(int fd, int right)
 	unsigned nfds;
 	size_t bytes;
 
-	rc = vmad_send(fd, &msg, &right, 1);
+	rc = vmad_send_message_with_fds(fd, &msg, &right, 1);
 	if (rc == 0 && poll(&answer, 1, 5000) == 1)
-		rc = vmad_receive(fd, &msg, &bytes, fds, &nfds);
+		rc = vmad_receive_message(fd, &msg, &bytes, fds, &nfds);
 	return rc < 0 ? rc : rc == 0 ? -EPIPE : msg.result;
 }
 
@@ -64,7 +64,7 @@ static void show_right_and_print_answer(const char *what, int right)
 {
 	const int fd = connect_to_vmad_address();
 
-	right_print_result(what, show_right_to_vmad(fd, right));
+	right_print_result(what, vmad_hello_result_with_right(fd, right));
 	close(fd);
 }
 
@@ -100,12 +100,12 @@ static void right_of_same_user_case(int right)
 	show_right_and_print_answer("a child of the same user without capabilities", right);
 }
 
-static void right_of_other_user_case(int right)
+static void right_is_passed_to_other_user_case(int right)
 {
 	const uint32_t mark = 0x76800000u | ifindex; /* MARK_ANY_USER */
 
 	show_right_and_print_answer("a child that became nobody", right);
-	right_print_result("it makes the right good for all", vmad_right_share(right, ifindex, true));
+	right_print_result("it makes the right good for all", vmad_permission_socket_set_mark(right, ifindex, true));
 	right_print_result(
 	        "it marks a socket of its own",
 	        setsockopt(socket(AF_UNIX, SOCK_DGRAM, 0), SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0 ? -errno : 0);
@@ -122,12 +122,12 @@ static void right_of_other_interface_case(int right)
 }
 
 /* And again, after it has been thrown out. */
-static void send_hostile_messages_to_vmad(int right)
+static void break_vmad_protocol_and_show_right_again(int right)
 {
 	const int fd = connect_to_vmad_address();
 	char end;
 
-	right_print_result("a child that breaks the protocol, at first", show_right_to_vmad(fd, right));
+	right_print_result("a child that breaks the protocol, at first", vmad_hello_result_with_right(fd, right));
 	if (send(fd, "nonsense", 8, 0) != 8)
 		right_exit_with_error("send");
 	while (recv(fd, &end, 1, 0) > 0)
@@ -142,17 +142,17 @@ int main(int argc, char **argv)
 	ifindex = argc == 2 ? if_nametoindex(argv[1]) : 0;
 	if (ifindex == 0)
 		return 1;
-	right = vmad_right_create(ifindex, argv[1]);
+	right = vmad_permission_socket_create(ifindex, argv[1]);
 	if (right < 0)
 		right_exit_with_error("a right");
 	run_in_child_as_user(drop_capabilities, right_of_same_user_case, right);
-	run_in_child_as_user(switch_to_user_nobody, right_of_other_user_case, right);
-	if (vmad_right_share(right, ifindex, true) < 0)
+	run_in_child_as_user(switch_to_user_nobody, right_is_passed_to_other_user_case, right);
+	if (vmad_permission_socket_set_mark(right, ifindex, true) < 0)
 		right_exit_with_error("for all");
 	run_in_child_as_user(switch_to_user_nobody, right_for_any_user_case, right);
 	run_in_child_as_user(switch_to_user_nobody, right_of_other_interface_case,
-	                     vmad_right_create(ifindex + 1, argv[1]));
-	run_in_child_as_user(switch_to_user_nobody, send_hostile_messages_to_vmad, right);
+	                     vmad_permission_socket_create(ifindex + 1, argv[1]));
+	run_in_child_as_user(switch_to_user_nobody, break_vmad_protocol_and_show_right_again, right);
 	run_in_child_as_user(switch_to_user_nobody, right_for_any_user_case, right);
 	return 0;
 }

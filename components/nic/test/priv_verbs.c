@@ -38,7 +38,7 @@ static struct ibv_qp_ex *fake_ibv_qp_to_qp_ex_null(struct ibv_qp *qp)
 	return NULL;
 }
 
-static struct ibv_context *open_plain_device(struct ibv_device *device)
+static struct ibv_context *open_device_without_create_cq_ex(struct ibv_device *device)
 {
 	struct ibv_context *context = real_open_device(device);
 
@@ -63,13 +63,13 @@ const struct verbs_lib *verbs_lib(void)
 	libs[1] = libs[0];
 	libs[1].ibv_qp_to_qp_ex = fake_ibv_qp_to_qp_ex_null;
 	real_open_device = libs[0].ibv_open_device;
-	libs[1].ibv_open_device = open_plain_device;
+	libs[1].ibv_open_device = open_device_without_create_cq_ex;
 	return &libs[provider_lacks_extended_verbs];
 }
 
 /* ---- two ends ---- */
 
-static void open_end(struct fixture *w, int end)
+static void open_nic_of_end(struct fixture *w, int end)
 {
 	struct vma_nic_attr attr = {.arena = w->arena};
 
@@ -77,7 +77,7 @@ static void open_end(struct fixture *w, int end)
 	assert_int_equal(vma_nic_open(end_specs[end], &attr, &w->nic[end]), 0);
 }
 
-static int setup_both_ends(void **state)
+static int setup_nics_and_qps_of_both_ends(void **state)
 {
 	struct fixture *w = calloc(1, sizeof(*w));
 
@@ -86,10 +86,10 @@ static int setup_both_ends(void **state)
 	for (int end = 0; end < 2; end++) {
 		w->netns[end] = open(netns[end], O_RDONLY | O_CLOEXEC);
 		assert_true(w->netns[end] >= 0);
-		open_end(w, end);
+		open_nic_of_end(w, end);
 	}
-	fixture_qp(w, 0, 0, DEPTH);
-	fixture_qp(w, 1, 0, DEPTH);
+	fixture_create_qp_with_posted_rx(w, 0, 0, DEPTH);
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
 	*state = w;
 	return 0;
 }
@@ -97,13 +97,13 @@ static int setup_both_ends(void **state)
 static int setup(void **state)
 {
 	provider_lacks_extended_verbs = false;
-	return setup_both_ends(state);
+	return setup_nics_and_qps_of_both_ends(state);
 }
 
 static int fixture_setup_plain_verbs(void **state)
 {
 	provider_lacks_extended_verbs = true;
-	return setup_both_ends(state);
+	return setup_nics_and_qps_of_both_ends(state);
 }
 
 static int teardown(void **state)
@@ -120,7 +120,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void card(int end, const char *command)
+static void run_card_control_command(int end, const char *command)
 {
 	char line[512];
 
@@ -136,8 +136,8 @@ static void assert_packet_crosses_wire(struct fixture *w, int from, uint32_t num
 
 static void add_flows_on_both_ends(struct fixture *w)
 {
-	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 }
 
 /* ---- a user that is told ---- */
@@ -147,7 +147,8 @@ struct listener {
 	_Atomic unsigned lost, revoked;
 };
 
-static void listener_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+static void count_revokes_and_rebind_lost_qp(struct vma_nic_qp *qp, enum vma_nic_event event,
+                                             const struct vma_flow_key *key, void *arg)
 {
 	struct listener *listener = arg;
 
@@ -184,11 +185,11 @@ static void test_a_burst_above_one_list_is_sent_as_a_whole(void **state)
 	struct fixture *w = *state;
 	struct vma_nic_seg segs[100];
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 100; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 100 + i, i);
 
-		segs[i] = fixture_frame(w, 0, 0, &spec);
+		segs[i] = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 	}
 	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 100), 100);
 	assert_int_equal(vma_nic_kick(w->qp[0][0]), 0);
@@ -198,7 +199,7 @@ static void test_a_burst_above_one_list_is_sent_as_a_whole(void **state)
 
 /* ---- completions ---- */
 
-static struct vma_nic_qp *fixture_qp_with_batching(struct fixture *w, uint32_t batching, uint32_t inline_bytes)
+static struct vma_nic_qp *fixture_recreate_qp_with_batching(struct fixture *w, uint32_t batching, uint32_t inline_bytes)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH,
 	                               .tx_wre = DEPTH,
@@ -214,7 +215,7 @@ static struct vma_nic_qp *fixture_qp_with_batching(struct fixture *w, uint32_t b
 }
 
 /* What has completed until now. */
-static unsigned reap_whole_batches(struct vma_nic_qp *qp)
+static unsigned reap_completed_in_batches_of_32(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[DEPTH];
 	const unsigned n = vma_nic_reap_tx(qp, bufs, DEPTH);
@@ -227,41 +228,41 @@ static unsigned reap_whole_batches(struct vma_nic_qp *qp)
 static void test_a_completion_is_asked_for_every_so_many_packets(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_nic_qp *qp = fixture_qp_with_batching(w, 32, 0);
+	struct vma_nic_qp *qp = fixture_recreate_qp_with_batching(w, 32, 0);
 	unsigned reaped = 0;
 	uint64_t give_up;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 10 * 32 + 5; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 100, i);
-		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 
 		assert_int_equal(vma_nic_tx(qp, &seg, 1), 1);
 		assert_int_equal(vma_nic_kick(qp), 0);
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
-		reaped += reap_whole_batches(qp);
+		reaped += reap_completed_in_batches_of_32(qp);
 	}
 	give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 	while (reaped < 10 * 32) {
-		reaped += reap_whole_batches(qp);
+		reaped += reap_completed_in_batches_of_32(qp);
 		assert_true(fixture_now_ns() < give_up);
 	}
 	usleep(20000); /* for a completion that nobody has asked for */
-	assert_int_equal(reap_whole_batches(qp), 0);
+	assert_int_equal(reap_completed_in_batches_of_32(qp), 0);
 	assert_false(vma_nic_tx_is_idle(qp));
 }
 
 static void test_small_packets_go_inline_and_keep_no_buffer(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_nic_qp *qp = fixture_qp_with_batching(w, 64, 128);
+	struct vma_nic_qp *qp = fixture_recreate_qp_with_batching(w, 64, 128);
 	const uint32_t most = vma_nic_info(w->nic[0])->inline_max;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(most, 128);
 	for (uint32_t len = most - 3; len <= most + 3; len++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, len, len);
-		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 
 		vma_buf_ref(seg.buf);
 		assert_int_equal(vma_nic_tx(qp, &seg, 1), 1);
@@ -279,14 +280,14 @@ static void test_small_packets_go_inline_and_keep_no_buffer(void **state)
 static void test_a_full_table_is_told_and_nothing_else_changes(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_flow_rule more = flow_rule(1, IPPROTO_UDP, PORT + 1, 0, 0);
+	struct vma_flow_rule more = make_flow_rule(1, IPPROTO_UDP, PORT + 1, 0, 0);
 
 	add_flows_on_both_ends(w);
-	card(1, "rules fail ENOMEM");
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &more), -ENOSPC);
+	run_card_control_command(1, "rules fail ENOMEM");
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &more), -ENOSPC);
 	assert_packet_crosses_wire(w, 0, 1, 100);
-	card(1, "rules ok");
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &more), 0);
+	run_card_control_command(1, "rules ok");
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &more), 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 2));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT + 1, 100, 2));
 }
@@ -294,22 +295,23 @@ static void test_a_full_table_is_told_and_nothing_else_changes(void **state)
 static void test_a_block_of_ports_is_refused(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_flow_rule rule = flow_rule(1, VMA_FLOW_TCP_PORTS, VMA_FLOW_PORTS * 9, 0, 0);
+	struct vma_flow_rule rule = make_flow_rule(1, VMA_FLOW_TCP_PORTS, VMA_FLOW_PORTS * 9, 0, 0);
 
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EOPNOTSUPP);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), -EOPNOTSUPP);
 }
 
-static void fixture_send_to(struct fixture *w, uint32_t dst_be, const uint8_t mac[6], uint32_t number)
+static void fixture_send_udp_to_address_and_mac(struct fixture *w, uint32_t dst_be, const uint8_t mac[6],
+                                                uint32_t number)
 {
 	struct frame_spec spec = udp(PEER_PORT, PORT, 100, number);
-	struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+	struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 	uint8_t *frame = (uint8_t *)vma_buf_frame(w->arena, seg.buf) + seg.off;
 
 	memcpy(frame, mac, 6);
 	memcpy(frame + 30, &dst_be, 4);
 	assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
 	assert_int_equal(vma_nic_kick(w->qp[0][0]), 0);
-	fixture_reap(w->qp[0][0]);
+	fixture_reap_and_free_tx_bufs(w->qp[0][0]);
 }
 
 static void assert_received_frame_number(struct fixture *w, uint32_t number)
@@ -326,22 +328,22 @@ static void test_groups_and_broadcasts_come_by_their_own_macs(void **state)
 	static const uint8_t group_mac[6] = {0x01, 0x00, 0x5e, 0x01, 0x02, 0x03};
 	static const uint8_t all[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 	struct fixture *w = *state;
-	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
 	const uint32_t group = htonl(0xef010203), subnet = htonl(0x0a4d00ff);
 
 	memcpy(rule.key.local, &group, 4);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
-	fixture_send_to(w, group, w->mac[1], 1); /* no host sends that */
-	fixture_send_to(w, group, group_mac, 2);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), 0);
+	fixture_send_udp_to_address_and_mac(w, group, w->mac[1], 1); /* no host sends that */
+	fixture_send_udp_to_address_and_mac(w, group, group_mac, 2);
 	assert_received_frame_number(w, 2);
 	memcpy(rule.key.local, &subnet, 4); /* 10.77.0.255: the script gives the interface 10.77.0.2/24 */
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
-	fixture_send_to(w, subnet, w->mac[1], 3);
-	fixture_send_to(w, subnet, all, 4);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), 0);
+	fixture_send_udp_to_address_and_mac(w, subnet, w->mac[1], 3);
+	fixture_send_udp_to_address_and_mac(w, subnet, all, 4);
 	assert_received_frame_number(w, 4);
 	memset(rule.key.local, 0xff, 4);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
-	fixture_send_to(w, INADDR_BROADCAST, all, 5);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), 0);
+	fixture_send_udp_to_address_and_mac(w, INADDR_BROADCAST, all, 5);
 	assert_received_frame_number(w, 5);
 }
 
@@ -350,8 +352,8 @@ static void test_a_packet_for_another_mac_is_not_taken(void **state)
 	static const uint8_t other[6] = {0x02, 0, 0, 0, 0, 0x99};
 	struct fixture *w = *state;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	fixture_send_to(w, test_ip(1), other, 1);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_send_udp_to_address_and_mac(w, test_ip(1), other, 1);
 	assert_no_packet_arrives(w, 1, 0);
 }
 
@@ -360,10 +362,13 @@ static void test_a_flow_that_two_processes_want_is_the_kernels(void **state)
 {
 	struct fixture *w = *state;
 	struct listener listener = {.halves = PTHREAD_MUTEX_INITIALIZER};
-	struct vma_nic_qp_attr attr = {
-	        .rx_wre = DEPTH, .tx_wre = DEPTH, .name = "told", .event = listener_event, .event_arg = &listener};
-	struct vma_flow_rule rule = flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER),
-	                     one_peer = flow_rule(1, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH,
+	                               .tx_wre = DEPTH,
+	                               .name = "told",
+	                               .event = count_revokes_and_rebind_lost_qp,
+	                               .event_arg = &listener};
+	struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER),
+	                     one_peer = make_flow_rule(1, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	struct vma_nic *first = w->nic[1];
 	struct vma_nic_qp *qp;
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
@@ -378,9 +383,9 @@ static void test_a_flow_that_two_processes_want_is_the_kernels(void **state)
 		assert_true(fixture_now_ns() < give_up);
 	w->nic[1] = NULL;
 	fixture_qp_destroy(w, 1, 0);
-	open_end(w, 1);
-	fixture_qp(w, 1, 0, DEPTH);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EADDRINUSE);
+	open_nic_of_end(w, 1);
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), -EADDRINUSE);
 	while (atomic_load(&listener.revoked) == 0)
 		assert_true(fixture_now_ns() < give_up);
 	assert_int_equal(atomic_load(&listener.revoked), 1);
@@ -388,12 +393,12 @@ static void test_a_flow_that_two_processes_want_is_the_kernels(void **state)
 	assert_int_equal(vma_nic_flow_del(qp, &one_peer.key), 0);
 	vma_nic_qp_destroy(qp);
 	vma_nic_close(first);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0); /* alone by now */
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), 0); /* alone by now */
 }
 
 /* ---- kernel sockets ---- */
 
-static int open_rival_socket(struct fixture *w, int end)
+static int open_kernel_udp_socket_in_flows_way(struct fixture *w, int end)
 {
 	const struct sockaddr_in name = {
 	        .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = test_ip(end)};
@@ -405,7 +410,7 @@ static int open_rival_socket(struct fixture *w, int end)
 	return fd;
 }
 
-static uint64_t cookie_of(int fd)
+static uint64_t sock_cookie_of_fd(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -417,14 +422,14 @@ static uint64_t cookie_of(int fd)
 static void test_a_flow_whose_packets_a_kernel_socket_has_a_right_to_is_refused(void **state)
 {
 	struct fixture *w = *state;
-	const struct vma_flow_rule one = flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0);
-	struct vma_flow_rule any = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
-	const int fd = open_rival_socket(w, 1);
+	const struct vma_flow_rule one = make_flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	struct vma_flow_rule any = make_flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	const int fd = open_kernel_udp_socket_in_flows_way(w, 1);
 
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &any), -EADDRINUSE);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &one), 0);
-	any.shadow_cookie = cookie_of(fd); /* it is the flow's own */
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &any), 0);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &any), -EADDRINUSE);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &one), 0);
+	any.shadow_cookie = sock_cookie_of_fd(fd); /* it is the flow's own */
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &any), 0);
 	usleep(1300000);
 	assert_packet_crosses_wire(w, 0, 1, 100);
 	close(fd);
@@ -434,8 +439,11 @@ static void test_a_kernel_socket_that_comes_later_gets_its_packets(void **state)
 {
 	struct fixture *w = *state;
 	static struct listener listener = {.halves = PTHREAD_MUTEX_INITIALIZER};
-	struct vma_nic_qp_attr attr = {
-	        .rx_wre = DEPTH, .tx_wre = DEPTH, .name = "told", .event = listener_event, .event_arg = &listener};
+	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH,
+	                               .tx_wre = DEPTH,
+	                               .name = "told",
+	                               .event = count_revokes_and_rebind_lost_qp,
+	                               .event_arg = &listener};
 	const uint64_t give_up = fixture_now_ns() + 20 * 1000000000ull;
 	struct timeval soon = {.tv_sec = 3};
 	struct vma_flow_rule rule;
@@ -447,10 +455,10 @@ static void test_a_kernel_socket_that_comes_later_gets_its_packets(void **state)
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), 0);
 	w->qp[1][1] = qp;
 	fixture_post_rx_bufs(qp);
-	fixture_flow(w, 1, 1, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 1, IPPROTO_UDP, PORT, 0, 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	fixture_assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
-	fd = open_rival_socket(w, 1);
+	fd = open_kernel_udp_socket_in_flows_way(w, 1);
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)), 0);
 	while (atomic_load(&listener.revoked) == 0) {
 		assert_true(fixture_now_ns() < give_up);
@@ -458,10 +466,10 @@ static void test_a_kernel_socket_that_comes_later_gets_its_packets(void **state)
 	}
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
 	assert_int_equal(recv(fd, bytes, sizeof(bytes), 0), 100 - FRAME_UDP_HEADERS);
-	rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EADDRINUSE);
+	rule = make_flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), -EADDRINUSE);
 	close(fd);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 }
 
 /* ---- moves ---- */
@@ -483,7 +491,7 @@ static void *flow_moving_thread_main(void *arg)
 	return NULL;
 }
 
-static unsigned receive_all(struct fixture *w)
+static unsigned poll_and_repost_all_rx_of_two_qps(struct fixture *w)
 {
 	struct vma_buf *bufs[16];
 	unsigned n, all = 0;
@@ -491,7 +499,7 @@ static unsigned receive_all(struct fixture *w)
 	for (unsigned i = 0; i < 2; i++) {
 		while ((n = vma_nic_poll_rx(w->qp[1][i], bufs, 16)) > 0) {
 			all += n;
-			assert_true(repost(w->qp[1][i], bufs, n));
+			assert_true(repost_rx_bufs_until_taken(w->qp[1][i], bufs, n));
 		}
 	}
 	return all;
@@ -500,28 +508,28 @@ static unsigned receive_all(struct fixture *w)
 static void test_packets_of_one_peer_come_once_while_their_flow_moves(void **state)
 {
 	struct fixture *w = *state;
-	struct mover mover = {.w = w, .key = flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0).key};
+	struct mover mover = {.w = w, .key = make_flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0).key};
 	const uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 	unsigned sent = 0, received = 0;
 	pthread_t thread;
 
-	fixture_qp(w, 1, 1, DEPTH);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
-	card(1, "rules slow 20");
+	fixture_create_qp_with_posted_rx(w, 1, 1, DEPTH);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	run_card_control_command(1, "rules slow 20");
 	assert_int_equal(pthread_create(&thread, NULL, flow_moving_thread_main, &mover), 0);
 	while (!atomic_load(&mover.is_over) || sent < 50) {
 		if ((int)(sent - received) < 64)
 			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, sent++));
-		received += receive_all(w);
+		received += poll_and_repost_all_rx_of_two_qps(w);
 	}
 	pthread_join(thread, NULL);
-	card(1, "rules slow 0");
+	run_card_control_command(1, "rules slow 0");
 	while (received < sent) {
 		assert_true(fixture_now_ns() < give_up);
-		received += receive_all(w);
+		received += poll_and_repost_all_rx_of_two_qps(w);
 	}
 	usleep(20000);
-	assert_int_equal(received + receive_all(w), sent);
+	assert_int_equal(received + poll_and_repost_all_rx_of_two_qps(w), sent);
 }
 
 /* ---- listeners that get a rival ---- */
@@ -540,7 +548,7 @@ static int count_listener_rules_of_card(void)
 	return atoi(number);
 }
 
-static int open_rival_listener(struct fixture *w, int end)
+static int open_kernel_listener_in_flows_way(struct fixture *w, int end)
 {
 	const struct sockaddr_in name = {
 	        .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = test_ip(end)};
@@ -554,12 +562,12 @@ static int open_rival_listener(struct fixture *w, int end)
 }
 
 /* A rival comes; the time at which the user was seen to be told. */
-static uint64_t await_revoke_by_rival_socket(struct fixture *w, struct listener *listener, int *rival)
+static uint64_t await_revoke_by_kernel_listener(struct fixture *w, struct listener *listener, int *rival)
 {
 	const uint64_t give_up = fixture_now_ns() + 20 * 1000000000ull;
 
 	atomic_store(&listener->revoked, 0);
-	*rival = open_rival_listener(w, 1);
+	*rival = open_kernel_listener_in_flows_way(w, 1);
 	while (atomic_load(&listener->revoked) == 0) {
 		assert_true(fixture_now_ns() < give_up);
 		usleep(1000);
@@ -572,9 +580,12 @@ static void test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_ba
 {
 	struct fixture *w = *state;
 	static struct listener listener = {.halves = PTHREAD_MUTEX_INITIALIZER};
-	struct vma_nic_qp_attr attr = {
-	        .rx_wre = DEPTH, .tx_wre = DEPTH, .name = "told", .event = listener_event, .event_arg = &listener};
-	const struct vma_flow_rule rule = flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH,
+	                               .tx_wre = DEPTH,
+	                               .name = "told",
+	                               .event = count_revokes_and_rebind_lost_qp,
+	                               .event_arg = &listener};
+	const struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
 	int rival, rules = 0;
 	uint64_t told_ns;
 
@@ -582,23 +593,23 @@ static void test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_ba
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &w->qp[1][1]), 0);
 	fixture_post_rx_bufs(w->qp[1][1]);
 	for (unsigned i = 0; i < 10 && rules == 0; i++) {
-		assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
-		told_ns = await_revoke_by_rival_socket(w, &listener, &rival);
+		assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), 0);
+		told_ns = await_revoke_by_kernel_listener(w, &listener, &rival);
 		rules = count_listener_rules_of_card();
 		if (rules == 0)
 			assert_true(fixture_now_ns() - told_ns > 900 * 1000000ull);
-		assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), -EADDRINUSE);
+		assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), -EADDRINUSE);
 		assert_int_equal(vma_nic_flow_del(w->qp[1][1], &rule.key), -ENOENT);
 		assert_int_equal(count_listener_rules_of_card(), 0);
 		close(rival);
 	}
 	assert_int_equal(rules, 1);
-	assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
-	told_ns = await_revoke_by_rival_socket(w, &listener, &rival);
+	assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), 0);
+	told_ns = await_revoke_by_kernel_listener(w, &listener, &rival);
 	while (count_listener_rules_of_card() != 0)
 		assert_true(fixture_now_ns() - told_ns < 20 * 1000000000ull);
 	close(rival);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0); /* its claim has ended, too */
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), 0); /* its claim has ended, too */
 }
 
 /* ---- memory ---- */
@@ -609,10 +620,10 @@ static void test_without_registered_memory_there_is_no_queue_pair(void **state)
 	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH, .tx_wre = DEPTH, .name = "none"};
 	struct vma_nic_qp *qp;
 
-	card(1, "registration fail ENOMEM");
+	run_card_control_command(1, "registration fail ENOMEM");
 	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), -ENOMEM);
-	card(1, "registration ok");
+	run_card_control_command(1, "registration ok");
 	add_flows_on_both_ends(w);
 	assert_packet_crosses_wire(w, 0, 1, 100);
 }
@@ -652,11 +663,11 @@ static void await_qp_lost(struct vma_nic_qp *qp)
 		unsigned n = vma_nic_poll_rx(qp, bufs, FIXTURE_BURST);
 
 		vma_buf_put_burst(qp->arena, bufs, n);
-		fixture_reap(qp);
+		fixture_reap_and_free_tx_bufs(qp);
 		assert_true(fixture_now_ns() < give_up);
 		sched_yield();
 	}
-	assert_true(fd_readable(vma_nic_fd(qp), 3000));
+	assert_true(wait_fd_readable(vma_nic_fd(qp), 3000));
 }
 
 static void rebind_qp_of_end(struct fixture *w, int end)
@@ -667,21 +678,21 @@ static void rebind_qp_of_end(struct fixture *w, int end)
 	assert_int_equal(vma_nic_qp_rebind(w->qp[end][0]), 0);
 	assert_false(vma_nic_qp_lost(w->qp[end][0]));
 	assert_int_equal(vma_nic_fd(w->qp[end][0]), fd);
-	assert_false(fd_readable(fd, 0));
+	assert_false(wait_fd_readable(fd, 0));
 	fixture_post_rx_bufs(w->qp[end][0]);
 }
 
 static void assert_lost_qp_does_nothing(struct fixture *w, int end)
 {
 	struct vma_nic_qp *qp = w->qp[end][0];
-	struct vma_flow_rule rule = flow_rule(end, IPPROTO_UDP, PORT + 7, 0, 0);
+	struct vma_flow_rule rule = make_flow_rule(end, IPPROTO_UDP, PORT + 7, 0, 0);
 	struct vma_buf *buf;
 
 	assert_int_equal(vma_nic_poll_rx(qp, &buf, 1), 0);
 	assert_int_equal(vma_nic_reap_tx(qp, &buf, 1), 0);
 	assert_int_equal(vma_nic_kick(qp), -ENODEV);
 	assert_int_equal(vma_nic_arm(qp), 0);
-	assert_int_equal(fixture_flow_rc(w, end, 0, &rule), -EPIPE);
+	assert_int_equal(fixture_try_add_flow(w, end, 0, &rule), -EPIPE);
 }
 
 static void test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows(void **state)
@@ -691,7 +702,7 @@ static void test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows(v
 	add_flows_on_both_ends(w);
 	for (uint32_t round = 0; round < 3; round++) {
 		assert_packet_crosses_wire(w, 0, round, 100);
-		card(1, "receives fail 1");
+		run_card_control_command(1, "receives fail 1");
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
 		await_qp_lost(w->qp[1][0]);
 		assert_lost_qp_does_nothing(w, 1);
@@ -708,10 +719,10 @@ static void test_a_send_queue_that_has_failed_gives_its_buffers_back(void **stat
 
 	add_flows_on_both_ends(w);
 	assert_packet_crosses_wire(w, 0, 1, 100);
-	card(0, "sends fail 1");
+	run_card_control_command(0, "sends fail 1");
 	for (uint32_t i = 0; i < 20; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 100, i);
-		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 
 		sent[i] = seg.buf;
 		vma_buf_ref(seg.buf);
@@ -736,12 +747,12 @@ static void test_a_sleeper_is_woken_after_a_rebind(void **state)
 
 	add_flows_on_both_ends(w);
 	assert_int_equal(vma_nic_arm(qp), 0);
-	card(1, "receives fail 1");
+	run_card_control_command(1, "receives fail 1");
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
 	await_qp_lost(qp);
 	rebind_qp_of_end(w, 1);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 78));
-	assert_true(fd_readable(vma_nic_fd(qp), 3000));
+	assert_true(wait_fd_readable(vma_nic_fd(qp), 3000));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 78));
 }
 
@@ -749,8 +760,11 @@ static void test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back(v
 {
 	struct fixture *w = *state;
 	struct listener listener = {.halves = PTHREAD_MUTEX_INITIALIZER};
-	struct vma_nic_qp_attr attr = {
-	        .rx_wre = DEPTH, .tx_wre = DEPTH, .name = "told", .event = listener_event, .event_arg = &listener};
+	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH,
+	                               .tx_wre = DEPTH,
+	                               .name = "told",
+	                               .event = count_revokes_and_rebind_lost_qp,
+	                               .event_arg = &listener};
 	struct vma_buf *bufs[FIXTURE_BURST];
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
@@ -759,8 +773,8 @@ static void test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back(v
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &w->qp[1][0]), 0);
 	fixture_post_rx_bufs(w->qp[1][0]);
 	add_flows_on_both_ends(w);
-	card(1, "rules fail ENOMEM");
-	card(1, "receives fail 1");
+	run_card_control_command(1, "rules fail ENOMEM");
+	run_card_control_command(1, "receives fail 1");
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
 	while (atomic_load(&listener.revoked) == 0) {
 		pthread_mutex_lock(&listener.halves);
@@ -769,14 +783,14 @@ static void test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back(v
 		assert_true(fixture_now_ns() < give_up);
 		sched_yield();
 	}
-	card(1, "rules ok");
+	run_card_control_command(1, "rules ok");
 	assert_int_equal(atomic_load(&listener.lost), 1);
 	assert_int_equal(atomic_load(&listener.revoked), 1);
 }
 
 /* ---- processes ---- */
 
-static int count_fds_below_1000(void)
+static int count_infiniband_fds_below_1000(void)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	const struct dirent *entry;
@@ -797,7 +811,7 @@ static int count_fds_below_1000(void)
 
 static unsigned made, closed;
 
-static void count_fd(int fd, bool on)
+static void assert_fd_above_1000_and_count(int fd, bool on)
 {
 	assert_true(fd >= 1000);
 	if (on)
@@ -810,27 +824,27 @@ static void test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of(v
 {
 	struct fixture *w = *state;
 
-	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
 	fixture_nic_close(w, 1);
 	made = closed = 0;
-	vma_nic_fd_hook = count_fd;
-	open_end(w, 1);
-	fixture_qp(w, 1, 0, DEPTH);
-	assert_int_equal(count_fds_below_1000(), 0);
+	vma_nic_fd_hook = assert_fd_above_1000_and_count;
+	open_nic_of_end(w, 1);
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
+	assert_int_equal(count_infiniband_fds_below_1000(), 0);
 	assert_true(made >= closed + 7); /* wake-up, claims, device, its events; channel, epoll set, wake-up */
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_packet_crosses_wire(w, 0, 1, 100);
 	fixture_nic_close(w, 1);
 	assert_int_equal(made, closed);
 	vma_nic_fd_hook = NULL;
-	open_end(w, 1);
-	fixture_qp(w, 1, 0, DEPTH);
+	open_nic_of_end(w, 1);
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
 }
 
-static int child_uses_inherited_nics(struct fixture *w)
+static int child_opens_own_nic_not_the_inherited(struct fixture *w)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH, .tx_wre = DEPTH, .name = "child"};
-	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT + 5, 0, 0);
+	struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_UDP, PORT + 5, 0, 0);
 	struct vma_nic_qp *qp = w->qp[1][0], *own;
 	struct vma_buf *buf;
 
@@ -839,9 +853,9 @@ static int child_uses_inherited_nics(struct fixture *w)
 		return 1;
 	vma_nic_qp_destroy(qp);
 	vma_nic_close(w->nic[1]);
-	open_end(w, 1); /* of its own */
-	fixture_qp(w, 1, 0, DEPTH);
-	if (fixture_flow_rc(w, 1, 0, &rule) != 0)
+	open_nic_of_end(w, 1); /* of its own */
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
+	if (fixture_try_add_flow(w, 1, 0, &rule) != 0)
 		return 2;
 	fixture_nic_close(w, 1);
 	return 0;
@@ -857,7 +871,7 @@ static void test_a_forked_child_leaves_its_parents_queue_pairs_alone(void **stat
 	assert_packet_crosses_wire(w, 0, 1, 100);
 	pid = fork();
 	if (pid == 0)
-		_exit(child_uses_inherited_nics(w));
+		_exit(child_opens_own_nic_not_the_inherited(w));
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
@@ -873,7 +887,7 @@ static void test_a_device_that_has_gone_is_looked_for_and_can_be_closed(void **s
 
 	add_flows_on_both_ends(w);
 	assert_packet_crosses_wire(w, 0, 1, 100);
-	card(1, "remove");
+	run_card_control_command(1, "remove");
 	await_qp_lost(w->qp[1][0]);
 	assert_lost_qp_does_nothing(w, 1);
 	fixture_enter_netns(w, 1);
@@ -921,6 +935,6 @@ int main(void)
 	if (sscanf(getenv("VMA_CONFORMANCE"), "%255s %255s", end_specs[0], end_specs[1]) != 2 ||
 	    sscanf(getenv("VMA_CONFORMANCE_NETNS"), "%255s %255s", netns[0], netns[1]) != 2)
 		return 2;
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests_name("verbs", tests, NULL, NULL);
 }

@@ -79,8 +79,8 @@ static void xdp_client_exit_on_error(const char *what, int port, int rc)
 
 /* ---- serve ---- */
 
-static void xdp_client_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key,
-                                void *arg)
+static void xdp_client_on_flow_revoked(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key,
+                                       void *arg)
 {
 	struct server *server = arg;
 
@@ -91,7 +91,7 @@ static void xdp_client_on_event(struct vma_nic_qp *qp, enum vma_nic_event event,
 	xdp_client_print_result("revoked", ntohs(key->local_port_be), 0);
 }
 
-static void become(uid_t uid)
+static void set_process_uid_or_exit(uid_t uid)
 {
 	if (uid != 0 && (setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0))
 		exit(3);
@@ -114,7 +114,7 @@ static void xdp_client_open_nic(struct server *server)
 	xdp_client_exit_on_error("open", server->port, vma_nic_open(spec, &attr, &server->nic));
 }
 
-static uint64_t make_shadow_socket(const struct server *server)
+static uint64_t xdp_client_bind_udp_socket_get_cookie(const struct server *server)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(server->port)};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -130,7 +130,7 @@ static uint64_t make_shadow_socket(const struct server *server)
 	return cookie;
 }
 
-static void xdp_client_add_flow(struct server *server)
+static void xdp_client_add_flow_or_exit(struct server *server)
 {
 	int rc;
 
@@ -145,10 +145,10 @@ static void xdp_client_add_flow(struct server *server)
 		xdp_client_exit_on_error("flow", server->port, rc);
 }
 
-static void xdp_client_open_queue_pair(struct server *server)
+static void xdp_client_open_qp_and_add_udp_flows(struct server *server)
 {
 	const struct vma_nic_qp_attr attr = {
-	        .rx_wre = 1024, .tx_wre = 512, .event = xdp_client_on_event, .event_arg = server};
+	        .rx_wre = 1024, .tx_wre = 512, .event = xdp_client_on_flow_revoked, .event_arg = server};
 	struct vma_flow_key *key = &server->rule.key;
 
 	key->family = AF_INET;
@@ -156,18 +156,18 @@ static void xdp_client_open_queue_pair(struct server *server)
 	key->local_port_be = htons(server->port);
 	inet_pton(AF_INET, server->address, key->local);
 	xdp_client_exit_on_error("queue pair", server->port, vma_nic_qp_create(server->nic, &attr, &server->qp));
-	xdp_client_add_flow(server);
+	xdp_client_add_flow_or_exit(server);
 	for (unsigned i = 0; i < server->members; i++) {
 		struct vma_flow_rule rule = server->rule;
 		int rc;
 
-		rule.shadow_cookie = make_shadow_socket(server);
+		rule.shadow_cookie = xdp_client_bind_udp_socket_get_cookie(server);
 		rc = vma_nic_flow_add(server->qp, &rule);
 		xdp_client_exit_on_error("member", server->port, rc == -EEXIST ? 0 : rc);
 	}
 }
 
-static void xdp_client_swap(unsigned char *a, unsigned char *b, size_t n)
+static void xdp_client_swap_bytes(unsigned char *a, unsigned char *b, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		const unsigned char c = a[i];
@@ -178,7 +178,7 @@ static void xdp_client_swap(unsigned char *a, unsigned char *b, size_t n)
 }
 
 /* A copy with both ends exchanged: sums stay what they were, the UDP checksum included. */
-static bool xdp_client_echo(struct server *server, const struct vma_buf *in)
+static bool xdp_client_send_echo_of_udp_frame(struct server *server, const struct vma_buf *in)
 {
 	struct vma_buf *out;
 	struct vma_nic_seg seg;
@@ -188,9 +188,9 @@ static bool xdp_client_echo(struct server *server, const struct vma_buf *in)
 		return false;
 	frame = (unsigned char *)vma_buf_frame(server->arena, out) + server->qp->tx_headroom;
 	memcpy(frame, vma_buf_data(server->arena, in), in->len);
-	xdp_client_swap(frame, frame + 6, 6);
-	xdp_client_swap(frame + 26, frame + 30, 4);
-	xdp_client_swap(frame + 34, frame + 36, 2);
+	xdp_client_swap_bytes(frame, frame + 6, 6);
+	xdp_client_swap_bytes(frame + 26, frame + 30, 4);
+	xdp_client_swap_bytes(frame + 34, frame + 36, 2);
 	frame[40] = frame[41] = 0; /* the sender's half-finished checksum: none is as good */
 	seg = (struct vma_nic_seg){.buf = out, .off = server->qp->tx_headroom, .len = in->len};
 	if (vma_nic_tx(server->qp, &seg, 1) == 1)
@@ -199,7 +199,7 @@ static bool xdp_client_echo(struct server *server, const struct vma_buf *in)
 	return false;
 }
 
-static unsigned xdp_client_receive(struct server *server)
+static unsigned xdp_client_poll_and_echo(struct server *server)
 {
 	struct vma_buf *bufs[BURST];
 	const unsigned n = vma_nic_poll_rx(server->qp, bufs, BURST);
@@ -207,14 +207,15 @@ static unsigned xdp_client_receive(struct server *server)
 	if (server->hoard)
 		return n;
 	for (unsigned i = 0; i < n; i++)
-		xdp_client_echo(server, bufs[i]);
+		xdp_client_send_echo_of_udp_frame(server, bufs[i]);
 	if (n > 0)
 		vma_nic_kick(server->qp);
-	xdp_client_exit_on_error("post", server->port, repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
+	xdp_client_exit_on_error("post", server->port,
+	                         repost_rx_bufs_until_taken(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
 	return n;
 }
 
-static void xdp_client_reap(struct server *server)
+static void xdp_client_reap_and_free_tx_bufs(struct server *server)
 {
 	struct vma_buf *bufs[BURST];
 	unsigned n;
@@ -242,18 +243,18 @@ static void xdp_client_echo_loop(struct server *server)
 		}
 		if (server->again && !atomic_load(&server->has_flow) && xdp_client_now_ms() - asked_ms > 500) {
 			asked_ms = xdp_client_now_ms();
-			xdp_client_add_flow(server);
+			xdp_client_add_flow_or_exit(server);
 		}
-		if (xdp_client_receive(server) > 0)
+		if (xdp_client_poll_and_echo(server) > 0)
 			continue;
-		xdp_client_reap(server);
+		xdp_client_reap_and_free_tx_bufs(server);
 		if (vma_nic_arm(server->qp) == 0)
 			poll(&fd, 1, 50);
 	}
 }
 
 /* What the child can do with its parent's queue pair: nothing. */
-static void child_tries_inherited_qp(struct server *server)
+static void child_cannot_use_inherited_qp(struct server *server)
 {
 	struct vma_buf *buf;
 	const bool nothing = vma_nic_poll_rx(server->qp, &buf, 1) == 0 && vma_nic_kick(server->qp) == -ENODEV &&
@@ -266,16 +267,16 @@ static void child_tries_inherited_qp(struct server *server)
 	xdp_client_print_result("inherited", server->child_port, nothing ? 0 : -EBADE);
 }
 
-static void run_child(struct server *server)
+static void run_echo_server_child_with_own_nic(struct server *server)
 {
-	child_tries_inherited_qp(server);
-	become(server->child_user);
+	child_cannot_use_inherited_qp(server);
+	set_process_uid_or_exit(server->child_user);
 	server->port = server->child_port;
 	server->shadow = false;
 	if (geteuid() != 0)
-		server->rule.shadow_cookie = make_shadow_socket(server);
+		server->rule.shadow_cookie = xdp_client_bind_udp_socket_get_cookie(server);
 	xdp_client_open_nic(server);
-	xdp_client_open_queue_pair(server);
+	xdp_client_open_qp_and_add_udp_flows(server);
 	printf("ready %d pid %d\n", server->port, getpid());
 	fflush(stdout);
 	xdp_client_echo_loop(server);
@@ -291,7 +292,7 @@ static void leak(void)
 	}
 }
 
-static void xdp_client_take_option(struct server *server, const char *option)
+static void xdp_client_parse_option(struct server *server, const char *option)
 {
 	unsigned port, uid;
 
@@ -339,7 +340,7 @@ static void count_child_signal(int sig)
 static uint64_t open_fds_before_bits[16]; /* numbers below 1024, a bit each */
 
 /* Notes what is open; with `report` names what is new and low. */
-static bool check_new_low_fds(bool report)
+static bool note_and_report_new_fds_below_1000(bool report)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
@@ -360,7 +361,7 @@ static bool check_new_low_fds(bool report)
 	return high;
 }
 
-static int lowest_free_number(void)
+static int lowest_free_fd_number(void)
 {
 	const int fd = dup(0);
 
@@ -376,14 +377,14 @@ static bool lowest_free_fd_stays(int expected)
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	do {
 		for (int i = 0; i < 1000; i++)
-			if (lowest_free_number() != expected)
+			if (lowest_free_fd_number() != expected)
 				return false;
 		clock_gettime(CLOCK_MONOTONIC, &now);
 	} while (now.tv_sec - begin.tv_sec < 2);
 	return true;
 }
 
-static void begin_with_low_fds_watched(void)
+static void mask_signals_and_take_low_fds(void)
 {
 	const struct sigaction on = {.sa_handler = count_child_signal};
 	sigset_t most;
@@ -397,7 +398,7 @@ static void begin_with_low_fds_watched(void)
 	sigprocmask(SIG_SETMASK, &most, NULL);
 }
 
-static void print_state_of_guest_process(const struct server *server, int lowest_before)
+static void print_library_left_process_undisturbed(const struct server *server, int lowest_before)
 {
 	sigset_t mask;
 
@@ -407,7 +408,7 @@ static void print_state_of_guest_process(const struct server *server, int lowest
 	xdp_client_print_result("no signal", server->port,
 	                        children_seen == 0 && sigismember(&mask, SIGTERM) == 1 ? 0 : -EBADE);
 	xdp_client_print_result("lowest number", server->port, lowest_free_fd_stays(lowest_before) ? 0 : -EBADE);
-	xdp_client_print_result("high numbers", server->port, check_new_low_fds(true) ? 0 : -EBADE);
+	xdp_client_print_result("high numbers", server->port, note_and_report_new_fds_below_1000(true) ? 0 : -EBADE);
 	sigemptyset(&mask);
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 }
@@ -421,31 +422,31 @@ static int echo_server_main(int argc, char **argv)
 	server.address = argv[1];
 	server.port = (uint16_t)atoi(argv[2]);
 	for (int i = 3; i < argc; i++)
-		xdp_client_take_option(&server, argv[i]);
+		xdp_client_parse_option(&server, argv[i]);
 	signal(SIGCHLD, SIG_DFL);
 	if (server.guest)
-		begin_with_low_fds_watched();
-	become(server.user);
+		mask_signals_and_take_low_fds();
+	set_process_uid_or_exit(server.user);
 	if (server.shadow || geteuid() != 0) /* of others than root vmad wants to see one */
-		server.rule.shadow_cookie = make_shadow_socket(&server);
-	lowest = lowest_free_number();
-	check_new_low_fds(false);
+		server.rule.shadow_cookie = xdp_client_bind_udp_socket_get_cookie(&server);
+	lowest = lowest_free_fd_number();
+	note_and_report_new_fds_below_1000(false);
 	xdp_client_open_nic(&server);
-	xdp_client_open_queue_pair(&server);
-	become(server.drop);
+	xdp_client_open_qp_and_add_udp_flows(&server);
+	set_process_uid_or_exit(server.drop);
 	if (server.child_port != 0) {
 		if (server.pass && server.vmad)
 			xdp_client_exit_on_error("pass on", server.port,
-			                         vma_nic_inherit_right(server.nic, server.same_user
-			                                                                   ? VMA_NIC_INHERIT_SAME_USER
-			                                                                   : VMA_NIC_INHERIT_ANY_USER));
+			                         vma_nic_set_children_inherit_right(
+			                                 server.nic, server.same_user ? VMA_NIC_INHERIT_SAME_USER
+			                                                              : VMA_NIC_INHERIT_ANY_USER));
 		if (fork() == 0)
-			run_child(&server);
+			run_echo_server_child_with_own_nic(&server);
 	}
 	if (server.leak)
 		leak();
 	if (server.guest)
-		print_state_of_guest_process(&server, lowest);
+		print_library_left_process_undisturbed(&server, lowest);
 	printf("ready %d pid %d mtu %u\n", server.port, getpid(), vma_nic_info(server.nic)->mtu);
 	fflush(stdout);
 	xdp_client_echo_loop(&server);
@@ -491,7 +492,7 @@ static bool some_echo_is_missing(const struct target *targets, int n)
 }
 
 /* An echo that comes twice has 0.2 s after the end; one that is missing has a second, if its port has ever answered. */
-static int xdp_client_ping_main(int argc, char **argv)
+static int xdp_client_udp_ping_main(int argc, char **argv)
 {
 	struct target targets[16] = {0};
 	const int n = argc - 2 < 16 ? argc - 2 : 16;
@@ -550,7 +551,7 @@ int main(int argc, char **argv)
 	if (argc >= 5 && strcmp(argv[1], "serve") == 0)
 		return echo_server_main(argc - 2, argv + 2);
 	if (argc >= 5 && strcmp(argv[1], "ping") == 0)
-		return xdp_client_ping_main(argc - 2, argv + 2);
+		return xdp_client_udp_ping_main(argc - 2, argv + 2);
 	if (argc == 4 && strcmp(argv[1], "kernel") == 0)
 		return kernel_echo_main(argv + 2);
 	fprintf(stderr, "usage: priv_xdp_client serve|ping|kernel ...\n");

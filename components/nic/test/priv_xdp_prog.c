@@ -50,14 +50,14 @@ static const struct fixture_packet tcp = {.source = HOST_A,
                                           .proto = IPPROTO_TCP,
                                           .tcp_flags = FIXTURE_SYN};
 
-static void xdp_prog_open_fixture(void)
+static void xdp_prog_open_one_queue_fixture(void)
 {
 	fixture_open(&fixture, name, peer_netns, peer_name, 1, 0);
 }
 
-static void xdp_prog_add(struct vma_flow_key key, uint32_t slot, uint32_t flags)
+static void xdp_prog_set_flow_or_fail(struct vma_flow_key key, uint32_t slot, uint32_t flags)
 {
-	int rc = xdp_prog_flow_set(fixture.prog, &key, slot, flags);
+	int rc = xdp_prog_flow_add(fixture.prog, &key, slot, flags);
 
 	fixture_must(rc == 0, "flow_set: %d", rc);
 }
@@ -71,17 +71,17 @@ static void assert_packet_goes_to(const struct fixture_packet *packet, int where
 
 static void native(void)
 {
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	fixture_must(!fixture.generic, "veth has native XDP");
 }
 
-static void unmatched_packets_case(void)
+static void packets_without_flow_pass_to_kernel_case(void)
 {
 	struct fixture_packet other_port = udp, other_host = udp, other_proto = tcp;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	assert_packet_goes_to(&udp, FIXTURE_PASSED, "no flow at all");
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
 	other_port.dest_port = 5009;
 	other_host.dest = HOST_B + 1;
 	other_proto.dest_port = udp.dest_port;
@@ -95,9 +95,9 @@ static void exact_flow_wins_over_wildcard(void)
 {
 	struct fixture_packet other_peer = udp;
 
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
-	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&udp), 1, 0);
 	assert_packet_goes_to(&udp, 1, "5-tuple and 3-tuple match");
 	other_peer.source_port++;
 	assert_packet_goes_to(&other_peer, 0, "only the 3-tuple matches");
@@ -107,17 +107,17 @@ static void flow_set_and_del(void)
 {
 	struct vma_flow_key exact = fixture_key_with_peer(&udp), wildcard = fixture_key_of_any_peer(&udp);
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == -ENOENT, "del of what is not there");
-	xdp_prog_add(exact, 1, 0);
-	fixture_must(xdp_prog_flow_set(fixture.prog, &exact, 2, 0) == -EEXIST, "set twice");
+	xdp_prog_set_flow_or_fail(exact, 1, 0);
+	fixture_must(xdp_prog_flow_add(fixture.prog, &exact, 2, 0) == -EEXIST, "set twice");
 	assert_packet_goes_to(&udp, 1, "the first flow stays");
-	xdp_prog_add(wildcard, 0, 0);
+	xdp_prog_set_flow_or_fail(wildcard, 0, 0);
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
 	assert_packet_goes_to(&udp, 0, "what is left");
 	fixture_must(xdp_prog_flow_del(fixture.prog, &wildcard) == 0, "del");
 	assert_packet_goes_to(&udp, FIXTURE_PASSED, "no flow is left");
-	fixture_must(xdp_prog_flow_set(fixture.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
+	fixture_must(xdp_prog_flow_add(fixture.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
 }
 
 /* What clients claim by themselves, in memory that they share with the program. */
@@ -134,11 +134,11 @@ static void claims_are_followed(void)
 	other_peer.source_port++;
 	tagged.vlan = 5;
 	other_proto.dest_port = udp.dest_port;
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	claims = xdp_prog_claims(fixture.prog, &fd);
 	fixture_must(claims != NULL && fd >= 0, "the program has a place for claims");
-	xdp_prog_publish_claims(fixture.prog);
-	xdp_claims_open(&shared);
+	xdp_prog_enable_claims_if_mapped(fixture.prog);
+	xdp_claims_allow(&shared);
 	claim = xdp_claims_add_flow(claims, &shared, 1, &wildcard);
 	fixture_must(claim != NULL, "claim");
 	assert_packet_goes_to(&udp, 1, "the claim's own packet");
@@ -151,10 +151,10 @@ static void claims_are_followed(void)
 	claim = xdp_claims_add_flow(claims, &shared, 2, &exact);
 	assert_packet_goes_to(&udp, 2, "a claim of one peer");
 	assert_packet_goes_to(&other_peer, FIXTURE_PASSED, "which another has nothing to do with");
-	xdp_prog_add(exact, 0, 0);
+	xdp_prog_set_flow_or_fail(exact, 0, 0);
 	assert_packet_goes_to(&udp, 0, "a 5-tuple's rule wins");
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
-	xdp_prog_add(wildcard, 0, 0);
+	xdp_prog_set_flow_or_fail(wildcard, 0, 0);
 	assert_packet_goes_to(&other_peer, 0, "a 3-tuple's rule has the others");
 	xdp_claims_free_of_slot(claims, 2);
 	fixture_must(claim->name == 0, "swept");
@@ -169,19 +169,19 @@ static void front_flow_comes_and_goes(void)
 	second.dest_port++;
 	second_key = fixture_key_of_any_peer(&second);
 	tagged.vlan = 5;
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	for (int i = 0; i < 3; i++) {
-		xdp_prog_add(first_key, 0, 0);
-		xdp_prog_add(second_key, 1, 0);
+		xdp_prog_set_flow_or_fail(first_key, 0, 0);
+		xdp_prog_set_flow_or_fail(second_key, 1, 0);
 		assert_packet_goes_to(&udp, 0, "the front flow");
 		assert_packet_goes_to(&second, 1, "the one behind it");
 		assert_packet_goes_to(&tagged, FIXTURE_PASSED, "the front flow's address and port, tagged");
 		fixture_must(xdp_prog_flow_del(fixture.prog, &first_key) == 0, "del");
 		assert_packet_goes_to(&udp, FIXTURE_PASSED, "the front flow has ended");
 		assert_packet_goes_to(&second, 1, "the other goes on");
-		xdp_prog_add(first_key, 2, 0);
+		xdp_prog_set_flow_or_fail(first_key, 2, 0);
 		assert_packet_goes_to(&udp, 2, "it comes back for another slot");
-		xdp_prog_add(exact, 1, 0);
+		xdp_prog_set_flow_or_fail(exact, 1, 0);
 		assert_packet_goes_to(&udp, 1, "a 5-tuple wins over the front flow");
 		fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
 		fixture_must(xdp_prog_flow_del(fixture.prog, &first_key) == 0, "del");
@@ -193,7 +193,7 @@ static void front_flow_comes_and_goes(void)
 
 static struct vma_flow_key moved_key;
 
-static void move_flow(unsigned round)
+static void move_flow_to_other_slot(unsigned round)
 {
 	fixture_must(xdp_prog_flow_move(fixture.prog, &moved_key, (round + 1) % 2) == 0, "round %u", round);
 }
@@ -203,15 +203,15 @@ static void moved_flow_misses_nothing(void)
 {
 	unsigned passed, sent;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	moved_key = fixture_key_of_any_peer(&udp);
 	fixture_must(xdp_prog_flow_move(fixture.prog, &moved_key, 1) == -ENOENT, "of what is not there");
-	xdp_prog_add(moved_key, 0, 0);
+	xdp_prog_set_flow_or_fail(moved_key, 0, 0);
 	for (unsigned round = 0; round < 4; round++) {
-		move_flow(round);
+		move_flow_to_other_slot(round);
 		assert_packet_goes_to(&udp, (round + 1) % 2, "where it has moved to");
 	}
-	passed = fixture_flood(&fixture, &udp, move_flow, 200000, &sent);
+	passed = fixture_flood_and_count_kernel_packets(&fixture, &udp, move_flow_to_other_slot, 200000, &sent);
 	fixture_must(passed == 0, "%u of %u packets were the kernel's", passed, sent);
 	fixture_must(sent > 100, "only %u were sent", sent);
 	fixture_must(xdp_prog_flow_del(fixture.prog, &moved_key) == 0, "del");
@@ -223,11 +223,11 @@ static void full_flow_map_case(void)
 	uint32_t i;
 	int rc = 0;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	for (i = 0; i < 100000 && rc == 0; i++) {
 		const struct vma_flow_key key = fixture_key_with_peer(&packet);
 
-		rc = xdp_prog_flow_set(fixture.prog, &key, 0, 0);
+		rc = xdp_prog_flow_add(fixture.prog, &key, 0, 0);
 		if (++packet.source_port == 0)
 			packet.source_port = 1, packet.source++;
 	}
@@ -240,10 +240,10 @@ static void multicast(void)
 {
 	struct fixture_packet group = udp, other_group = udp;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	group.dest = GROUP;
 	other_group.dest = GROUP + 1;
-	xdp_prog_add(fixture_key_of_any_peer(&group), 2, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&group), 2, 0);
 	assert_packet_goes_to(&group, 2, "the group");
 	assert_packet_goes_to(&other_group, FIXTURE_PASSED, "another group");
 	assert_packet_goes_to(&udp, FIXTURE_PASSED, "unicast");
@@ -253,9 +253,9 @@ static void listener_takes_what_is_left(void)
 {
 	struct fixture_packet packet = tcp, elsewhere = tcp;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	elsewhere.dest_port++;
-	xdp_prog_add(fixture_key_of_any_peer(&tcp), 0, VMA_FLOW_LISTENER);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&tcp), 0, VMA_FLOW_LISTENER);
 	assert_packet_goes_to(&packet, 0, "SYN");
 	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
 	assert_packet_goes_to(&packet, 0, "SYN with ACK");
@@ -264,7 +264,7 @@ static void listener_takes_what_is_left(void)
 	packet.tcp_flags = FIXTURE_RST;
 	assert_packet_goes_to(&packet, 0, "RST");
 	assert_packet_goes_to(&elsewhere, FIXTURE_PASSED, "another port");
-	xdp_prog_add(fixture_key_with_peer(&tcp), 1, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&tcp), 1, 0);
 	packet.tcp_flags = FIXTURE_ACK;
 	assert_packet_goes_to(&packet, 1, "ACK of an established flow");
 }
@@ -278,15 +278,15 @@ static void group_shares_and_remembers(void)
 	struct xdp_group *group;
 	int first[32], got[2] = {0};
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	group = &xdp_prog_groups(fixture.prog)[1];
 	for (uint32_t slot = 0; slot < 3; slot++)
-		xdp_prog_slot_rented(fixture.prog, slot);
+		xdp_prog_count_slot_rental(fixture.prog, slot);
 	*group = (struct xdp_group){.eligible = 3, .default_slot = XDP_NO_SLOT};
 	for (uint32_t i = 0; i < XDP_GROUP_BUCKETS; i++)
 		group->slot[i] = i % 2;
-	xdp_prog_add(listener, 0, VMA_FLOW_LISTENER);
-	fixture_must(xdp_prog_flow_share(fixture.prog, &listener, 0, 1) == 0, "share");
+	xdp_prog_set_flow_or_fail(listener, 0, VMA_FLOW_LISTENER);
+	fixture_must(xdp_prog_flow_set_listener_group(fixture.prog, &listener, 0, 1) == 0, "share");
 	for (int i = 0; i < 32; i++) {
 		syn.source_port = (uint16_t)(5000 + i);
 		first[i] = fixture_send(&fixture, &syn);
@@ -310,12 +310,12 @@ static void group_shares_and_remembers(void)
 	group->default_slot = 1;
 	assert_packet_goes_to(&other, 1, "or to who had all before");
 	moved = fixture_key_with_peer(&ack);
-	xdp_prog_add_recent(fixture.prog, &moved, 1);
+	xdp_prog_add_recent_connection(fixture.prog, &moved, 1);
 	assert_packet_goes_to(&ack, 1, "one that was moved");
-	xdp_prog_slot_rented(fixture.prog, 1);
+	xdp_prog_count_slot_rental(fixture.prog, 1);
 	group->default_slot = XDP_NO_SLOT;
 	assert_packet_goes_to(&ack, 2, "what a slot's client before had is void");
-	xdp_prog_add_recent(fixture.prog, &moved, 1);
+	xdp_prog_add_recent_connection(fixture.prog, &moved, 1);
 	xdp_prog_clear_socket(fixture.prog, 1, 0);
 	assert_packet_goes_to(&ack, 2, "a slot without socket");
 	memset(group->slot, 1, sizeof(group->slot));
@@ -327,7 +327,7 @@ static void group_shares_and_remembers(void)
 	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &listener, 0, 1) == 0, "grace");
 	syn.source_port = 5000;
 	assert_packet_goes_to(&syn, FIXTURE_PASSED, "a SYN, in grace");
-	fixture_must(xdp_prog_flow_share(fixture.prog, &listener, 0, 0) == 0, "alone again");
+	fixture_must(xdp_prog_flow_set_listener_group(fixture.prog, &listener, 0, 0) == 0, "alone again");
 	assert_packet_goes_to(&other, 0, "the flow is one slot's again");
 }
 
@@ -336,8 +336,8 @@ static void listener_in_grace(void)
 	struct fixture_packet packet = tcp;
 	const struct vma_flow_key key = fixture_key_of_any_peer(&tcp);
 
-	xdp_prog_open_fixture();
-	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(key, 0, VMA_FLOW_LISTENER);
 	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &key, 0, 0) == 0, "grace");
 	assert_packet_goes_to(&packet, FIXTURE_PASSED, "SYN");
 	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
@@ -369,25 +369,25 @@ static void listener_granted_again_misses_nothing(void)
 	unsigned passed, sent;
 
 	vma_log_set_level(VMA_LOG_ERROR); /* a warning each round */
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	owner.prog = fixture.prog;
 	owner.ifindex = fixture.ifindex;
 	owner.slot[0].state = owner.slot[1].state = SLOT_RENTED;
 	packet.tcp_flags = FIXTURE_ACK;
 	fixture_must(xdp_owner_flow_add(&owner, 0, &rule) == 0, "flow");
-	passed = fixture_flood(&fixture, &packet, begin_grace_and_grant_again, 2000, &sent);
+	passed = fixture_flood_and_count_kernel_packets(&fixture, &packet, begin_grace_and_grant_again, 2000, &sent);
 	fixture_must(passed == 0, "%u of %u segments were the kernel's", passed, sent);
 	fixture_must(sent > 100, "only %u were sent", sent);
 	owner_end_flows_of_slot(&owner, 0, true);
 	owner_resets_fini(&owner);
 }
 
-static struct sockaddr_in address(uint32_t host, uint16_t port)
+static struct sockaddr_in make_sockaddr_in_of_host(uint32_t host, uint16_t port)
 {
 	return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(host), .sin_port = htons(port)};
 }
 
-static int kernel_listener(const struct sockaddr_in *here)
+static int open_kernel_tcp_listener(const struct sockaddr_in *here)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	const int on = 1;
@@ -401,9 +401,10 @@ static int kernel_listener(const struct sockaddr_in *here)
 /* A connection between the kernels of the two namespaces, to the listener at 5001 and from the port of `tcp`. */
 static void kernel_connection_survives(void)
 {
-	const struct sockaddr_in here = address(HOST_B, tcp.dest_port), there = address(HOST_A, tcp.source_port);
-	int listener = kernel_listener(&here), accepted;
-	int client = fixture_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0);
+	const struct sockaddr_in here = make_sockaddr_in_of_host(HOST_B, tcp.dest_port),
+	                         there = make_sockaddr_in_of_host(HOST_A, tcp.source_port);
+	int listener = open_kernel_tcp_listener(&here), accepted;
+	int client = fixture_open_socket_in_peer_netns(peer_netns, AF_INET, SOCK_STREAM, 0);
 	const int on = 1;
 	struct fixture_packet packet = tcp;
 	char byte = 0;
@@ -413,8 +414,8 @@ static void kernel_connection_survives(void)
 	fixture_must(connect(client, (const struct sockaddr *)&here, sizeof(here)) == 0, "connect: %m");
 	fixture_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
 
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&tcp), 0, VMA_FLOW_LISTENER);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&tcp), 0, VMA_FLOW_LISTENER);
 	fixture_must(write(client, "x", 1) == 1, "write: %m");
 	fixture_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
 	assert_packet_goes_to(&packet, FIXTURE_PASSED, "SYN with the 5-tuple of a kernel connection");
@@ -438,10 +439,10 @@ static void xdp_prog_write_file(const char *path, const char *text)
 
 /* A client's SYN goes to the kernel, as the flow is in grace; what brings the cookie back comes in that time, or as it
  * is a listener's again. Of the client's kernel: an ACK, or, as that is delayed, the first data. */
-static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool granted_again)
+static void connect_by_syn_cookie_in_grace(int listener, const struct sockaddr_in *here, bool granted_again)
 {
 	const struct vma_flow_key key = fixture_key_of_any_peer(&tcp);
-	int client = fixture_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0), accepted;
+	int client = fixture_open_socket_in_peer_netns(peer_netns, AF_INET, SOCK_STREAM, 0), accepted;
 	struct pollfd arrival = {.fd = listener, .events = POLLIN};
 	const int quick = !granted_again;
 	char byte = 0;
@@ -450,7 +451,7 @@ static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool
 	fixture_must(connect(client, (const struct sockaddr *)here, sizeof(*here)) == 0, "connect: %m");
 	if (granted_again) {
 		fixture_must(poll(&arrival, 1, 0) == 0, "the ACK is delayed");
-		fixture_must(xdp_prog_flow_inherit(fixture.prog, &key, 0, VMA_FLOW_LISTENER) == 0, "inherit");
+		fixture_must(xdp_prog_flow_replace(fixture.prog, &key, 0, VMA_FLOW_LISTENER) == 0, "inherit");
 		fixture_must(write(client, "x", 1) == 1, "write: %m");
 	}
 	fixture_must(poll(&arrival, 1, 1000) == 1, "granted again: %d: the kernel has no connection", granted_again);
@@ -465,19 +466,19 @@ static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool
 /* Of a request that it has answered by a cookie the kernel keeps nothing. */
 static void a_syn_cookie_ack_is_given_back_to_the_kernel(void)
 {
-	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
+	const struct sockaddr_in here = make_sockaddr_in_of_host(HOST_B, tcp.dest_port);
 	const struct vma_flow_key key = fixture_key_of_any_peer(&tcp);
 	struct fixture_packet packet = tcp;
-	int listener = kernel_listener(&here);
+	int listener = open_kernel_tcp_listener(&here);
 
 	xdp_prog_write_file("/proc/sys/net/ipv4/tcp_syncookies", "2");
-	xdp_prog_open_fixture();
-	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(key, 0, VMA_FLOW_LISTENER);
 	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &key, 0, 0) == 0, "grace");
-	connect_by_cookie(listener, &here, false);
+	connect_by_syn_cookie_in_grace(listener, &here, false);
 	packet.tcp_flags = FIXTURE_ACK;
 	assert_packet_goes_to(&packet, 0, "an ACK without a cookie");
-	connect_by_cookie(listener, &here, true);
+	connect_by_syn_cookie_in_grace(listener, &here, true);
 	assert_packet_goes_to(&packet, 0, "an ACK without a cookie");
 	xdp_prog_write_file("/proc/sys/net/ipv4/tcp_syncookies", "1");
 }
@@ -491,20 +492,20 @@ static bool xdp_prog_port_bit_is_set(const _Atomic uint64_t *named, uint16_t por
 static void block_takes_what_the_kernel_does_not(void)
 {
 	static _Atomic uint64_t named[65536 / 64];
-	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
+	const struct sockaddr_in here = make_sockaddr_in_of_host(HOST_B, tcp.dest_port);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct fixture_packet packet = tcp, outside = tcp, other_host = tcp, datagram = tcp;
 	struct vma_flow_key block = fixture_key_of_any_peer(&tcp), exact = fixture_key_with_peer(&tcp),
 	                    wildcard = block;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	xdp_prog_set_port_bitmap(fixture.prog, named);
 	block.proto = VMA_FLOW_TCP_PORTS;
 	block.local_port_be = htons((uint16_t)(tcp.dest_port / VMA_FLOW_PORTS * VMA_FLOW_PORTS));
 	outside.dest_port = (uint16_t)(ntohs(block.local_port_be) + VMA_FLOW_PORTS);
 	other_host.dest = HOST_A;
 	datagram.proto = IPPROTO_UDP;
-	xdp_prog_add(block, 0, 0);
+	xdp_prog_set_flow_or_fail(block, 0, 0);
 	assert_packet_goes_to(&packet, 0, "SYN");
 	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
 	assert_packet_goes_to(&packet, 0, "SYN with ACK");
@@ -517,9 +518,9 @@ static void block_takes_what_the_kernel_does_not(void)
 	assert_packet_goes_to(&other_host, FIXTURE_PASSED, "another address");
 	assert_packet_goes_to(&datagram, FIXTURE_PASSED, "UDP");
 	fixture_must(!xdp_prog_port_bit_is_set(named, tcp.dest_port), "a block names no port");
-	xdp_prog_add(exact, 1, 0);
+	xdp_prog_set_flow_or_fail(exact, 1, 0);
 	assert_packet_goes_to(&packet, 1, "a 5-tuple wins over the block");
-	xdp_prog_add(wildcard, 2, 0);
+	xdp_prog_set_flow_or_fail(wildcard, 2, 0);
 	fixture_must(xdp_prog_port_bit_is_set(named, tcp.dest_port), "two rules name the port");
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
 	assert_packet_goes_to(&packet, 2, "a 3-tuple wins over the block");
@@ -538,7 +539,7 @@ static void block_takes_what_the_kernel_does_not(void)
 
 enum { FIRST = 0x2000, MIDDLE = 0x2010, LAST = 0x0020 };
 
-static void expect_fragment(uint16_t id, uint16_t frag, int where, const char *what)
+static void send_fragment_and_assert_receiver(uint16_t id, uint16_t frag, int where, const char *what)
 {
 	struct fixture_packet packet = udp;
 
@@ -554,30 +555,30 @@ static void fragments(void)
 {
 	struct fixture_packet packet = udp;
 
-	xdp_prog_open_fixture();
-	expect_fragment(1, FIRST, FIXTURE_PASSED, "no flow: the first fragment");
-	expect_fragment(1, LAST, FIXTURE_PASSED, "no flow: the last fragment");
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 1, 0);
-	expect_fragment(2, FIRST, 1, "the first fragment");
-	expect_fragment(2, MIDDLE, 1, "a middle fragment");
-	expect_fragment(2, LAST, 1, "the last fragment");
-	expect_fragment(2, MIDDLE, 1, "one that comes after the last");
-	expect_fragment(3, LAST, FIXTURE_PASSED, "the last fragment before the first");
-	expect_fragment(3, FIRST, FIXTURE_PASSED, "then the first is the kernel's");
-	expect_fragment(3, MIDDLE, FIXTURE_PASSED, "and so is what is left");
-	xdp_prog_add(fixture_key_with_peer(&udp), 0, 0);
-	expect_fragment(2, FIRST, 0, "the same id again, for a 5-tuple");
-	expect_fragment(2, LAST, 0, "which gets the rest");
+	xdp_prog_open_one_queue_fixture();
+	send_fragment_and_assert_receiver(1, FIRST, FIXTURE_PASSED, "no flow: the first fragment");
+	send_fragment_and_assert_receiver(1, LAST, FIXTURE_PASSED, "no flow: the last fragment");
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 1, 0);
+	send_fragment_and_assert_receiver(2, FIRST, 1, "the first fragment");
+	send_fragment_and_assert_receiver(2, MIDDLE, 1, "a middle fragment");
+	send_fragment_and_assert_receiver(2, LAST, 1, "the last fragment");
+	send_fragment_and_assert_receiver(2, MIDDLE, 1, "one that comes after the last");
+	send_fragment_and_assert_receiver(3, LAST, FIXTURE_PASSED, "the last fragment before the first");
+	send_fragment_and_assert_receiver(3, FIRST, FIXTURE_PASSED, "then the first is the kernel's");
+	send_fragment_and_assert_receiver(3, MIDDLE, FIXTURE_PASSED, "and so is what is left");
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&udp), 0, 0);
+	send_fragment_and_assert_receiver(2, FIRST, 0, "the same id again, for a 5-tuple");
+	send_fragment_and_assert_receiver(2, LAST, 0, "which gets the rest");
 	packet = udp;
 	packet.id = 2;
 	packet.frag = FIRST;
 	packet.dest_port ^= 1;
 	assert_packet_goes_to(&packet, FIXTURE_PASSED, "the same id again, for a port of the kernel's");
-	expect_fragment(2, LAST, FIXTURE_PASSED, "which gets the rest");
+	send_fragment_and_assert_receiver(2, LAST, FIXTURE_PASSED, "which gets the rest");
 	packet = udp;
 	packet.proto = IPPROTO_TCP;
 	packet.frag = FIRST;
-	xdp_prog_add(fixture_key_with_peer(&packet), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&packet), 0, 0);
 	assert_packet_goes_to(&packet, FIXTURE_PASSED, "a fragment of a segment");
 	packet = udp;
 	packet.frag = 0x4000;
@@ -587,16 +588,16 @@ static void fragments(void)
 	packet.mac = (const uint8_t[]){2, 0, 0, 0, 0, 0x77};
 	assert_packet_goes_to(&packet, FIXTURE_PASSED, "a fragment to another MAC");
 	usleep(1100000);
-	expect_fragment(3, FIRST, 0, "an id that was the kernel's more than a second ago");
-	expect_fragment(3, LAST, 0, "and the rest of it");
+	send_fragment_and_assert_receiver(3, FIRST, 0, "an id that was the kernel's more than a second ago");
+	send_fragment_and_assert_receiver(3, LAST, 0, "and the rest of it");
 }
 
 static void ip_options_case(void)
 {
 	struct fixture_packet packet = udp;
 
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&udp), 1, 0);
 	for (packet.option_words = 0; packet.option_words <= 10; packet.option_words++)
 		assert_packet_goes_to(&packet, 1, "options");
 }
@@ -611,20 +612,20 @@ static void frames_of_others(void)
 {
 	struct fixture_packet datagram = udp, segment = tcp, group = udp, tagged = udp;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	group.dest = GROUP;
 	tagged.vlan = 7;
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
-	xdp_prog_add(fixture_key_of_any_peer(&group), 0, 0);
-	xdp_prog_add(fixture_key_of_any_peer(&tagged), 0, 0);
-	xdp_prog_add(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&group), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&tagged), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.mac = segment.mac = group.mac = tagged.mac = stranger;
 	assert_packet_goes_to(&datagram, FIXTURE_PASSED, "a datagram to a stranger's MAC");
 	assert_packet_goes_to(&group, FIXTURE_PASSED, "one for a group, to a stranger's MAC");
 	assert_packet_goes_to(&tagged, 0, "a tagged one, whose interface may have a MAC of its own");
 	assert_packet_goes_to(&segment, FIXTURE_NOWHERE, "a SYN to a stranger's MAC");
 	segment.tcp_flags = FIXTURE_ACK;
-	xdp_prog_add(fixture_key_with_peer(&tcp), 2, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&tcp), 2, 0);
 	assert_packet_goes_to(&segment, FIXTURE_NOWHERE, "a connection's, to a stranger's MAC");
 	segment.dest_port++;
 	assert_packet_goes_to(&segment, FIXTURE_PASSED, "to a stranger's MAC, and no flow");
@@ -645,11 +646,11 @@ static void a_new_mac_is_followed(void)
 	uint8_t first[6];
 	char command[128];
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	memcpy(first, fixture.mac, sizeof(first));
 	before.mac = first;
 	after.mac = stranger;
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
 	snprintf(command, sizeof(command), "ip link set %s address 02:00:00:00:00:77", name);
 	fixture_must(system(command) == 0, "%s", command);
 	xdp_prog_refresh_mac(fixture.prog);
@@ -667,9 +668,9 @@ static void martian_sources(void)
 	                                  0xdfffffff, 0xf0000001, 0xfffffffe, 0x0a0900ff};
 	struct fixture_packet datagram = udp, segment = tcp;
 
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
-	xdp_prog_add(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
 	for (size_t i = 0; i < sizeof(martians) / sizeof(martians[0]); i++) {
 		datagram.source = segment.source = martians[i];
 		assert_packet_goes_to(&datagram, FIXTURE_PASSED, "a datagram of nobody's");
@@ -690,9 +691,9 @@ static void source_routes(void)
 	                         *const broken[] = {"\x94\0\0\0", "\x94\1\0\0", "\x94\x09\0\0", "\1\1\1\x94"};
 	struct fixture_packet datagram = udp, segment = tcp;
 
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
-	xdp_prog_add(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.option_words = segment.option_words = 2;
 	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
 		datagram.options = segment.options = harmless[i];
@@ -717,13 +718,13 @@ static void truncated(void)
 {
 	struct fixture_packet packet = udp;
 
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
 		assert_packet_goes_to(&packet, FIXTURE_PASSED, "cut before the end of the ports");
 	assert_packet_goes_to(&packet, 0, "all that the program looks at");
 	packet = tcp;
-	xdp_prog_add(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
 		assert_packet_goes_to(&packet, FIXTURE_PASSED, "a listener's, cut before the end of the ports");
 	packet.only_bytes = 0;
@@ -734,11 +735,11 @@ static void vlan_tags(void)
 {
 	struct fixture_packet tagged = udp, other = udp;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	tagged.vlan = 7;
 	other.vlan = 8;
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
-	xdp_prog_add(fixture_key_of_any_peer(&tagged), 1, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&tagged), 1, 0);
 	assert_packet_goes_to(&udp, 0, "untagged");
 	assert_packet_goes_to(&tagged, 1, "the VLAN of the flow");
 	assert_packet_goes_to(&other, FIXTURE_PASSED, "another VLAN");
@@ -748,8 +749,8 @@ static void non_ipv4_frames_case(void)
 {
 	struct fixture_packet packet = udp;
 
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
 	packet.ether_type = ETH_P_IPV6;
 	assert_packet_goes_to(&packet, FIXTURE_PASSED, "another EtherType");
 	packet = udp;
@@ -759,12 +760,12 @@ static void non_ipv4_frames_case(void)
 
 static void dead_socket_passes(void)
 {
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 1, 0);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 1, 0);
 	assert_packet_goes_to(&udp, 1, "living socket");
 	xdp_prog_clear_socket(fixture.prog, 1, 0);
 	assert_packet_goes_to(&udp, FIXTURE_PASSED, "socket out of the map");
-	xdp_prog_add(fixture_key_with_peer(&udp), 2, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&udp), 2, 0);
 	assert_packet_goes_to(&udp, 2, "another slot");
 	xdp_ring_unmap(&fixture.slot[2].tx[0]);
 	close(fixture.slot[2].fd[0]);
@@ -779,7 +780,7 @@ static void second_attach_is_refused_case(void)
 	struct xdp_prog *second;
 	bool generic = true;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	fixture_must(xdp_prog_attached(fixture.prog), "attached");
 	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0 && !generic, "attach is idempotent");
 	fixture_must(xdp_prog_load(fixture.ifindex, 1, &second) == 0, "a second program loads");
@@ -787,7 +788,7 @@ static void second_attach_is_refused_case(void)
 	xdp_prog_destroy(second);
 	xdp_prog_detach(fixture.prog);
 	fixture_must(!xdp_prog_attached(fixture.prog), "detached");
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
 	assert_packet_goes_to(&udp, FIXTURE_PASSED, "without program");
 	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0, "attach again");
 	assert_packet_goes_to(&udp, 0, "with program again");
@@ -796,8 +797,8 @@ static void second_attach_is_refused_case(void)
 /* The owner dies by SIGKILL; the script looks at the interface afterwards. */
 static void killed_owner(void)
 {
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
 	assert_packet_goes_to(&udp, 0, "attached");
 	kill(getpid(), SIGKILL);
 }
@@ -810,7 +811,7 @@ static void large_packets(void)
 
 	fixture_open(&fixture, name, peer_netns, peer_name, 1, XDP_USE_SG);
 	fixture_must(!fixture.generic, "native at MTU %u", mtu);
-	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&udp), 1, 0);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		packet.payload_bytes = sizes[i];
 		if (sizes[i] + 28 > mtu)
@@ -850,7 +851,7 @@ static void rebind_at_once(void)
 		pid_t pid = fork();
 
 		if (pid == 0) {
-			xdp_prog_open_fixture();
+			xdp_prog_open_one_queue_fixture();
 			_exit(0);
 		}
 		int status = 0;
@@ -866,7 +867,7 @@ static void overloaded_queue_case(void)
 	char *umem;
 	int fd;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	umem = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	clock_gettime(CLOCK_MONOTONIC, &before);
 	fd = xdp_sock_open_with_umem(umem, 1 << 20, fixture.ifindex, 0, 0, NULL);
@@ -882,7 +883,7 @@ static void send_and_complete(void)
 	struct xdp_ring *tx, fill, comp;
 	uint32_t producer;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	/* The shared rings through a queue pair's socket are those of the base socket. */
 	fixture_must(xdp_sock_map_umem_rings(fixture.slot[1].fd[0], &fill, &comp) == 0,
 	             "map through a queue pair's socket");
@@ -912,8 +913,8 @@ static void pin_to_cpu(uint32_t cpu)
 static void two_device_queues_case(void)
 {
 	fixture_open(&fixture, name, peer_netns, peer_name, 2, 0);
-	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 2, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&udp), 1, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 2, 0);
 	for (uint32_t i = 0; i < 8; i++) {
 		pin_to_cpu(i % 2);
 		assert_packet_goes_to(&udp, 1, "either queue");
@@ -928,8 +929,8 @@ static void two_device_queues_case(void)
 /* The program knows of one queue, the device has two: what arrives on the second is the kernel's, not dropped. */
 static void unknown_queue_passes(void)
 {
-	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_open_one_queue_fixture();
+	xdp_prog_set_flow_or_fail(fixture_key_of_any_peer(&udp), 0, 0);
 	pin_to_cpu(1);
 	assert_packet_goes_to(&udp, FIXTURE_PASSED, "a queue that the program does not know");
 	pin_to_cpu(0);
@@ -941,11 +942,11 @@ static void generic_xdp_mode_case(void)
 {
 	bool generic = false;
 
-	xdp_prog_open_fixture();
+	xdp_prog_open_one_queue_fixture();
 	fixture_must(fixture.generic, "fell back to generic mode");
 	xdp_prog_detach(fixture.prog);
 	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0 && generic, "again");
-	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
+	xdp_prog_set_flow_or_fail(fixture_key_with_peer(&udp), 1, 0);
 	assert_packet_goes_to(&udp, 1, "a flow in generic mode");
 }
 
@@ -954,7 +955,7 @@ static const struct {
 	void (*run)(void);
 } cases[] = {
         {"native", native},
-        {"unmatched", unmatched_packets_case},
+        {"unmatched", packets_without_flow_pass_to_kernel_case},
         {"exact_flow_wins_over_wildcard", exact_flow_wins_over_wildcard},
         {"flow_set_and_del", flow_set_and_del},
         {"front_flow_comes_and_goes", front_flow_comes_and_goes},

@@ -63,8 +63,8 @@ static void xdp_sleep_exit_on_error(const char *what, int rc)
 	exit(2);
 }
 
-static void xdp_sleep_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key,
-                               void *arg)
+static void xdp_sleep_rebind_lost_qp_on_event(struct vma_nic_qp *qp, enum vma_nic_event event,
+                                              const struct vma_flow_key *key, void *arg)
 {
 	struct server *server = arg;
 
@@ -93,10 +93,10 @@ static int xdp_sleep_open_nic(struct server *server, const char *interface, enum
 	return vma_nic_open(spec, &attr, &server->nic);
 }
 
-static void xdp_sleep_open_queue_pair(struct server *server, const char *address, const char *port)
+static void xdp_sleep_open_qp_and_add_udp_flow(struct server *server, const char *address, const char *port)
 {
 	const struct vma_nic_qp_attr attr = {
-	        .rx_wre = 256, .tx_wre = 256, .event = xdp_sleep_on_event, .event_arg = server};
+	        .rx_wre = 256, .tx_wre = 256, .event = xdp_sleep_rebind_lost_qp_on_event, .event_arg = server};
 	struct vma_flow_key *key = &server->rule.key;
 
 	key->family = AF_INET;
@@ -107,7 +107,7 @@ static void xdp_sleep_open_queue_pair(struct server *server, const char *address
 	xdp_sleep_exit_on_error("flow", vma_nic_flow_add(server->qp, &server->rule));
 }
 
-static void xdp_sleep_swap(unsigned char *a, unsigned char *b, size_t n)
+static void xdp_sleep_swap_bytes(unsigned char *a, unsigned char *b, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		const unsigned char c = a[i];
@@ -117,7 +117,7 @@ static void xdp_sleep_swap(unsigned char *a, unsigned char *b, size_t n)
 	}
 }
 
-static void xdp_sleep_echo(struct server *server, const struct vma_buf *in)
+static void xdp_sleep_send_echo_of_udp_frame(struct server *server, const struct vma_buf *in)
 {
 	struct vma_nic_seg seg = {.off = server->qp->tx_headroom, .len = in->len};
 	unsigned char *frame;
@@ -126,26 +126,26 @@ static void xdp_sleep_echo(struct server *server, const struct vma_buf *in)
 		return;
 	frame = (unsigned char *)vma_buf_frame(server->arena, seg.buf) + seg.off;
 	memcpy(frame, vma_buf_data(server->arena, in), in->len);
-	xdp_sleep_swap(frame, frame + 6, 6);
-	xdp_sleep_swap(frame + 26, frame + 30, 4);
-	xdp_sleep_swap(frame + 34, frame + 36, 2);
+	xdp_sleep_swap_bytes(frame, frame + 6, 6);
+	xdp_sleep_swap_bytes(frame + 26, frame + 30, 4);
+	xdp_sleep_swap_bytes(frame + 34, frame + 36, 2);
 	frame[40] = frame[41] = 0;
 	if (vma_nic_tx(server->qp, &seg, 1) != 1)
 		vma_buf_put(server->arena, seg.buf);
 }
 
 /* Under both halves; the number of datagrams. */
-static unsigned echo_datagrams_under_both_halves(struct server *server)
+static unsigned poll_and_echo_datagrams_with_halves_locked(struct server *server)
 {
 	struct vma_buf *bufs[BURST];
 	const unsigned n = vma_nic_poll_rx(server->qp, bufs, BURST);
 	unsigned reaped;
 
 	for (unsigned i = 0; i < n; i++)
-		xdp_sleep_echo(server, bufs[i]);
+		xdp_sleep_send_echo_of_udp_frame(server, bufs[i]);
 	if (n > 0)
 		vma_nic_kick(server->qp);
-	xdp_sleep_exit_on_error("post", repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
+	xdp_sleep_exit_on_error("post", repost_rx_bufs_until_taken(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
 	while ((reaped = vma_nic_reap_tx(server->qp, bufs, BURST)) > 0)
 		vma_buf_put_burst(server->arena, bufs, reaped);
 	return n;
@@ -168,7 +168,7 @@ static __attribute__((noreturn)) void xdp_sleep_echo_main(int argc, char **argv)
 	unsigned served = 0;
 
 	xdp_sleep_exit_on_error("open", xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, argv[3]));
-	xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
+	xdp_sleep_open_qp_and_add_udp_flow(&server, argv[1], argv[2]);
 	if (!late)
 		printf("ready\n");
 	fflush(stdout);
@@ -178,14 +178,14 @@ static __attribute__((noreturn)) void xdp_sleep_echo_main(int argc, char **argv)
 		int armed;
 
 		pthread_mutex_lock(&server.halves);
-		n = echo_datagrams_under_both_halves(&server);
+		n = poll_and_echo_datagrams_with_halves_locked(&server);
 		armed = n > 0 ? 1 : vma_nic_arm(server.qp);
 		pthread_mutex_unlock(&server.halves);
 		served += n;
 		if (fresh != 0 && served >= fresh) {
 			served = 0;
 			vma_nic_qp_destroy(server.qp);
-			xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
+			xdp_sleep_open_qp_and_add_udp_flow(&server, argv[1], argv[2]);
 		} else if (armed == 0) {
 			if (late)
 				xdp_sleep_wait_past_rebind(&server);
@@ -229,7 +229,7 @@ static int exchange(char **argv)
 }
 
 /* Takes every fd but `left` of those that the limit allows. */
-static void take_fds(unsigned left)
+static void limit_fds_to_64_and_use_up_all_but(unsigned left)
 {
 	struct rlimit limit;
 	int fds[64];
@@ -256,8 +256,8 @@ static int crowded(char **argv)
 
 	getrlimit(RLIMIT_NOFILE, &wide);
 	xdp_sleep_exit_on_error("open", xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, NULL));
-	xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
-	take_fds(3); /* two for the queue pair itself, one of the three of its rental */
+	xdp_sleep_open_qp_and_add_udp_flow(&server, argv[1], argv[2]);
+	limit_fds_to_64_and_use_up_all_but(3); /* two for the queue pair itself, one of the three of its rental */
 	for (int i = 0; i < XDP_SLOTS_MAX + 6 && (rc == 0 || rc == -EMFILE); i++) {
 		rc = vma_nic_qp_create(server.nic, &attr, &second);
 		usleep(30000); /* until vmad has the slot back, or there will be none left */
@@ -295,11 +295,11 @@ static int refuse(char **argv)
 		xdp_sleep_exit_on_error("address", -errno);
 	client = accept(on, NULL, NULL);
 	while (poll(&(struct pollfd){.fd = client, .events = POLLIN}, 1, -1) == 1 &&
-	       vmad_receive(client, &msg, &bytes, fds, &nfds) == 1) {
+	       vmad_receive_message(client, &msg, &bytes, fds, &nfds) == 1) {
 		while (nfds > 0)
 			close(fds[--nfds]);
 		msg.result = msg.type == VMAD_RENT ? -ENOSPC : 0;
-		xdp_sleep_exit_on_error("answer", vmad_send(client, &msg, NULL, 0));
+		xdp_sleep_exit_on_error("answer", vmad_send_message_with_fds(client, &msg, NULL, 0));
 		if (msg.type == VMAD_RENT && ++times >= count)
 			printf("refused\n");
 		fflush(stdout);

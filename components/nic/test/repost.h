@@ -17,7 +17,7 @@
 #define REPOST_TIMEOUT_S 3
 
 /* False: in vain. Of a queue pair that is lost the buffers go home, which is as good. */
-static inline bool repost(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
+static inline bool repost_rx_bufs_until_taken(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned posted = vma_nic_post_rx(qp, bufs, n);
 	struct timespec began, now;

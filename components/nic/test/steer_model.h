@@ -166,8 +166,8 @@ static inline enum steer_model_verdict steer_model_check_ip_options(const struct
 	return MODEL_PACKET_IS_OURS;
 }
 
-static inline enum steer_model_verdict steer_model_packet_owner(const struct steer_model *m,
-                                                                const struct steer_model_packet *p)
+static inline enum steer_model_verdict steer_model_check_addresses_and_options(const struct steer_model *m,
+                                                                               const struct steer_model_packet *p)
 {
 	const uint8_t *ip = p->bytes + p->l3;
 	uint32_t source = steer_model_load_big_endian(ip + 12, 4), dest = steer_model_load_big_endian(ip + 16, 4);
@@ -226,8 +226,8 @@ static inline void mlx5_model_report_to_owner(struct steer_model *m, const struc
 }
 
 /* A connection's minisock: true if the segment is its own. */
-static inline bool steer_model_is_of_minisock(struct steer_model *m, struct steer_model_flow *minisock,
-                                              const struct steer_model_packet *p)
+static inline bool steer_model_segment_is_minisocks_own(struct steer_model *m, struct steer_model_flow *minisock,
+                                                        const struct steer_model_packet *p)
 {
 	enum steer_model_kernel_socket socket = m->kernels(&p->key);
 	const struct steer_model_flow *wildcard = steer_model_find_wildcard_flow(m, p->key);
@@ -262,7 +262,7 @@ static inline int steer_model_steer_to_group(struct steer_model *m, const struct
 		noted = m->group.default_slot;
 	if (noted < XDP_FLOW_SLOTS && (!begins || (m->group.eligible >> noted & 1)) && (m->populated >> noted & 1))
 		return XDP_REDIRECT;
-	slot = m->group.slot[xdp_group_bucket(xdp_group_hash(&p->key))] % XDP_FLOW_SLOTS;
+	slot = m->group.slot[xdp_group_bucket(xdp_flow_key_hash(&p->key))] % XDP_FLOW_SLOTS;
 	if (begins && i < MODEL_NOTES) {
 		m->noted[i].key = p->key;
 		m->noted[i].slot = slot;
@@ -282,7 +282,7 @@ static inline int steer_model_steer_segment(struct steer_model *m, const struct 
 		return XDP_PASS;
 	if (flow != NULL && !(flow->value.flags & XDP_FLOW_MINISOCK))
 		return steer_model_redirect_to_slot(m, flow->value.slot, XDP_DROP);
-	if (flow != NULL && steer_model_is_of_minisock(m, flow, p))
+	if (flow != NULL && steer_model_segment_is_minisocks_own(m, flow, p))
 		return XDP_DROP;
 	if (wildcard == NULL) {
 		flow = steer_model_find_port_block_flow(m, &p->key);
@@ -308,7 +308,7 @@ static inline int steer_model_steer_segment(struct steer_model *m, const struct 
 }
 
 /* Of a flow of ours, but not to be taken, and nothing that the kernel is to answer. */
-static inline int steer_model_drop_if_flow_exists(struct steer_model *m, const struct steer_model_packet *p)
+static inline int steer_model_verdict_of_untakeable_segment(struct steer_model *m, const struct steer_model_packet *p)
 {
 	const struct steer_model_flow *flow = steer_model_find_flow(m, &p->key);
 
@@ -344,7 +344,7 @@ static inline int steer_model_steer_fragment(struct steer_model *m, const struct
 
 	for (i = 0; i < m->flows; i++)
 		has_udp |= m->flow[i].key.proto == IPPROTO_UDP;
-	if (ip[9] != IPPROTO_UDP || !has_udp || steer_model_packet_owner(m, p) != MODEL_PACKET_IS_OURS)
+	if (ip[9] != IPPROTO_UDP || !has_udp || steer_model_check_addresses_and_options(m, p) != MODEL_PACKET_IS_OURS)
 		return XDP_PASS;
 	memcpy(&key.id, ip + 4, 2);
 	for (i = 0; i < m->fragments && memcmp(&m->fragment[i].key, &key, sizeof(key)) != 0; i++)
@@ -368,7 +368,7 @@ static inline int steer_model_steer_fragment(struct steer_model *m, const struct
 
 /* ---- a packet ---- */
 
-static inline int steer_model_packet(struct steer_model *m, const uint8_t *bytes, size_t n)
+static inline int steer_model_verdict_of_packet(struct steer_model *m, const uint8_t *bytes, size_t n)
 {
 	struct steer_model_packet p = {.bytes = bytes, .n = n, .l3 = 14};
 	enum steer_model_verdict whose;
@@ -397,9 +397,9 @@ static inline int steer_model_packet(struct steer_model *m, const uint8_t *bytes
 	p.is_tcp = p.key.proto == IPPROTO_TCP;
 	memcpy(&p.key.peer_port, bytes + p.l4, 2);
 	memcpy(&p.key.local_port, bytes + p.l4 + 2, 2);
-	whose = steer_model_packet_owner(m, &p);
+	whose = steer_model_check_addresses_and_options(m, &p);
 	if (whose == MODEL_PACKET_IS_NOBODYS && p.is_tcp)
-		return steer_model_drop_if_flow_exists(m, &p);
+		return steer_model_verdict_of_untakeable_segment(m, &p);
 	if (whose != MODEL_PACKET_IS_OURS)
 		return XDP_PASS;
 	if (p.is_tcp)

@@ -24,7 +24,7 @@ static uint64_t look_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void *look_at_cq_in_thread(void *arg)
+static void *count_rx_is_empty_answers_thread(void *arg)
 {
 	(void)arg;
 	while (!atomic_load_explicit(&stop, memory_order_relaxed))
@@ -33,7 +33,7 @@ static void *look_at_cq_in_thread(void *arg)
 }
 
 /* Packets come and are taken: between the two the queue is not empty, whoever else looks. */
-static void move_packets(void)
+static void receive_burst_and_check_rx_is_empty(void)
 {
 	static const uint8_t packet[64];
 	struct vma_buf *bufs[BURST];
@@ -51,13 +51,13 @@ static void move_packets(void)
 }
 
 /* As the nic's thread and a rebind do it. */
-static void end_rings(const struct mlx5_model_config *card)
+static void close_and_reopen_mlx5_rings(const struct mlx5_model_config *card)
 {
 	atomic_store(&qp->base.lost, true);
 	verbs_data_select_paths(qp);
 	while (atomic_load(&qp->lookers) != 0)
 		sched_yield();
-	mlx5_close(qp->queue.mlx5);
+	mlx5_queue_close_rings(qp->queue.mlx5);
 	qp->queue.mlx5 = NULL;
 	mlx5_model_begin(card);
 	atomic_store(&qp->base.lost, false);
@@ -73,18 +73,18 @@ static void test_lookers_meet_no_ring_that_has_ended(void **state)
 	unsigned ends = 0;
 
 	(void)state;
-	qp = fake_provider_begin(16, 0);
+	qp = fake_provider_setup_qp(16, 0);
 	fake.nic.wake_fd = -1;
 	qp->base.rx_depth = qp->base.tx_depth = 16;
 	qp->tx_segs_max = 1;
 	atomic_store(&qp->broken, true);
 	mlx5_model_begin(&card);
 	for (unsigned i = 0; i < LOOKERS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, look_at_cq_in_thread, NULL), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, count_rx_is_empty_answers_thread, NULL), 0);
 	while (vma_test_goes_on(look_now_ns(), until, empty != 0 && filled != 0 && ends > 20)) {
 		for (unsigned i = 0; i < 50; i++)
-			move_packets();
-		end_rings(&card);
+			receive_burst_and_check_rx_is_empty();
+		close_and_reopen_mlx5_rings(&card);
 		ends++;
 	}
 	atomic_store(&stop, true);
@@ -94,7 +94,7 @@ static void test_lookers_meet_no_ring_that_has_ended(void **state)
 	              (unsigned long long)filled);
 	assert_true(empty != 0 && filled != 0 && ends > 20);
 	mlx5_model_detach();
-	fake_provider_end();
+	fake_provider_free_qp();
 }
 
 static const struct CMUnitTest tests[] = {

@@ -35,7 +35,7 @@ static double wire_stress_seconds(void)
 	return text != NULL && atof(text) > 0 ? atof(text) : 1;
 }
 
-static void *sender(void *arg)
+static void *wire_stress_sender_thread(void *arg)
 {
 	struct stress_sender *stress_sender = arg;
 	struct stress *s = stress_sender->stress;
@@ -59,15 +59,15 @@ static void *sender(void *arg)
 }
 
 /* Everyone waits for someone's window, so a wake-up that is missed is a standstill. */
-static void sleep_until_woken(struct stress *s, int fd)
+static void wait_readable_or_count_missed_wakeup(struct stress *s, int fd)
 {
 	for (int i = 0; i < 50; i++)
-		if (fd_readable(fd, 100) || atomic_load(&s->stop_receiving))
+		if (wait_fd_readable(fd, 100) || atomic_load(&s->stop_receiving))
 			return;
 	atomic_fetch_add(&s->bad, 1);
 }
 
-static void *receiver(void *arg)
+static void *wire_stress_receiver_thread(void *arg)
 {
 	struct stress_sender *stress_sender = arg;
 	struct stress *s = stress_sender->stress;
@@ -76,17 +76,17 @@ static void *receiver(void *arg)
 	struct packet *packet = malloc(sizeof(*packet));
 
 	while (!atomic_load(&s->stop_receiving)) {
-		if (!fixture_poll(qp, packet)) {
+		if (!fixture_poll_one_packet(qp, packet)) {
 			if (vma_nic_arm(qp) == 0) {
 				atomic_fetch_add(&s->sleeps, 1);
-				sleep_until_woken(s, vma_nic_fd(qp));
+				wait_readable_or_count_missed_wakeup(s, vma_nic_fd(qp));
 			}
 			continue;
 		}
 		uint32_t number = frame_number(packet->bytes, IPPROTO_UDP);
 		int from = (packet->bytes[34] << 8 | packet->bytes[35]) - PORT;
 		if (from < 0 || from >= FIXTURE_QPS || number != atomic_load(&s->acked[from][me]) ||
-		    packet->len != 60 + number % 900 || packet->bytes[59] != frame_byte(number, 17)) {
+		    packet->len != 60 + number % 900 || packet->bytes[59] != frame_payload_byte_of_packet(number, 17)) {
 			atomic_fetch_add(&s->bad, 1);
 			continue;
 		}
@@ -97,7 +97,7 @@ static void *receiver(void *arg)
 }
 
 /* Flows and queue pairs that come and go beside the traffic, at both ends. */
-static uint64_t wire_frames(struct stress *s)
+static uint64_t wire_stress_count_acked_frames(struct stress *s)
 {
 	uint64_t frames = 0;
 
@@ -112,12 +112,13 @@ static void reopen_queue_pairs_repeatedly(struct stress *s, uint64_t end_ns)
 	struct vma_nic_qp_attr attr = {.rx_wre = 16, .tx_wre = 16};
 	struct vma_wire_counts counts;
 
-	for (uint32_t i = 0; vma_test_goes_on(fixture_now_ns(), end_ns, wire_frames(s) > 1000); i++) {
+	for (uint32_t i = 0; vma_test_goes_on(fixture_now_ns(), end_ns, wire_stress_count_acked_frames(s) > 1000);
+	     i++) {
 		struct vma_nic_qp *qp = NULL;
 		int end = (int)(i % 2);
 		assert_int_equal(vma_nic_qp_create(s->w.nic[end], &attr, &qp), 0);
 		for (uint16_t port = 1; port < 100; port++) {
-			struct vma_flow_rule rule = flow_rule(end, IPPROTO_UDP, port, 0, 0);
+			struct vma_flow_rule rule = make_flow_rule(end, IPPROTO_UDP, port, 0, 0);
 			assert_int_equal(vma_nic_flow_add(qp, &rule), 0);
 			if (port % 2 == 0)
 				assert_int_equal(vma_nic_flow_del(qp, &rule.key), 0);
@@ -136,14 +137,14 @@ static void run_wire_stress_threads(struct stress *s)
 	uint64_t total = 0;
 
 	for (int i = 0; i < FIXTURE_QPS; i++) {
-		fixture_qp(&s->w, 0, i, DEPTH);
-		fixture_qp(&s->w, 1, i, DEPTH);
-		fixture_flow(&s->w, 1, i, IPPROTO_UDP, (uint16_t)(PORT + i), 0, 0);
+		fixture_create_qp_with_posted_rx(&s->w, 0, i, DEPTH);
+		fixture_create_qp_with_posted_rx(&s->w, 1, i, DEPTH);
+		fixture_add_flow(&s->w, 1, i, IPPROTO_UDP, (uint16_t)(PORT + i), 0, 0);
 		actors[i] = (struct stress_sender){.stress = s, .i = i};
 	}
 	for (int i = 0; i < FIXTURE_QPS; i++) {
-		assert_int_equal(pthread_create(&receivers[i], NULL, receiver, &actors[i]), 0);
-		assert_int_equal(pthread_create(&senders[i], NULL, sender, &actors[i]), 0);
+		assert_int_equal(pthread_create(&receivers[i], NULL, wire_stress_receiver_thread, &actors[i]), 0);
+		assert_int_equal(pthread_create(&senders[i], NULL, wire_stress_sender_thread, &actors[i]), 0);
 	}
 	reopen_queue_pairs_repeatedly(s, fixture_now_ns() + (uint64_t)(wire_stress_seconds() * 1e9));
 	for (uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
@@ -163,7 +164,7 @@ static void run_wire_stress_threads(struct stress *s)
 	/* What was under way when everybody stopped is still there. */
 	struct packet *packet = malloc(sizeof(*packet));
 	for (int r = 0; r < FIXTURE_QPS; r++)
-		while (fixture_poll(s->w.qp[1][r], packet)) {
+		while (fixture_poll_one_packet(s->w.qp[1][r], packet)) {
 			int from = (packet->bytes[34] << 8 | packet->bytes[35]) - PORT;
 			assert_in_range(from, 0, FIXTURE_QPS - 1);
 			assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP),
@@ -179,7 +180,7 @@ static void run_wire_stress_threads(struct stress *s)
 	assert_true(total > 1000);
 }
 
-static void stress_close_and_check(struct stress *s)
+static void wire_stress_close_and_free(struct stress *s)
 {
 	for (int end = 0; end < 2; end++)
 		fixture_nic_close(&s->w, end);
@@ -188,7 +189,7 @@ static void stress_close_and_check(struct stress *s)
 	free(s);
 }
 
-static struct stress *nic_wire_begin(void)
+static struct stress *wire_stress_alloc_with_arena(void)
 {
 	struct stress *s = calloc(1, sizeof(*s));
 
@@ -199,18 +200,18 @@ static struct stress *nic_wire_begin(void)
 
 static void test_a_pair_loses_nothing_among_eight_threads(void **state)
 {
-	struct stress *s = nic_wire_begin();
+	struct stress *s = wire_stress_alloc_with_arena();
 	struct vma_wire_pair_attr attr = {.arena = {s->w.arena, s->w.arena}, .queue_frames = 64};
 
 	(void)state;
 	assert_int_equal(wire_pair_create(&attr, UINT32_MAX - 200, s->w.nic), 0);
 	run_wire_stress_threads(s);
-	stress_close_and_check(s);
+	wire_stress_close_and_free(s);
 }
 
 static void test_a_file_loses_nothing_among_eight_threads(void **state)
 {
-	struct stress *s = nic_wire_begin();
+	struct stress *s = wire_stress_alloc_with_arena();
 	struct vma_nic_attr attr = {.arena = s->w.arena};
 	char spec[64];
 
@@ -219,7 +220,7 @@ static void test_a_file_loses_nothing_among_eight_threads(void **state)
 	assert_int_equal(vma_nic_open(spec, &attr, &s->w.nic[0]), 0);
 	assert_int_equal(vma_nic_open(spec, &attr, &s->w.nic[1]), 0);
 	run_wire_stress_threads(s);
-	stress_close_and_check(s);
+	wire_stress_close_and_free(s);
 }
 
 static const struct CMUnitTest tests[] = {

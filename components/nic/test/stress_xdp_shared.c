@@ -38,14 +38,14 @@ static uint64_t xdp_shared_now_ms(void)
 	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-static uint64_t stress_ms(void)
+static uint64_t stress_duration_ms_from_env(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 
 	return seconds != NULL && atoi(seconds) > 0 ? (uint64_t)atoi(seconds) * 1000 : 1000;
 }
 
-static void run_kernel(struct fixture *fixture)
+static void run_fake_kernel_until_stop(struct fixture *fixture)
 {
 	while (!fixture->kernel_stop) {
 		for (int i = 0; i < 200; i++)
@@ -55,7 +55,7 @@ static void run_kernel(struct fixture *fixture)
 }
 
 /* Until told to stop; then gives everything back. The exit status says whether that worked. */
-static bool run_client(struct fixture *fixture, uint32_t slot, uint64_t seed)
+static bool run_client_until_stop_and_return_frames(struct fixture *fixture, uint32_t slot, uint64_t seed)
 {
 	struct client client;
 	bool done = false;
@@ -84,7 +84,7 @@ static void assert_each_frame_in_one_place(struct fixture *fixture)
 	if (fixture->errors != 0)
 		fail_msg("%u complaints, first: %s", fixture->errors, fixture->complaint);
 	for (uint32_t s = 0; s < W_SLOTS; s++)
-		assert_int_equal(fixture_in_flight(&fixture->shared, s), 0);
+		assert_int_equal(fixture_count_tx_frames_in_flight(&fixture->shared, s), 0);
 }
 
 /* ---- four threads ---- */
@@ -99,13 +99,13 @@ static void *client_thread(void *arg)
 {
 	struct thread_args *args = arg;
 
-	args->done = run_client(args->fixture, args->slot, args->slot + 1);
+	args->done = run_client_until_stop_and_return_frames(args->fixture, args->slot, args->slot + 1);
 	return NULL;
 }
 
-static void *kernel_thread(void *arg)
+static void *fake_kernel_thread(void *arg)
 {
-	run_kernel(arg);
+	run_fake_kernel_until_stop(arg);
 	return NULL;
 }
 
@@ -114,13 +114,13 @@ static void test_four_drivers_lose_and_double_nothing(void **state)
 	struct fixture *fixture = fixture_create(1);
 	struct thread_args args[W_SLOTS];
 	pthread_t threads[W_SLOTS], kernel;
-	const uint64_t end = xdp_shared_now_ms() + stress_ms();
+	const uint64_t end = xdp_shared_now_ms() + stress_duration_ms_from_env();
 
 	(void)state;
 	assert_non_null(fixture);
 	fixture_owner_fill_rings(fixture);
 	assert_int_equal(fixture->owner_count, 0);
-	assert_int_equal(pthread_create(&kernel, NULL, kernel_thread, fixture), 0);
+	assert_int_equal(pthread_create(&kernel, NULL, fake_kernel_thread, fixture), 0);
 	for (uint32_t s = 0; s < W_SLOTS; s++) {
 		args[s] = (struct thread_args){.fixture = fixture, .slot = s};
 		assert_int_equal(pthread_create(&threads[s], NULL, client_thread, &args[s]), 0);
@@ -143,7 +143,7 @@ static void test_four_drivers_lose_and_double_nothing(void **state)
 
 /* ---- four processes, killed at random ---- */
 
-static pid_t start_process(struct fixture *fixture, uint32_t slot, uint64_t seed)
+static pid_t fork_client_or_fake_kernel_process(struct fixture *fixture, uint32_t slot, uint64_t seed)
 {
 	const pid_t parent = getpid();
 	pid_t pid = fork();
@@ -153,15 +153,16 @@ static pid_t start_process(struct fixture *fixture, uint32_t slot, uint64_t seed
 		if (getppid() != parent)
 			_exit(3);
 		if (slot == W_SLOTS) {
-			run_kernel(fixture);
+			run_fake_kernel_until_stop(fixture);
 			_exit(0);
 		}
-		_exit(run_client(fixture, slot, seed) ? 0 : 2);
+		_exit(run_client_until_stop_and_return_frames(fixture, slot, seed) ? 0 : 2);
 	}
 	return pid;
 }
 
-static bool wait_until(struct fixture *fixture, bool (*condition)(struct fixture *, uint32_t), uint32_t arg)
+static bool fill_rings_until_condition_or_5s(struct fixture *fixture, bool (*condition)(struct fixture *, uint32_t),
+                                             uint32_t arg)
 {
 	const uint64_t end = xdp_shared_now_ms() + 5000;
 
@@ -176,7 +177,7 @@ static bool wait_until(struct fixture *fixture, bool (*condition)(struct fixture
 
 static bool slot_has_no_frame_in_flight(struct fixture *fixture, uint32_t slot)
 {
-	return fixture_in_flight(&fixture->shared, slot) == 0;
+	return fixture_count_tx_frames_in_flight(&fixture->shared, slot) == 0;
 }
 
 static bool fake_kernel_has_passed_round(struct fixture *fixture, uint32_t round)
@@ -193,18 +194,20 @@ static pid_t stress_kill_and_replace_client(struct fixture *fixture, uint32_t sl
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	fixture->live[slot] = false; /* out of the socket map ... */
-	assert_true(wait_until(fixture, fake_kernel_has_passed_round,
-	                       fixture->kernel_rounds + 1)); /* ... and no packet is under way to it */
+	assert_true(fill_rings_until_condition_or_5s(fixture, fake_kernel_has_passed_round,
+	                                             fixture->kernel_rounds +
+	                                                     1)); /* ... and no packet is under way to it */
 	fixture_owner_reclaim_dead(fixture, slot);
-	if (!wait_until(fixture, slot_has_no_frame_in_flight, slot))
-		fail_msg("slot %u: %u frames in flight for ever", slot, fixture_in_flight(&fixture->shared, slot));
-	fixture_rent(fixture, slot);
-	return start_process(fixture, slot, seed);
+	if (!fill_rings_until_condition_or_5s(fixture, slot_has_no_frame_in_flight, slot))
+		fail_msg("slot %u: %u frames in flight for ever", slot,
+		         fixture_count_tx_frames_in_flight(&fixture->shared, slot));
+	fixture_reset_rings_of_rented_slot(fixture, slot);
+	return fork_client_or_fake_kernel_process(fixture, slot, seed);
 }
 
 static void test_killed_processes_lose_and_double_nothing(void **state)
 {
-	const uint64_t end = xdp_shared_now_ms() + stress_ms();
+	const uint64_t end = xdp_shared_now_ms() + stress_duration_ms_from_env();
 	struct fixture *fixture = fixture_create(2);
 	pid_t pids[W_SLOTS + 1];
 	uint64_t seed = 12345;
@@ -214,7 +217,7 @@ static void test_killed_processes_lose_and_double_nothing(void **state)
 	assert_non_null(fixture);
 	fixture_owner_fill_rings(fixture);
 	for (uint32_t s = 0; s <= W_SLOTS; s++)
-		pids[s] = start_process(fixture, s, s + 1);
+		pids[s] = fork_client_or_fake_kernel_process(fixture, s, s + 1);
 	while (vma_test_goes_on(xdp_shared_now_ms() * 1000000, end * 1000000,
 	                        fixture->recoveries > 20 && fixture->locks_freed > 0)) {
 		const uint32_t victim = xdp_fixture_random_below(&seed, W_SLOTS);

@@ -41,7 +41,7 @@ static bool await_closer_job_done(struct vmad_fd_closer *closer, unsigned job, u
 
 		if (poll(&heard, 1, 20) > 0)
 			vmad_fd_closer_drain_done_fd(closer);
-		vmad_fd_closer_interrupt(closer, closer_test_now_ms());
+		vmad_fd_closer_signal_late_jobs(closer, closer_test_now_ms());
 	}
 	return !vmad_fd_closer_job_is_running(closer, job);
 }

@@ -43,7 +43,8 @@ static char file_spec[64], end_specs[2][256], netns[2][256];
 
 /* ---- making and ending a fixture ---- */
 
-static void conformance_open_end(struct fixture *w, const struct conformance_backend *conformance_backend, int end)
+static void conformance_open_nic_of_end(struct fixture *w, const struct conformance_backend *conformance_backend,
+                                        int end)
 {
 	const bool rings = getenv("VMA_CONFORMANCE_MLX5") != NULL;
 	struct vma_nic_attr attr = {.arena = w->arena, .owner = conformance_backend->owner, .mlx5_direct = rings};
@@ -69,11 +70,11 @@ static int setup(void **state)
 	} else {
 		w->kernel_sock = strncmp(conformance_backend->spec[0], "wire:", 5) != 0;
 		w->unarms = strncmp(conformance_backend->spec[0], "xdp:", 4) == 0;
-		conformance_open_end(w, conformance_backend, 0);
-		conformance_open_end(w, conformance_backend, 1);
+		conformance_open_nic_of_end(w, conformance_backend, 0);
+		conformance_open_nic_of_end(w, conformance_backend, 1);
 	}
-	fixture_qp(w, 0, 0, DEPTH);
-	fixture_qp(w, 1, 0, DEPTH);
+	fixture_create_qp_with_posted_rx(w, 0, 0, DEPTH);
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
 	*state = w;
 	return 0;
 }
@@ -126,8 +127,8 @@ static void test_every_byte_arrives(void **state)
 	                    longest_frame_of_end(w) - 1,
 	                    longest_frame_of_end(w)};
 
-	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		if (sizes[i] > longest_frame_of_end(w))
 			continue;
@@ -143,7 +144,7 @@ static void test_order_is_kept(void **state)
 	struct fixture *w = *state;
 	uint32_t received = 0;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t sent = 0; received < 3000;) {
 		for (uint32_t i = 0; i < 64 && sent < 3000; i++, sent++)
 			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 60 + sent % 600, sent));
@@ -162,10 +163,10 @@ static void test_checksum_is_filled_in_and_checked(void **state)
 	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_TX_CSUM);
 	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_RX_CSUM);
 	packet = malloc(sizeof(*packet));
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (int spoil = 0; spoil < 2; spoil++) {
 		spec.no_checksum = true;
-		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 		seg.flags = spoil ? 0 : VMA_NIC_SEG_CSUM;
 		if (spoil) /* a checksum that is there, and wrong */
 			vma_buf_frame(w->arena, seg.buf)[seg.off + 40] = 0x55;
@@ -193,11 +194,12 @@ static void test_segments_become_one_packet(void **state)
 	struct frame_spec spec = udp(PEER_PORT, PORT, 1000, 3);
 
 	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_SG);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	struct vma_nic_seg whole = fixture_frame(w, 0, 0, &spec), segs[3];
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_nic_seg whole = fixture_build_frame_in_tx_buf(w, 0, 0, &spec), segs[3];
 	uint32_t cuts[] = {0, 42, 531, 1000};
 	for (int i = 0; i < 3; i++) {
-		segs[i] = (struct vma_nic_seg){.buf = fixture_tx_buf(w->qp[0][0]), .off = whole.off + (uint32_t)i};
+		segs[i] = (struct vma_nic_seg){.buf = fixture_get_tx_buf_waiting(w->qp[0][0]),
+		                               .off = whole.off + (uint32_t)i};
 		segs[i].len = cuts[i + 1] - cuts[i];
 		segs[i].flags = i < 2 ? VMA_NIC_SEG_MORE : 0;
 		memcpy(vma_buf_frame(w->arena, segs[i].buf) + segs[i].off,
@@ -222,7 +224,8 @@ static void fixture_make_tso_packet(struct fixture *w, const struct frame_spec *
 	for (uint32_t i = 0, at = 0; i < 3; i++) {
 		const uint32_t len = spec->len - at < room ? spec->len - at : room;
 
-		segs[i] = (struct vma_nic_seg){.buf = fixture_tx_buf(w->qp[0][0]), .off = w->qp[0][0]->tx_headroom};
+		segs[i] = (struct vma_nic_seg){.buf = fixture_get_tx_buf_waiting(w->qp[0][0]),
+		                               .off = w->qp[0][0]->tx_headroom};
 		memcpy(vma_buf_frame(w->arena, segs[i].buf) + segs[i].off, bytes + at, len);
 		segs[i].len = len;
 		segs[i].flags = i < 2 ? VMA_NIC_SEG_MORE : 0;
@@ -246,8 +249,8 @@ static void assert_tso_segment(const struct fixture *w, const struct packet *pac
 	frame_build(whole, &spec);
 	memcpy(expected, whole, FRAME_TCP_HEADERS);
 	memcpy(expected + FRAME_TCP_HEADERS, whole + FRAME_TCP_HEADERS + 1000 * n, bytes);
-	frame_put16(expected + 16, 40 + bytes);
-	frame_put16(expected + 18, (uint16_t)(0xffff + n));
+	frame_put_be16(expected + 16, 40 + bytes);
+	frame_put_be16(expected + 18, (uint16_t)(0xffff + n));
 	memcpy(expected + 38, &seq, 4);
 	if (n + 1 < frames)
 		expected[47] &= (uint8_t) ~(TH_PUSH | TH_FIN);
@@ -270,7 +273,7 @@ static void test_a_large_packet_of_tcp_is_cut_into_segments(void **state)
 
 	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_TSO);
 	packet = malloc(sizeof(*packet));
-	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	spec.len = 3 * room - 100;
 	spec.no_checksum = true;
 	spec.src_mac = w->mac[0];
@@ -280,7 +283,7 @@ static void test_a_large_packet_of_tcp_is_cut_into_segments(void **state)
 		assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 2), 0); /* not whole */
 		assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 3), 3);
 		vma_nic_kick(w->qp[0][0]);
-		fixture_reap(w->qp[0][0]);
+		fixture_reap_and_free_tx_bufs(w->qp[0][0]);
 		for (uint32_t n = 0; n < frames; n++) {
 			assert_true(fixture_recv(w->qp[1][0], packet, FIXTURE_TIMEOUT_NS));
 			assert_tso_segment(w, packet, spec, n, frames);
@@ -304,14 +307,15 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 	}
 	packet = malloc(sizeof(*packet));
 	frame = malloc(len);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	struct frame_spec spec = udp(PEER_PORT, PORT, len, 9);
 	spec.src_mac = w->mac[0];
 	spec.dst_mac = w->mac[1];
 	frame_build(frame, &spec);
 	for (uint32_t at = 0, part; at < len; at += part, n++) {
 		part = len - at < 1500 ? len - at : 1500;
-		segs[n] = (struct vma_nic_seg){.buf = fixture_tx_buf(w->qp[0][0]), .off = w->qp[0][0]->tx_headroom};
+		segs[n] = (struct vma_nic_seg){.buf = fixture_get_tx_buf_waiting(w->qp[0][0]),
+		                               .off = w->qp[0][0]->tx_headroom};
 		segs[n].len = part;
 		segs[n].flags = at + part < len ? VMA_NIC_SEG_MORE : 0;
 		memcpy(vma_buf_frame(w->arena, segs[n].buf) + segs[n].off, frame + at, part);
@@ -334,8 +338,8 @@ static void test_a_frame_above_the_mtu_is_refused(void **state)
 	if (len + w->qp[0][0]->tx_headroom > room) {
 		vma_test_skip("the MTU does not fit one buffer");
 	}
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 	assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 0);
 	vma_buf_put(w->arena, seg.buf);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
@@ -347,7 +351,7 @@ static void test_a_full_transmit_queue_takes_less_and_recovers(void **state)
 	struct fixture *w = *state;
 	uint32_t taken = 0;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (;; taken++) {
 		struct vma_buf *buf;
 		assert_true(taken <= w->qp[0][0]->tx_depth);
@@ -355,7 +359,7 @@ static void test_a_full_transmit_queue_takes_less_and_recovers(void **state)
 			break;
 		vma_buf_put(w->arena, buf);
 		struct frame_spec spec = udp(PEER_PORT, PORT, 80, taken);
-		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 		if (vma_nic_tx(w->qp[0][0], &seg, 1) == 0) { /* nothing was kicked or reaped */
 			vma_buf_put(w->arena, seg.buf);
 			break;
@@ -379,7 +383,7 @@ static void test_each_sent_buffer_is_reaped_once(void **state)
 
 	for (uint32_t i = 0; i < 100; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 70, i);
-		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
 		sent[i] = seg.buf;
 		assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
 	}
@@ -408,7 +412,7 @@ static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 	struct vma_nic_qp *qp = w->qp[1][0];
 	struct vma_buf *held[64], *extra;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	if (!qp->rx_self_fill) { /* full: one more is refused, and stays ours */
 		assert_int_equal(vma_bufpool_get(atomic_load(&qp->rx_pool), &extra, 1), 1);
 		assert_int_equal(vma_nic_post_rx(qp, &extra, 1), 0);
@@ -426,12 +430,12 @@ static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 			const uint8_t *frame = (const uint8_t *)vma_buf_data(w->arena, held[i]);
 			assert_int_equal(frame_number(frame, IPPROTO_UDP), round * 64 + i);
 		}
-		assert_true(repost(qp, held, n));
+		assert_true(repost_rx_bufs_until_taken(qp, held, n));
 	}
 }
 
 /* Everything that is there, after what is in `held` already, until there has been nothing for a while. */
-static unsigned conformance_poll_all(struct vma_nic_qp *qp, struct vma_buf **held, unsigned n)
+static unsigned conformance_poll_until_50ms_quiet(struct vma_nic_qp *qp, struct vma_buf **held, unsigned n)
 {
 	uint64_t quiet_since = fixture_now_ns();
 
@@ -453,19 +457,19 @@ static void test_who_posts_late_gets_the_rest_then(void **state)
 	struct vma_buf *held[DEPTH];
 	unsigned n = 0;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < DEPTH; i++) {
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 90, i));
 		n += vma_nic_poll_rx(qp, held + n, DEPTH - n);
 	}
-	n = conformance_poll_all(qp, held, n);
+	n = conformance_poll_until_50ms_quiet(qp, held, n);
 	assert_in_range(n, qp->rx_quota, DEPTH);
 	for (unsigned i = 0; i < n; i++) {
 		const uint8_t *frame = (const uint8_t *)vma_buf_data(w->arena, held[i]);
 
 		assert_int_equal(frame_number(frame, IPPROTO_UDP), i);
 	}
-	assert_true(repost(qp, held, n));
+	assert_true(repost_rx_bufs_until_taken(qp, held, n));
 	for (uint32_t i = n; i < DEPTH; i++)
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 90, i));
 }
@@ -476,9 +480,9 @@ static void test_five_tuple_wins_over_three_tuple(void **state)
 {
 	struct fixture *w = *state;
 
-	fixture_qp(w, 1, 1, DEPTH);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	fixture_flow(w, 1, 1, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	fixture_create_qp_with_posted_rx(w, 1, 1, DEPTH);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 1, IPPROTO_UDP, PORT, PEER_PORT, 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	fixture_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
 	fixture_assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
@@ -489,9 +493,9 @@ static void test_five_tuple_wins_over_three_tuple(void **state)
 static void test_a_deleted_flow_delivers_no_more(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
 	fixture_enter_netns(w, 1);
@@ -499,7 +503,7 @@ static void test_a_deleted_flow_delivers_no_more(void **state)
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), -ENOENT);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
 	assert_no_packet_arrives(w, 1, 0);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 3));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 3));
 }
@@ -507,14 +511,14 @@ static void test_a_deleted_flow_delivers_no_more(void **state)
 static void test_a_flow_is_had_once(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
 
-	fixture_qp(w, 1, 1, DEPTH);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EEXIST);
-	assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), -EADDRINUSE);
+	fixture_create_qp_with_posted_rx(w, 1, 1, DEPTH);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), 0);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), -EEXIST);
+	assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), -EADDRINUSE);
 	fixture_qp_destroy(w, 1, 0);
-	assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
+	assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), 0);
 }
 
 /* What is in the queue at this moment, from `next` on. */
@@ -522,7 +526,7 @@ static uint32_t drain_numbered_frames(struct fixture *w, int i, uint32_t next)
 {
 	struct packet *packet = malloc(sizeof(*packet));
 
-	while (fixture_poll(w->qp[1][i], packet))
+	while (fixture_poll_one_packet(w->qp[1][i], packet))
 		assert_packet(w, packet, 0, udp(PEER_PORT, PORT, 100, next++));
 	free(packet);
 	return next;
@@ -531,11 +535,11 @@ static uint32_t drain_numbered_frames(struct fixture *w, int i, uint32_t next)
 static void test_a_flow_moves_between_queue_pairs_and_none_of_its_packets_is_lost(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
 	uint32_t number = 0, received = 0;
 
-	fixture_qp(w, 1, 1, DEPTH);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_create_qp_with_posted_rx(w, 1, 1, DEPTH);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_flow_move(w->qp[1][1], w->qp[1][0], &rule.key), -ENOENT);
 	assert_int_equal(vma_nic_flow_move(w->qp[1][0], w->qp[1][0], &rule.key), -EINVAL);
@@ -560,12 +564,12 @@ static void test_a_flow_moves_between_queue_pairs_and_none_of_its_packets_is_los
 static void test_a_connection_moves_and_its_listener_does_not(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_flow_rule rule = flow_rule(1, IPPROTO_TCP, PORT, PEER_PORT, 0),
-	                     listener = flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_TCP, PORT, PEER_PORT, 0),
+	                     listener = make_flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
 
-	fixture_qp(w, 1, 1, DEPTH);
-	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
-	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	fixture_create_qp_with_posted_rx(w, 1, 1, DEPTH);
+	fixture_add_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	fixture_add_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_flow_move(w->qp[1][0], w->qp[1][1], &listener.key), -EINVAL);
 	for (uint32_t to = 1, number = 0; number < 4; number++, to = 1 - to) {
@@ -584,14 +588,14 @@ static void test_what_was_sent_is_idle_when_the_other_end_has_it(void **state)
 	struct fixture *w = *state;
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_true(vma_nic_tx_is_idle(w->qp[0][0]));
 	for (uint32_t i = 0; i < 20; i++)
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 	for (uint32_t i = 0; i < 20; i++)
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
 	while (!vma_nic_tx_is_idle(w->qp[0][0])) {
-		fixture_reap(w->qp[0][0]);
+		fixture_reap_and_free_tx_bufs(w->qp[0][0]);
 		assert_true(fixture_now_ns() < give_up);
 		sched_yield();
 	}
@@ -600,13 +604,13 @@ static void test_what_was_sent_is_idle_when_the_other_end_has_it(void **state)
 static void test_a_bad_flow_is_refused(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_flow_rule good = flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0), bad;
+	struct vma_flow_rule good = make_flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0), bad;
 
 #define BAD(change, error)                                                                                             \
 	do {                                                                                                           \
 		bad = good;                                                                                            \
 		change;                                                                                                \
-		assert_int_equal(fixture_flow_rc(w, 1, 0, &bad), error);                                               \
+		assert_int_equal(fixture_try_add_flow(w, 1, 0, &bad), error);                                          \
 	} while (0)
 	BAD(bad.key.family = AF_INET6, -EAFNOSUPPORT);
 	BAD(bad.key.family = 99, -EINVAL);
@@ -622,14 +626,14 @@ static void test_a_bad_flow_is_refused(void **state)
 	BAD((bad.flags = VMA_FLOW_LISTENER, bad.key.proto = IPPROTO_TCP), -EINVAL); /* of one peer */
 	BAD(bad.flags = VMA_FLOW_RING_ONLY, -EINVAL);                               /* that is no rule */
 	BAD(bad.flags = 1U << 31, -EINVAL);
-	assert_int_equal(fixture_flow_rc(w, 1, 0, &good), 0);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &good), 0);
 }
 
 static void test_what_nobody_wants_is_not_delivered(void **state)
 {
 	struct fixture *w = *state;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
 	fixture_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
 	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 3));
@@ -644,9 +648,9 @@ static void test_a_listener_gets_every_segment_that_no_connection_takes(void **s
 	                                0x18, 0x11, 0x04}; /* SYN, ACK, SYN ACK, PSH ACK, FIN ACK, RST */
 	struct fixture *w = *state;
 
-	fixture_qp(w, 1, 1, DEPTH);
-	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
-	fixture_flow(w, 1, 1, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	fixture_create_qp_with_posted_rx(w, 1, 1, DEPTH);
+	fixture_add_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	fixture_add_flow(w, 1, 1, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	for (uint32_t i = 0; i < sizeof(flags); i++) {
 		fixture_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
 		fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, flags[i], 100 + i));
@@ -664,10 +668,10 @@ static void test_a_connection_of_a_listener_gets_a_rule_of_its_own_later(void **
 {
 	struct fixture *w = *state;
 
-	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	fixture_add_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
 	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x02, 1));
 	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x02, 1));
-	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 2));
 	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 2));
 	fixture_delete_flow(w, 1, 0, IPPROTO_TCP, PORT, 0);
@@ -683,11 +687,11 @@ static void test_a_connection_of_a_listener_gets_a_rule_of_its_own_later(void **
 /* ---- sleeping ---- */
 
 /* On a real interface the kernel's own frames may be there already. */
-static void arm_after_draining(struct vma_nic_qp *qp)
+static void arm_after_draining_foreign_packets(struct vma_nic_qp *qp)
 {
 	while (vma_nic_arm(qp) != 0) {
 		struct packet *packet = malloc(sizeof(*packet));
-		assert_false(fixture_poll(qp, packet));
+		assert_false(fixture_poll_one_packet(qp, packet));
 		free(packet);
 	}
 }
@@ -696,12 +700,12 @@ static void test_arm_makes_the_fd_readable_at_the_next_arrival(void **state)
 {
 	struct fixture *w = *state;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 5; i++) {
-		arm_after_draining(w->qp[1][0]);
-		assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
+		arm_after_draining_foreign_packets(w->qp[1][0]);
+		assert_false(wait_fd_readable(vma_nic_fd(w->qp[1][0]), 0));
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
-		assert_true(fd_readable(vma_nic_fd(w->qp[1][0]), 3000));
+		assert_true(wait_fd_readable(vma_nic_fd(w->qp[1][0]), 3000));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
 	}
 }
@@ -712,17 +716,17 @@ static void test_unarmed_fd_is_armed_again_by_the_next_arm(void **state)
 	struct fixture *w = *state;
 	struct vma_nic_qp *qp = w->qp[1][0];
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 3; i++) {
-		arm_after_draining(qp);
+		arm_after_draining_foreign_packets(qp);
 		vma_nic_unarm(qp);
 		vma_nic_unarm(qp);
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i));
-		assert_false(w->unarms && fd_readable(vma_nic_fd(qp), 50));
+		assert_false(w->unarms && wait_fd_readable(vma_nic_fd(qp), 50));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i));
-		arm_after_draining(qp);
+		arm_after_draining_foreign_packets(qp);
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
-		assert_true(fd_readable(vma_nic_fd(qp), 3000));
+		assert_true(wait_fd_readable(vma_nic_fd(qp), 3000));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
 	}
 }
@@ -732,14 +736,14 @@ static void test_arm_says_when_something_is_already_there(void **state)
 	struct fixture *w = *state;
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(vma_nic_arm(w->qp[1][0]), 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	while (vma_nic_arm(w->qp[1][0]) == 0)
 		assert_true(fixture_now_ns() < give_up);
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
 	assert_int_equal(vma_nic_arm(w->qp[1][0]), 0);
-	assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
+	assert_false(wait_fd_readable(vma_nic_fd(w->qp[1][0]), 0));
 }
 
 /* A backend may not know; but while it says so there is nothing, and it never goes on saying so when there is. */
@@ -749,7 +753,7 @@ static void test_quiet_is_said_of_an_empty_queue_only(void **state)
 	struct vma_nic_qp *qp = w->qp[1][0];
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 5; i++) {
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		while (vma_nic_rx_is_empty(qp))
@@ -767,26 +771,26 @@ static void test_each_next_arrival_is_told_of_beside_what_waits(void **state)
 	struct vma_nic_qp *qp = w->qp[1][0];
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	if (vma_nic_rx_waiting(qp) == -EOPNOTSUPP)
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	if (vma_nic_rx_waiting_count(qp) == -EOPNOTSUPP)
 		vma_test_skip("this backend does not count");
 	for (int i = 0; i < 5; i++) {
 		const int armed = vma_nic_arm_for_next_packet(qp);
 
 		assert_true(armed == i || armed == -EOPNOTSUPP);
-		assert_true(armed < 0 || !fd_readable(vma_nic_fd(qp), 0));
+		assert_true(armed < 0 || !wait_fd_readable(vma_nic_fd(qp), 0));
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, (uint32_t)i));
-		assert_true(armed < 0 || fd_readable(vma_nic_fd(qp), 3000));
-		while (vma_nic_rx_waiting(qp) != i + 1)
+		assert_true(armed < 0 || wait_fd_readable(vma_nic_fd(qp), 3000));
+		while (vma_nic_rx_waiting_count(qp) != i + 1)
 			assert_true(fixture_now_ns() < give_up);
 	}
 	assert_int_equal(vma_nic_arm(qp), 1);
 	for (uint32_t i = 0; i < 5; i++)
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
-	assert_int_equal(vma_nic_rx_waiting(qp), 0);
+	assert_int_equal(vma_nic_rx_waiting_count(qp), 0);
 	assert_int_equal(vma_nic_arm(qp), 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 5));
-	assert_true(fd_readable(vma_nic_fd(qp), 3000));
+	assert_true(wait_fd_readable(vma_nic_fd(qp), 3000));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 5));
 }
 
@@ -795,16 +799,16 @@ struct waker {
 	_Atomic uint32_t received;
 };
 
-static void *wait_for_frames(void *arg)
+static void *receive_200_frames_by_arm_and_wait(void *arg)
 {
 	struct waker *waker = arg;
 	struct vma_nic_qp *qp = waker->w->qp[1][0];
 	struct packet *packet = malloc(sizeof(*packet));
 
 	while (atomic_load(&waker->received) < 200) {
-		if (fixture_poll(qp, packet))
+		if (fixture_poll_one_packet(qp, packet))
 			atomic_fetch_add(&waker->received, 1);
-		else if (vma_nic_arm(qp) == 0 && !fd_readable(vma_nic_fd(qp), 3000))
+		else if (vma_nic_arm(qp) == 0 && !wait_fd_readable(vma_nic_fd(qp), 3000))
 			break;
 	}
 	free(packet);
@@ -817,8 +821,8 @@ static void test_a_sleeping_thread_misses_no_frame(void **state)
 	struct waker waker = {.w = w};
 	pthread_t thread;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	assert_int_equal(pthread_create(&thread, NULL, wait_for_frames, &waker), 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_int_equal(pthread_create(&thread, NULL, receive_200_frames_by_arm_and_wait, &waker), 0);
 	for (uint32_t i = 0; i < 200; i++) {
 		uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
@@ -855,7 +859,7 @@ static void *conformance_exchange_thread(void *arg)
 			fixture_send(w, 0, p->i, udp(port, port, 64 + p->sent % 1000, p->sent));
 			p->sent++;
 		}
-		if (!fixture_poll(w->qp[p->end][p->i], packet)) {
+		if (!fixture_poll_one_packet(w->qp[p->end][p->i], packet)) {
 			sched_yield();
 			continue;
 		}
@@ -888,8 +892,8 @@ static void test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread(voi
 	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++) {
 			if (i > 0)
-				fixture_qp(w, end, i, DEPTH);
-			fixture_flow(w, end, i, IPPROTO_UDP, (uint16_t)(PORT + i), (uint16_t)(PORT + i), 0);
+				fixture_create_qp_with_posted_rx(w, end, i, DEPTH);
+			fixture_add_flow(w, end, i, IPPROTO_UDP, (uint16_t)(PORT + i), (uint16_t)(PORT + i), 0);
 		}
 	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++) {
@@ -916,7 +920,7 @@ static void test_a_queue_pair_ends_while_its_buffers_are_held(void **state)
 	unsigned n = 0;
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 8; i++)
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 	while (n < 4 && fixture_now_ns() < give_up)
@@ -928,8 +932,8 @@ static void test_a_queue_pair_ends_while_its_buffers_are_held(void **state)
 		assert_int_equal(frame_number(frame, IPPROTO_UDP), i);
 		vma_buf_put(w->arena, held[i]);
 	}
-	fixture_qp(w, 1, 0, DEPTH);
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
 	struct packet *packet = malloc(sizeof(*packet));
 	do /* frames 4 to 7 may have been taken up by the device, or only now */
@@ -955,8 +959,8 @@ static void test_a_nic_closes_and_opens_again(void **state)
 		struct vma_nic_attr attr = {.arena = w->arena, .owner = current_fixture_kind->owner};
 		fixture_enter_netns(w, end);
 		assert_int_equal(vma_nic_open(current_fixture_kind->spec[end], &attr, &w->nic[end]), 0);
-		fixture_qp(w, end, 0, DEPTH);
-		fixture_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
+		fixture_create_qp_with_posted_rx(w, end, 0, DEPTH);
+		fixture_add_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
 		struct packet *packet = malloc(sizeof(*packet));
 		do { /* until there is a link again, frames are lost */
 			fixture_send(w, 1 - end, 0, udp(PEER_PORT, PORT, 100, 5));
@@ -970,7 +974,7 @@ static void test_a_nic_closes_and_opens_again(void **state)
 /* ---- back to the kernel ---- */
 
 /* With the flow in, so that it is not in the flow's way. */
-static int kernel_sock_at(struct fixture *w, int end)
+static int open_bound_kernel_udp_socket(struct fixture *w, int end)
 {
 	const struct timeval soon = {.tv_sec = FIXTURE_TIMEOUT_NS / 1000000000};
 	const struct sockaddr_in name = {
@@ -994,14 +998,14 @@ static void test_a_device_that_takes_more_than_it_should_gives_the_kernel_its_pa
 	struct vma_buf *buf;
 	int fd;
 
-	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	if (!can) {
-		buf = fixture_tx_buf(qp);
-		assert_int_equal(vma_nic_to_kernel(qp, buf), -EOPNOTSUPP);
+		buf = fixture_get_tx_buf_waiting(qp);
+		assert_int_equal(vma_nic_pass_packet_to_kernel(qp, buf), -EOPNOTSUPP);
 		vma_buf_put(w->arena, buf);
 		return;
 	}
-	fd = kernel_sock_at(w, 1);
+	fd = open_bound_kernel_udp_socket(w, 1);
 	for (uint32_t i = 0; i < PACKETS; i++)
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, BYTES, i));
 	for (uint32_t i = 0; i < PACKETS; i++) {
@@ -1009,8 +1013,8 @@ static void test_a_device_that_takes_more_than_it_should_gives_the_kernel_its_pa
 
 		while (vma_nic_poll_rx(qp, &buf, 1) == 0)
 			assert_true(fixture_now_ns() < give_up);
-		assert_int_equal(vma_nic_to_kernel(qp, buf), 0);
-		assert_true(repost(qp, &buf, 1));
+		assert_int_equal(vma_nic_pass_packet_to_kernel(qp, buf), 0);
+		assert_true(repost_rx_bufs_until_taken(qp, &buf, 1));
 	}
 	for (uint32_t i = 0; i < PACKETS; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, BYTES, i);
@@ -1026,7 +1030,7 @@ static void test_a_device_that_takes_more_than_it_should_gives_the_kernel_its_pa
 
 /* ---- every case in every fixture ---- */
 
-static int setup_case(void **state)
+static int setup_with_fixture_kind(void **state)
 {
 	current_fixture_kind = *state;
 	return setup(state);
@@ -1075,7 +1079,7 @@ static const struct {
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 /* Which fixtures there are: those of the environment, or the wire's. */
-static size_t find_conformance_fixtures(void)
+static size_t conformance_backends_from_environment(void)
 {
 	const char *env = getenv("VMA_CONFORMANCE"), *env_netns = getenv("VMA_CONFORMANCE_NETNS");
 	const char *owner = getenv("VMA_CONFORMANCE_OWNER");
@@ -1100,7 +1104,7 @@ static size_t find_conformance_fixtures(void)
 
 int main(void)
 {
-	size_t nmakes = find_conformance_fixtures(), n = 0;
+	size_t nmakes = conformance_backends_from_environment(), n = 0;
 	struct CMUnitTest tests[CASES * 4];
 	static char names[CASES * 4][160];
 
@@ -1110,10 +1114,10 @@ int main(void)
 			snprintf(names[n], sizeof(names[n]), "%s on %s", cases[c].name, conformance_backends[m].name);
 			tests[n] = (struct CMUnitTest){.name = names[n],
 			                               .test_func = cases[c].run,
-			                               .setup_func = setup_case,
+			                               .setup_func = setup_with_fixture_kind,
 			                               .teardown_func = teardown,
 			                               .initial_state = &conformance_backends[m]};
 		}
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return _cmocka_run_group_tests("conformance", tests, n, NULL, NULL);
 }

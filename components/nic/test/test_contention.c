@@ -33,7 +33,7 @@ uint64_t owner_now_ns(void)
 	return now_ns;
 }
 
-int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+int xdp_prog_flow_add(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)prog, (void)key, (void)slot, (void)flags;
 	if (flows_in_program_n >= room)
@@ -70,18 +70,18 @@ int xdp_prog_flow_spread(struct xdp_prog *of, const struct vma_flow_key *key, ui
 	return 0;
 }
 
-int xdp_prog_flow_share(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+int xdp_prog_flow_set_listener_group(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
 	(void)of, (void)key, (void)slot, (void)group;
 	return -EINVAL;
 }
 
-void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
+void xdp_prog_count_slot_rental(struct xdp_prog *of, uint32_t slot)
 {
 	(void)of, (void)slot;
 }
 
-void xdp_prog_add_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+void xdp_prog_add_recent_connection(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
 {
 	(void)of, (void)key, (void)slot;
 }
@@ -93,7 +93,7 @@ struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd)
 	return NULL;
 }
 
-void xdp_prog_publish_claims(struct xdp_prog *prog)
+void xdp_prog_enable_claims_if_mapped(struct xdp_prog *prog)
 {
 	(void)prog;
 }
@@ -111,7 +111,7 @@ void xdp_prog_detach(struct xdp_prog *prog)
 }
 
 /* Only of what is in grace. */
-int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+int xdp_prog_flow_replace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)prog, (void)key, (void)slot, (void)flags;
 	assert_true(in_grace > 0);
@@ -135,13 +135,14 @@ int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key,
 	return 0;
 }
 
-int xdp_prog_segments_open(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes), void *arg)
+int xdp_prog_open_minisock_segment_ring(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes),
+                                        void *arg)
 {
 	(void)prog, (void)see, (void)arg;
 	return -EOPNOTSUPP;
 }
 
-int xdp_prog_segments_read(struct xdp_prog *prog)
+int xdp_prog_consume_minisock_segments(struct xdp_prog *prog)
 {
 	(void)prog;
 	return 0;
@@ -161,7 +162,7 @@ struct fixture {
 	unsigned told[2]; /* revocations of A and B */
 };
 
-static int open_bound_shadow_socket(struct sockaddr_in *address, uint64_t *cookie)
+static int open_bound_udp_socket_with_cookie(struct sockaddr_in *address, uint64_t *cookie)
 {
 	socklen_t len = sizeof(*address), cookie_len = sizeof(*cookie);
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), yes = 1;
@@ -173,7 +174,7 @@ static int open_bound_shadow_socket(struct sockaddr_in *address, uint64_t *cooki
 	return fd;
 }
 
-static int setup(void **state)
+static int setup_owner_with_two_rented_slots(void **state)
 {
 	struct fixture *fixture = calloc(1, sizeof(*fixture));
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -185,7 +186,7 @@ static int setup(void **state)
 	room = UINT32_MAX;
 	now_ns = SECOND;
 	for (int i = 0; i < 2; i++)
-		fixture->fd[i] = open_bound_shadow_socket(&address, &fixture->cookie[i]);
+		fixture->fd[i] = open_bound_udp_socket_with_cookie(&address, &fixture->cookie[i]);
 	fixture->rule.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = address.sin_port};
 	memcpy(fixture->rule.key.local, &address.sin_addr, 4);
@@ -234,21 +235,21 @@ static void close_socket(struct fixture *fixture, int i)
 }
 
 /* As a parent and its forked child: one kernel socket, two clients. The other socket of the fixture is not there. */
-static void share(struct fixture *fixture)
+static void share_one_socket_between_two_slots(struct fixture *fixture)
 {
 	close_socket(fixture, 1);
 	fixture->cookie[1] = fixture->cookie[0];
 }
 
 /* As members of a group in two processes: A had the flow before B's socket was there. */
-static void flow_collides_with_group_member(struct fixture *fixture)
+static void second_group_member_flow_is_refused(struct fixture *fixture)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = fixture->rule.key.local_port_be};
 
 	memcpy(&address.sin_addr, fixture->rule.key.local, 4);
 	close_socket(fixture, 1);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
-	fixture->fd[1] = open_bound_shadow_socket(&address, &fixture->cookie[1]);
+	fixture->fd[1] = open_bound_udp_socket_with_cookie(&address, &fixture->cookie[1]);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 }
 
@@ -258,7 +259,7 @@ static void test_a_flow_that_two_want_goes_to_the_kernel_and_its_client_is_told(
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(flows_in_program_n, 1);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
@@ -274,7 +275,7 @@ static void test_neither_gets_it_while_both_go_on_asking(void **state)
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	for (int second = 0; second < 20; second++) {
@@ -290,7 +291,7 @@ static void test_the_first_one_to_ask_again_does_not_get_it_either(void **state)
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE); /* A has not asked since */
@@ -300,7 +301,7 @@ static void test_who_is_silent_for_three_seconds_does_not_want_it_any_more(void 
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	for (int second = 0; second < 3; second++) {
@@ -316,7 +317,7 @@ static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	owner_end_flows_of_slot(&owner, A, true);
@@ -329,7 +330,7 @@ static void test_whose_socket_is_closed_does_not_want_it_any_more(void **state)
 {
 	struct fixture *fixture = *state;
 
-	flow_collides_with_group_member(fixture);
+	second_group_member_flow_is_refused(fixture);
 	now_ns += SECOND;
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 	close_socket(fixture, 1);
@@ -340,7 +341,7 @@ static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	owner_end_flows_of_slot(&owner, B, true);
@@ -353,7 +354,7 @@ static void test_who_deletes_it_before_he_knows_does_not_want_it_any_more(void *
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), -ENOENT);
@@ -381,7 +382,7 @@ static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, A, 77), -EEXIST);
 	assert_true(owner_has_shadow_cookie(&owner, 77));
@@ -503,7 +504,7 @@ static void test_waiters_are_forgotten_when_nobody_repeats_them(void **state)
 {
 	struct fixture *fixture = *state;
 
-	share(fixture);
+	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(owner.waiters, 2);
@@ -512,7 +513,7 @@ static void test_waiters_are_forgotten_when_nobody_repeats_them(void **state)
 	assert_int_equal(owner.waiters, 0);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup_owner_with_two_rented_slots, teardown)
 
 /* Nor is the kernel asked for sockets in its way, one of which there is. */
 static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)

@@ -37,7 +37,7 @@ static void test_no_shadow_is_no_member(void **state)
 }
 
 /* Binds a socket; the first one chooses the port. */
-static int open_reuseport_member(struct vma_flow_key *key, uint64_t *cookie)
+static int open_reuseaddr_udp_member_of_key(struct vma_flow_key *key, uint64_t *cookie)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = key->local_port_be};
 	socklen_t len = sizeof(address), cookie_len = sizeof(*cookie);
@@ -56,12 +56,12 @@ static void test_members_that_come_and_go_leave_room(void **state)
 	struct vma_flow_key key = key_without_port;
 	struct nic_cookies set = {0};
 	uint64_t stays, cookie;
-	int fd = open_reuseport_member(&key, &stays);
+	int fd = open_reuseaddr_udp_member_of_key(&key, &stays);
 
 	(void)state;
 	assert_int_equal(nic_cookies_add(&set, &key, stays), 0);
 	for (int i = 0; i < 1000; i++) {
-		close(open_reuseport_member(&key, &cookie));
+		close(open_reuseaddr_udp_member_of_key(&key, &cookie));
 		assert_int_equal(nic_cookies_add(&set, &key, cookie), 0);
 	}
 	assert_true(set.n <= 128 && set.capacity <= 128);
@@ -84,7 +84,7 @@ static void test_many_members_at_a_time_all_stay(void **state)
 
 	(void)state;
 	for (int i = 0; i < MEMBERS; i++) {
-		fd[i] = open_reuseport_member(&key, &cookie[i]);
+		fd[i] = open_reuseaddr_udp_member_of_key(&key, &cookie[i]);
 		assert_int_equal(nic_cookies_add(&set, &key, cookie[i]), 0);
 	}
 	assert_int_equal(set.n, MEMBERS);

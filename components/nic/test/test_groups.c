@@ -40,7 +40,7 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 	return key->family == AF_INET ? 0 : -EAFNOSUPPORT;
 }
 
-static bool adopt(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool record_adopted_pending_connection(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	(void)arg;
 	adopted.n++;
@@ -49,7 +49,7 @@ static bool adopt(uint32_t slot, const struct vma_pending *pending, void *arg)
 	return true;
 }
 
-static int listen_somewhere(struct sockaddr_in *address, bool reuseport, uint64_t *cookie)
+static int open_listener_and_get_cookie(struct sockaddr_in *address, bool reuseport, uint64_t *cookie)
 {
 	socklen_t len = sizeof(*address), cookie_len = sizeof(*cookie);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
@@ -66,7 +66,7 @@ static int listen_somewhere(struct sockaddr_in *address, bool reuseport, uint64_
 #define MEMBERS_BYTES (XDP_SLOTS_MAX * sizeof(struct vma_nic_accept_page))
 
 /* Outlives the process of an owner. */
-static void *shared_memory(size_t bytes)
+static void *mmap_shared_memory(size_t bytes)
 {
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
@@ -83,13 +83,13 @@ static int setup(void **state)
 	memset(&prog, 0, sizeof(prog));
 	memset(&adopted, 0, sizeof(adopted));
 	owner.diag_fd = -1;
-	owner.on_adopt = adopt;
-	owner.members = shared_memory(MEMBERS_BYTES);
+	owner.on_adopt = record_adopted_pending_connection;
+	owner.members = mmap_shared_memory(MEMBERS_BYTES);
 	for (uint32_t slot = 0; slot < 4; slot++)
 		owner.slot[slot].state = SLOT_RENTED;
 	now_ns = 1000 * MS;
 	rule = (struct vma_flow_rule){.flags = VMA_FLOW_LISTENER};
-	listener = listen_somewhere(&address, true, &rule.shadow_cookie);
+	listener = open_listener_and_get_cookie(&address, true, &rule.shadow_cookie);
 	rule.key = (struct vma_flow_key){
 	        .family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = address.sin_port, .local = {127, 0, 0, 1}};
 	return 0;
@@ -117,14 +117,14 @@ static int teardown(void **state)
 }
 
 /* An owner that outlives its clients, and a listener that they have from another process. */
-static int setup_inherited(void **state)
+static int setup_groups_of_inherited_listener(void **state)
 {
 	setup(state);
 	rule.flags |= VMA_FLOW_INHERITED;
 	return owner_minisocks_open(&owner);
 }
 
-static void groups_join(uint32_t slot)
+static void groups_add_listener_flow_of_slot(uint32_t slot)
 {
 	assert_int_equal(xdp_owner_flow_add(&owner, slot, &rule), 0);
 }
@@ -134,7 +134,7 @@ static struct xdp_group *group(void)
 	return &prog.groups[owner_find_listener_flow(&owner, &rule.key)->group];
 }
 
-static unsigned buckets_of_slot(uint32_t slot)
+static unsigned count_group_buckets_of_slot(uint32_t slot)
 {
 	unsigned n = 0;
 
@@ -143,13 +143,13 @@ static unsigned buckets_of_slot(uint32_t slot)
 	return n;
 }
 
-static void advance_test_clock_ms(unsigned ms)
+static void advance_clock_ms_ticking_owner(unsigned ms)
 {
 	for (unsigned passed = 0; passed < ms; passed += 40) {
 		now_ns += 40 * MS;
-		owner_groups_tick(&owner, now_ns);
-		owner_parked_tick(&owner, now_ns);
-		owner_minisocks_tick(&owner, now_ns);
+		owner_groups_check_and_rebalance(&owner, now_ns);
+		owner_parked_hand_over_or_expire(&owner, now_ns);
+		owner_minisocks_read_segments_and_expire(&owner, now_ns);
 	}
 }
 
@@ -158,7 +158,7 @@ static void sleeps(uint32_t slot, bool on)
 	atomic_store(&owner.members[slot].sleeps, on);
 }
 
-static struct vma_pending *groups_put_pending(uint32_t slot, unsigned place, uint32_t state)
+static struct vma_pending *groups_put_pending_connection(uint32_t slot, unsigned place, uint32_t state)
 {
 	struct vma_pending *entry = &owner.members[slot].pending[place];
 
@@ -177,17 +177,17 @@ static struct vma_pending *groups_put_pending(uint32_t slot, unsigned place, uin
 static void test_one_socket_in_two_processes_is_shared(void **state)
 {
 	(void)state;
-	groups_join(0);
+	groups_add_listener_flow_of_slot(0);
 	assert_int_equal(owner.groups, 0);
-	groups_join(1);
+	groups_add_listener_flow_of_slot(1);
 	assert_int_equal(owner.groups, 1);
-	groups_join(2);
+	groups_add_listener_flow_of_slot(2);
 	assert_int_equal(owner.groups, 1);
 	assert_int_equal(xdp_owner_flow_add(&owner, 1, &rule), -EEXIST);
 	assert_int_equal(atomic_load(&owner.members[1].groups), 1);
-	assert_int_equal(buckets_of_slot(0), 43);
-	assert_int_equal(buckets_of_slot(1), 43);
-	assert_int_equal(buckets_of_slot(2), 42);
+	assert_int_equal(count_group_buckets_of_slot(0), 43);
+	assert_int_equal(count_group_buckets_of_slot(1), 43);
+	assert_int_equal(count_group_buckets_of_slot(2), 42);
 }
 
 static void test_listeners_of_a_reuseport_group_are_shared(void **state)
@@ -195,7 +195,7 @@ static void test_listeners_of_a_reuseport_group_are_shared(void **state)
 	struct sockaddr_in address = {
 	        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = rule.key.local_port_be};
 	struct vma_flow_rule other = rule;
-	int fd = listen_somewhere(&address, true, &other.shadow_cookie);
+	int fd = open_listener_and_get_cookie(&address, true, &other.shadow_cookie);
 
 	(void)state;
 	/* The first to ask does not know whose the other is; the second finds the first one's waiter. */
@@ -210,7 +210,7 @@ static void test_another_address_is_another_service(void **state)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = rule.key.local_port_be};
 	struct vma_flow_rule other = rule;
-	int fd = listen_somewhere(&address, true, &other.shadow_cookie);
+	int fd = open_listener_and_get_cookie(&address, true, &other.shadow_cookie);
 
 	(void)state;
 	assert_int_equal(xdp_owner_flow_add(&owner, 0, &rule), -EADDRINUSE);
@@ -224,17 +224,17 @@ static void test_another_address_is_another_service(void **state)
 static void test_a_member_that_does_not_ask_gets_none(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_join(1);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
 	sleeps(0, true);
-	advance_test_clock_ms(200);
-	assert_int_equal(buckets_of_slot(0), XDP_GROUP_BUCKETS);
+	advance_clock_ms_ticking_owner(200);
+	assert_int_equal(count_group_buckets_of_slot(0), XDP_GROUP_BUCKETS);
 	atomic_fetch_add(&owner.members[1].accept_calls, 1);
-	advance_test_clock_ms(40);
-	assert_int_equal(buckets_of_slot(1), XDP_GROUP_BUCKETS / 2);
+	advance_clock_ms_ticking_owner(40);
+	assert_int_equal(count_group_buckets_of_slot(1), XDP_GROUP_BUCKETS / 2);
 	sleeps(0, false);
-	advance_test_clock_ms(200);
-	assert_true(buckets_of_slot(0) + buckets_of_slot(1) == XDP_GROUP_BUCKETS);
+	advance_clock_ms_ticking_owner(200);
+	assert_true(count_group_buckets_of_slot(0) + count_group_buckets_of_slot(1) == XDP_GROUP_BUCKETS);
 }
 
 static void test_what_is_not_accepted_is_moved_once(void **state)
@@ -242,43 +242,43 @@ static void test_what_is_not_accepted_is_moved_once(void **state)
 	struct vma_pending *entry, *half;
 
 	(void)state;
-	groups_join(0);
-	groups_join(1);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
 	sleeps(0, true);
 	sleeps(1, true);
-	advance_test_clock_ms(200);
-	half = groups_put_pending(0, 3, VMA_PENDING_HALF_OPEN);
-	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	advance_test_clock_ms(80);
+	advance_clock_ms_ticking_owner(200);
+	half = groups_put_pending_connection(0, 3, VMA_PENDING_HALF_OPEN);
+	entry = groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
+	advance_clock_ms_ticking_owner(80);
 	assert_int_equal(adopted.n, 0);
-	advance_test_clock_ms(80);
+	advance_clock_ms_ticking_owner(80);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(adopted.pending.iss, 84);
 	assert_true(adopted.pending.handshaken);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
 	assert_int_equal(atomic_load(&half->state), VMA_PENDING_HALF_OPEN);
-	assert_int_equal(buckets_of_slot(0), 0);
-	advance_test_clock_ms(400);
+	assert_int_equal(count_group_buckets_of_slot(0), 0);
+	advance_clock_ms_ticking_owner(400);
 	assert_int_equal(adopted.n, 1);
 	/* Until it asks again. */
 	atomic_fetch_add(&owner.members[0].accept_calls, 1);
-	advance_test_clock_ms(40);
-	assert_int_equal(buckets_of_slot(0), XDP_GROUP_BUCKETS / 2);
+	advance_clock_ms_ticking_owner(40);
+	assert_int_equal(count_group_buckets_of_slot(0), XDP_GROUP_BUCKETS / 2);
 }
 
 static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_join(1);
-	groups_put_pending(0, 3, VMA_PENDING_HALF_OPEN);
-	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
+	groups_put_pending_connection(0, 3, VMA_PENDING_HALF_OPEN);
+	groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(adopted.n, 2);
 	assert_int_equal(adopted.slot, 1);
-	assert_int_equal(buckets_of_slot(1), XDP_GROUP_BUCKETS);
-	advance_test_clock_ms(2400);
+	assert_int_equal(count_group_buckets_of_slot(1), XDP_GROUP_BUCKETS);
+	advance_clock_ms_ticking_owner(2400);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(atomic_load(&owner.members[1].groups), 0);
 }
@@ -286,14 +286,14 @@ static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 static void test_what_waits_goes_to_successors(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_join(1);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
 	now_ns += 50 * MS;
-	groups_join(2);
+	groups_add_listener_flow_of_slot(2);
 	assert_int_equal(xdp_owner_flow_stop_new_conns(&owner, 0, &rule.key), 0);
-	assert_int_equal(buckets_of_slot(0), 0);
+	assert_int_equal(count_group_buckets_of_slot(0), 0);
 	for (unsigned i = 0; i < 16; i++)
-		groups_put_pending(0, i, VMA_PENDING_QUEUED);
+		groups_put_pending_connection(0, i, VMA_PENDING_QUEUED);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(adopted.n, 16);
 	assert_int_equal(adopted.slot, 2);
@@ -306,9 +306,9 @@ static void test_another_listeners_connections_stay(void **state)
 	struct vma_pending *entry;
 
 	(void)state;
-	groups_join(0);
-	groups_join(1);
-	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
+	entry = groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	entry->local_port_be ^= 1;
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(adopted.n, 0);
@@ -329,14 +329,14 @@ static void test_any_order_of_coming_and_going(void **state)
 		seed = seed * 1664525 + 1013904223;
 		slot = seed >> 16 & 3;
 		if (!in[slot])
-			groups_join(slot);
+			groups_add_listener_flow_of_slot(slot);
 		else if (seed >> 20 & 1)
 			owner_end_flows_of_slot(&owner, slot, seed >> 21 & 1);
 		else
 			assert_int_equal(xdp_owner_flow_del(&owner, slot, &rule.key), 0);
 		in[slot] = !in[slot];
 		if (seed >> 24 & 1)
-			advance_test_clock_ms(40 * (seed >> 25));
+			advance_clock_ms_ticking_owner(40 * (seed >> 25));
 		flow = owner_find_listener_flow(&owner, &rule.key);
 		assert_int_equal(flow != NULL, in[0] || in[1] || in[2] || in[3]);
 		for (uint32_t s = 0; s < 4 && flow != NULL; s++)
@@ -352,36 +352,36 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 	struct vma_pending *entry;
 
 	(void)state;
-	groups_join(0);
-	groups_join(1);
-	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
+	entry = groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	atomic_store(&owner.members[0].waiting, 1);
 	for (unsigned i = 0; i < 6; i++) {
 		atomic_fetch_add(&owner.members[0].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accepted, 1);
-		advance_test_clock_ms(40);
+		advance_clock_ms_ticking_owner(40);
 	}
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
 	/* It accepts none, so it gets none; but for a second only. */
-	assert_int_equal(buckets_of_slot(0), 0);
+	assert_int_equal(count_group_buckets_of_slot(0), 0);
 	for (unsigned i = 0; i < 30; i++) {
 		atomic_fetch_add(&owner.members[0].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accept_calls, 1);
-		advance_test_clock_ms(40);
+		advance_clock_ms_ticking_owner(40);
 	}
-	assert_int_equal(buckets_of_slot(0), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(count_group_buckets_of_slot(0), XDP_GROUP_BUCKETS / 2);
 }
 
 static void test_overloaded_members_keep_what_waits(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_join(1);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
 	for (uint32_t slot = 0; slot < 2; slot++) {
-		groups_put_pending(slot, 7, VMA_PENDING_QUEUED);
+		groups_put_pending_connection(slot, 7, VMA_PENDING_QUEUED);
 		atomic_store(&owner.members[slot].waiting, 1);
 	}
 	for (unsigned i = 0; i < 20; i++) {
@@ -389,7 +389,7 @@ static void test_overloaded_members_keep_what_waits(void **state)
 			atomic_fetch_add(&owner.members[slot].accept_calls, 1);
 			atomic_fetch_add(&owner.members[slot].accepted, 1);
 		}
-		advance_test_clock_ms(40);
+		advance_clock_ms_ticking_owner(40);
 	}
 	assert_int_equal(adopted.n, 0);
 	/* One has nothing to do any more, and sleeps. */
@@ -398,33 +398,33 @@ static void test_overloaded_members_keep_what_waits(void **state)
 	sleeps(1, true);
 	atomic_fetch_add(&owner.members[0].accept_calls, 1);
 	atomic_fetch_add(&owner.members[0].accepted, 1);
-	advance_test_clock_ms(40);
+	advance_clock_ms_ticking_owner(40);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
-	assert_true(buckets_of_slot(0) > 0);
+	assert_true(count_group_buckets_of_slot(0) > 0);
 }
 
 /* Two that ask, and of which neither accepts: what waits does not go to and fro. */
 static void test_nothing_goes_to_and_fro(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_join(1);
-	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
+	groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	atomic_store(&owner.members[0].waiting, 1);
 	for (unsigned i = 0; i < 50; i++) {
 		const unsigned before = adopted.n;
 
 		atomic_fetch_add(&owner.members[0].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accept_calls, 1);
-		advance_test_clock_ms(40);
+		advance_clock_ms_ticking_owner(40);
 		if (adopted.n != before) {
 			const uint32_t to = adopted.slot;
 
 			atomic_store(&owner.members[1 - to].pending[7].state, VMA_PENDING_FREE);
 			atomic_store(&owner.members[1 - to].waiting, 0);
 			atomic_store(&owner.members[to].adopted, adopted.pending.number);
-			groups_put_pending(to, 7, VMA_PENDING_QUEUED);
+			groups_put_pending_connection(to, 7, VMA_PENDING_QUEUED);
 			atomic_store(&owner.members[to].waiting, 1);
 		}
 	}
@@ -434,20 +434,20 @@ static void test_nothing_goes_to_and_fro(void **state)
 static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_join(1);
-	groups_join(2);
+	groups_add_listener_flow_of_slot(0);
+	groups_add_listener_flow_of_slot(1);
+	groups_add_listener_flow_of_slot(2);
 	sleeps(1, true);
-	groups_put_pending(0, 3, VMA_PENDING_QUEUED);
-	groups_put_pending(0, 4, VMA_PENDING_QUEUED);
-	groups_put_pending(0, 5, VMA_PENDING_QUEUED);
-	advance_test_clock_ms(200);
+	groups_put_pending_connection(0, 3, VMA_PENDING_QUEUED);
+	groups_put_pending_connection(0, 4, VMA_PENDING_QUEUED);
+	groups_put_pending_connection(0, 5, VMA_PENDING_QUEUED);
+	advance_clock_ms_ticking_owner(200);
 	assert_int_equal(adopted.n, 3);
 	assert_int_equal(adopted.slot, 1);
 	/* The first is made and accepted; the second made, which it did not come to say; the third lies in its socket.
 	 */
 	atomic_store(&owner.members[1].adopted, adopted.pending.number - 2);
-	groups_put_pending(1, 4, VMA_PENDING_QUEUED);
+	groups_put_pending_connection(1, 4, VMA_PENDING_QUEUED);
 	sleeps(2, true);
 	owner_end_flows_of_slot(&owner, 1, true);
 	assert_int_equal(adopted.n, 5);
@@ -461,7 +461,7 @@ static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **sta
 
 /* ---- the last one dies, and the kernel's listener lives on ---- */
 
-static struct vma_flow_key groups_peer_of(unsigned place)
+static struct vma_flow_key groups_key_of_pending_peer(unsigned place)
 {
 	struct vma_flow_key key = rule.key;
 
@@ -473,7 +473,7 @@ static struct vma_flow_key groups_peer_of(unsigned place)
 /* Whether the program keeps from the kernel what comes for it. */
 static bool minisock_keeps_from_kernel(unsigned place)
 {
-	const struct vma_flow_key key = groups_peer_of(place);
+	const struct vma_flow_key key = groups_key_of_pending_peer(place);
 	const int at = fake_prog_find_entry(&key);
 
 	return at >= 0 && prog.entry[at].is_minisock;
@@ -484,23 +484,23 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	struct vma_pending *entry = NULL;
 
 	(void)state;
-	groups_join(0);
+	groups_add_listener_flow_of_slot(0);
 	assert_int_equal(owner.groups, 1);
-	advance_test_clock_ms(3000);
+	advance_clock_ms_ticking_owner(3000);
 	assert_int_equal(atomic_load(&owner.members[0].groups), 1);
 	for (unsigned i = 0; i < 16; i++)
-		entry = groups_put_pending(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
+		entry = groups_put_pending_connection(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
 	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(adopted.n, 0);
 	assert_int_equal(owner.parked, 16);
 	assert_int_equal(owner.resets.count, 0);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
-	advance_test_clock_ms(5000);
+	advance_clock_ms_ticking_owner(5000);
 	for (unsigned i = 0; i < 16; i++)
 		assert_true(minisock_keeps_from_kernel(i));
-	groups_join(1);
-	advance_test_clock_ms(40);
+	groups_add_listener_flow_of_slot(1);
+	advance_clock_ms_ticking_owner(40);
 	assert_int_equal(adopted.n, 16);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(adopted.pending.iss, 77 + 15);
@@ -512,8 +512,8 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	/* And dies as well, before it has made them. */
 	owner_end_flows_of_slot(&owner, 1, true);
 	assert_int_equal(owner.parked, 16);
-	groups_join(2);
-	advance_test_clock_ms(40);
+	groups_add_listener_flow_of_slot(2);
+	advance_clock_ms_ticking_owner(40);
 	assert_int_equal(adopted.n, 32);
 	assert_int_equal(adopted.slot, 2);
 }
@@ -524,19 +524,19 @@ static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_
 	struct vma_pending *entry;
 
 	(void)state;
-	groups_join(0);
-	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	entry = groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	owner_end_flows_of_slot(&owner, 0, false);
 	assert_true(minisock_keeps_from_kernel(7));
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_QUEUED); /* it may accept it */
-	groups_join(1);
-	advance_test_clock_ms(40);
+	groups_add_listener_flow_of_slot(1);
+	advance_clock_ms_ticking_owner(40);
 	assert_int_equal(adopted.n, 0);
-	owner_group_move_pending_away(&owner, 0, NULL); /* there is a next one by now */
+	owner_group_move_unaccepted_conns_off_slot(&owner, 0, NULL); /* there is a next one by now */
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
 	assert_false(minisock_keeps_from_kernel(7));
-	advance_test_clock_ms(4000);
+	advance_clock_ms_ticking_owner(4000);
 	assert_null(owner.parked_listeners);
 }
 
@@ -546,18 +546,18 @@ static void test_what_waits_in_the_last_one_that_closes_the_listener_is_kept(voi
 	struct vma_pending *entry, *accepted;
 
 	(void)state;
-	groups_join(0);
-	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	accepted = groups_put_pending(0, 8, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	entry = groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
+	accepted = groups_put_pending_connection(0, 8, VMA_PENDING_QUEUED);
 	atomic_store(&accepted->state, VMA_PENDING_FREE);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
 	assert_int_equal(owner.parked, 1);
 	assert_true(minisock_keeps_from_kernel(7));
 	assert_false(minisock_keeps_from_kernel(8));
-	advance_test_clock_ms(5000);
-	groups_join(1);
-	advance_test_clock_ms(40);
+	advance_clock_ms_ticking_owner(5000);
+	groups_add_listener_flow_of_slot(1);
+	advance_clock_ms_ticking_owner(40);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(owner.parked, 0);
@@ -567,12 +567,12 @@ static void test_what_waits_in_the_last_one_that_closes_the_listener_is_kept(voi
 static void test_what_waits_in_the_last_one_that_closes_the_last_listener_is_reset(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	close(listener);
 	listener = -1;
-	advance_test_clock_ms(240);
+	advance_clock_ms_ticking_owner(240);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 1);
 }
@@ -580,20 +580,20 @@ static void test_what_waits_in_the_last_one_that_closes_the_last_listener_is_res
 static void test_nobody_comes(void **state)
 {
 	(void)state;
-	groups_join(0);
+	groups_add_listener_flow_of_slot(0);
 	for (unsigned i = 0; i < 16; i++)
-		groups_put_pending(0, i, VMA_PENDING_QUEUED);
+		groups_put_pending_connection(0, i, VMA_PENDING_QUEUED);
 	owner_end_flows_of_slot(&owner, 0, true);
-	advance_test_clock_ms(9900);
+	advance_clock_ms_ticking_owner(9900);
 	assert_int_equal(owner.parked, 16);
 	assert_int_equal(owner.resets.count, 0);
-	advance_test_clock_ms(200);
+	advance_clock_ms_ticking_owner(200);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 16);
 	assert_null(owner.parked_listeners);
 	assert_true(minisock_keeps_from_kernel(7)); /* its answer to the probe is reset */
 	assert_int_equal(owner_parked_due_ns(&owner), UINT64_MAX);
-	advance_test_clock_ms(4000);
+	advance_clock_ms_ticking_owner(4000);
 	assert_int_equal(owner.minisocks.count, 0);
 	assert_int_equal(fake_prog_used_entries(), 0);
 }
@@ -601,13 +601,13 @@ static void test_nobody_comes(void **state)
 static void test_a_listener_that_is_closed_keeps_nothing(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	owner_end_flows_of_slot(&owner, 0, true);
-	advance_test_clock_ms(400);
+	advance_clock_ms_ticking_owner(400);
 	assert_int_equal(owner.parked, 1);
 	close(listener);
-	advance_test_clock_ms(240);
+	advance_clock_ms_ticking_owner(240);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 1);
 	listener = -1;
@@ -616,8 +616,8 @@ static void test_a_listener_that_is_closed_keeps_nothing(void **state)
 static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **state)
 {
 	(void)state;
-	groups_join(0);
-	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	groups_add_listener_flow_of_slot(0);
+	groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	close(listener);
 	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 0);
@@ -628,17 +628,17 @@ static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **stat
 /* A page can be written by anybody: what it says of others' is not kept. */
 static void test_only_a_listeners_own_is_kept(void **state)
 {
-	struct vma_flow_rule others = {.key = groups_peer_of(3)};
+	struct vma_flow_rule others = {.key = groups_key_of_pending_peer(3)};
 
 	(void)state;
-	groups_join(0);
+	groups_add_listener_flow_of_slot(0);
 	assert_int_equal(xdp_owner_flow_add(&owner, 1, &others), 0);
-	groups_put_pending(0, 1, VMA_PENDING_QUEUED)->local_port_be ^= 1;
-	groups_put_pending(0, 2, VMA_PENDING_QUEUED)->peer_port_be = 0;
-	groups_put_pending(0, 3, VMA_PENDING_QUEUED); /* it is another client's */
-	groups_put_pending(0, 4, VMA_PENDING_QUEUED);
-	groups_put_pending(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
-	groups_put_pending(0, 6, 77);
+	groups_put_pending_connection(0, 1, VMA_PENDING_QUEUED)->local_port_be ^= 1;
+	groups_put_pending_connection(0, 2, VMA_PENDING_QUEUED)->peer_port_be = 0;
+	groups_put_pending_connection(0, 3, VMA_PENDING_QUEUED); /* it is another client's */
+	groups_put_pending_connection(0, 4, VMA_PENDING_QUEUED);
+	groups_put_pending_connection(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
+	groups_put_pending_connection(0, 6, 77);
 	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 1);
 	assert_true(minisock_keeps_from_kernel(4));
@@ -649,16 +649,16 @@ static void test_only_a_listeners_own_is_kept(void **state)
 static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
 {
 	(void)state;
-	groups_join(0);
+	groups_add_listener_flow_of_slot(0);
 	for (unsigned i = 0; i < 200; i++)
-		groups_put_pending(0, i, VMA_PENDING_QUEUED);
+		groups_put_pending_connection(0, i, VMA_PENDING_QUEUED);
 	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 200);
-	groups_join(1);
-	advance_test_clock_ms(400);
+	groups_add_listener_flow_of_slot(1);
+	advance_clock_ms_ticking_owner(400);
 	assert_int_equal(adopted.n, 128);
 	atomic_store(&owner.members[1].adopted, 100);
-	advance_test_clock_ms(40);
+	advance_clock_ms_ticking_owner(40);
 	assert_int_equal(adopted.n, 200);
 	assert_null(owner.parked_listeners);
 }
@@ -682,7 +682,7 @@ static struct state_surviving_owner_process {
 	bool lived;
 } * state_surviving_owner_process;
 
-static void groups_owner_process_end(bool lived)
+static void groups_save_state_and_exit_process(bool lived)
 {
 	memcpy(&state_surviving_owner_process->prog, &prog, sizeof(prog));
 	memcpy(&state_surviving_owner_process->life, &life, sizeof(life));
@@ -694,7 +694,7 @@ static void groups_owner_process_end(bool lived)
 static void kill_owner_at_step(void)
 {
 	if (life.left-- == 0)
-		groups_owner_process_end(false);
+		groups_save_state_and_exit_process(false);
 }
 
 /* As a client does: what it has had it passes over. It may have had what the owner does not know that it has said. */
@@ -735,7 +735,7 @@ static struct owner_record *free_dead_owner_keep_record(void)
 	struct vma_nic_accept_page *members = owner.members;
 
 	memcpy(&persistent, &prog, sizeof(prog));
-	owner.record = shared_memory(sizeof(*record));
+	owner.record = mmap_shared_memory(sizeof(*record));
 	owner.members = malloc(MEMBERS_BYTES);
 	memcpy(owner.members, members, MEMBERS_BYTES);
 	owner.on_adopt = NULL;
@@ -757,13 +757,13 @@ static struct owner_record *free_dead_owner_keep_record(void)
 }
 
 /* As owner/adopt.c. */
-static void adopt_entry(const struct vma_flow_key *key, bool is_minisock, uint32_t slot, uint32_t group)
+static void new_owner_adopt_prog_entry(const struct vma_flow_key *key, bool is_minisock, uint32_t slot, uint32_t group)
 {
 	struct owner_flow *flow;
 	uint64_t members;
 
 	if (is_minisock) {
-		owner_minisock_adopt(&owner, key, slot);
+		owner_restore_minisock_from_record(&owner, key, slot);
 		return;
 	}
 	assert_int_equal(key->peer_port_be, 0);
@@ -772,9 +772,9 @@ static void adopt_entry(const struct vma_flow_key *key, bool is_minisock, uint32
 	flow->slot = slot;
 	if (group != 0) {
 		members = owner_record_load_group(&owner, flow, group);
-		owner_group_adopt(&owner, flow, group, members | 1ull << slot);
+		owner_restore_group_of_flow(&owner, flow, group, members | 1ull << slot);
 	}
-	owner_flow_adopt(&owner, flow);
+	owner_insert_restored_flow(&owner, flow);
 }
 
 /* Slots up to `dead` were found dead by the owner before. */
@@ -787,21 +787,21 @@ static void new_owner_takes_over(uint32_t dead)
 	owner_resets_load_record(&owner);
 	for (unsigned i = 0; i < FAKE_ENTRIES; i++)
 		if (prog.entry[i].used)
-			adopt_entry(&prog.entry[i].key, prog.entry[i].is_minisock, prog.entry[i].slot,
-			            prog.entry[i].group);
-	owner_parked_adopt(&owner);
-	owner_groups_adopt_moves(&owner);
-	owner_parked_take_orphans(&owner);
+			new_owner_adopt_prog_entry(&prog.entry[i].key, prog.entry[i].is_minisock, prog.entry[i].slot,
+			                           prog.entry[i].group);
+	owner_restore_parked_from_record(&owner);
+	owner_restore_pending_moves_from_record(&owner);
+	owner_park_listeners_of_dead_clients(&owner);
 }
 
-static void groups_start_owner_life(void)
+static void groups_setup_owner_with_pending_conns(void)
 {
 	memset(&life, 0, sizeof(life));
-	init_test_owner(shared_memory(sizeof(struct owner_record)));
-	groups_join(0);
-	advance_test_clock_ms(3000);
+	init_test_owner(mmap_shared_memory(sizeof(struct owner_record)));
+	groups_add_listener_flow_of_slot(0);
+	advance_clock_ms_ticking_owner(3000);
 	for (unsigned i = 0; i < WAITING; i++)
-		groups_put_pending(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
+		groups_put_pending_connection(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
 }
 
 /* False: the owner was killed at its `step`-th step. */
@@ -815,7 +815,7 @@ static bool run_action_until_owner_dies(void (*what)(void), unsigned step)
 	if (process == 0) {
 		fake_prog_step_hook = kill_owner_at_step;
 		what();
-		groups_owner_process_end(true);
+		groups_save_state_and_exit_process(true);
 	}
 	assert_int_equal(waitpid(process, &status, 0), process);
 	assert_int_equal(status, 0);
@@ -826,19 +826,19 @@ static bool run_action_until_owner_dies(void (*what)(void), unsigned step)
 }
 
 /* The client of the slot finds the new owner. */
-static void client_resumes_at_new_owner(uint32_t slot)
+static void client_resumes_slot_and_readds_flow(uint32_t slot)
 {
 	life.deaf = false;
-	xdp_owner_on_slot_resumed(&owner, slot);
+	xdp_owner_resend_moved_conns_to_slot(&owner, slot);
 	xdp_owner_flow_add(&owner, slot, &rule);
-	xdp_owner_flows_reannounced(&owner, slot);
+	xdp_owner_end_unannounced_flows_of_slot(&owner, slot);
 }
 
-static void check_life_and_exit_process(void)
+static void assert_pending_delivered_once_and_exit(void)
 {
 	struct owner_record *record = owner.record;
 
-	advance_test_clock_ms(400);
+	advance_clock_ms_ticking_owner(400);
 	for (unsigned i = 0; i < WAITING; i++) {
 		assert_int_equal(life.made[i], 1);
 		assert_int_equal(life.in[i], 1);
@@ -847,7 +847,7 @@ static void check_life_and_exit_process(void)
 	assert_int_equal(owner.parked, 0);
 	assert_null(owner.parked_listeners);
 	atomic_store(&owner.members[1].adopted, life.seen[1]);
-	advance_test_clock_ms(80);
+	advance_clock_ms_ticking_owner(80);
 	owner_end_flows_of_slot(&owner, 1, false);
 	owner_groups_fini(&owner);
 	for (uint32_t i = 0; i < OWNER_RECORD_WAITING; i++)
@@ -863,17 +863,17 @@ static void owner_finds_slot_0_dead(void)
 	owner_end_flows_of_slot(&owner, 0, true);
 }
 
-static void groups_close_listener(void)
+static void groups_delete_listener_flow_of_slot_0(void)
 {
 	xdp_owner_flow_del(&owner, 0, &rule.key);
 }
 
-static void next_worker_accepts_parked(void)
+static void add_listener_flow_and_tick_parked(void)
 {
 	xdp_owner_flow_add(&owner, 1, &rule);
 	for (unsigned i = 0; i < 4; i++) {
-		owner_groups_tick(&owner, now_ns);
-		owner_parked_tick(&owner, now_ns);
+		owner_groups_check_and_rebalance(&owner, now_ns);
+		owner_parked_hand_over_or_expire(&owner, now_ns);
 		now_ns += 40 * MS;
 	}
 }
@@ -882,7 +882,7 @@ static void restart_test_owner(void **state)
 {
 	munmap(owner.members, MEMBERS_BYTES);
 	close(listener);
-	setup_inherited(state);
+	setup_groups_of_inherited_listener(state);
 }
 
 /* `first` is done by an owner that lives. What its successor has to do: */
@@ -893,27 +893,27 @@ static void kill_owner_at_each_step_of(void **state, void (*first)(void), void (
 {
 	bool lived = false;
 
-	state_surviving_owner_process = shared_memory(sizeof(*state_surviving_owner_process));
+	state_surviving_owner_process = mmap_shared_memory(sizeof(*state_surviving_owner_process));
 	for (unsigned step = 0; !lived; step++) {
 		assert_in_range(step, 0, 5000);
-		groups_start_owner_life();
+		groups_setup_owner_with_pending_conns();
 		if (first != NULL)
 			first();
 		lived = run_action_until_owner_dies(what, step);
 		life.deaf = true;
 		new_owner_takes_over(dead);
-		advance_test_clock_ms(80);
+		advance_clock_ms_ticking_owner(80);
 		if (then == SUCCESSOR_SEES_CLIENT_DEAD)
 			owner_finds_slot_0_dead();
 		if (then == SUCCESSOR_SEES_LISTENER_CLOSED) { /* its client has had no answer */
-			groups_close_listener();
-			xdp_owner_flows_reannounced(&owner, 0);
+			groups_delete_listener_flow_of_slot_0();
+			xdp_owner_end_unannounced_flows_of_slot(&owner, 0);
 		}
 		/* And another one, before anybody comes. */
 		new_owner_takes_over(then == SUCCESSOR_SEES_CLIENT_DEAD ? 1 : dead);
-		advance_test_clock_ms(80);
-		client_resumes_at_new_owner(1);
-		check_life_and_exit_process();
+		advance_clock_ms_ticking_owner(80);
+		client_resumes_slot_and_readds_flow(1);
+		assert_pending_delivered_once_and_exit();
 		restart_test_owner(state);
 	}
 	munmap(state_surviving_owner_process, sizeof(*state_surviving_owner_process));
@@ -926,28 +926,30 @@ static void test_an_owner_is_killed_while_it_keeps_what_waits(void **state)
 
 static void test_an_owner_is_killed_while_a_listener_is_closed(void **state)
 {
-	kill_owner_at_each_step_of(state, NULL, groups_close_listener, 0, SUCCESSOR_SEES_LISTENER_CLOSED);
+	kill_owner_at_each_step_of(state, NULL, groups_delete_listener_flow_of_slot_0, 0,
+	                           SUCCESSOR_SEES_LISTENER_CLOSED);
 }
 
 static void test_an_owner_is_killed_while_it_gives_what_waits(void **state)
 {
-	kill_owner_at_each_step_of(state, owner_finds_slot_0_dead, next_worker_accepts_parked, 1,
+	kill_owner_at_each_step_of(state, owner_finds_slot_0_dead, add_listener_flow_and_tick_parked, 1,
 	                           SUCCESSOR_SEES_NOTHING);
 }
 
 static void slot_1_joins_group(void)
 {
-	groups_join(1);
+	groups_add_listener_flow_of_slot(1);
 }
 
 static void test_an_owner_is_killed_while_it_moves_what_waits(void **state)
 {
 	kill_owner_at_each_step_of(state, slot_1_joins_group, owner_finds_slot_0_dead, 0, SUCCESSOR_SEES_CLIENT_DEAD);
-	kill_owner_at_each_step_of(state, slot_1_joins_group, groups_close_listener, 0, SUCCESSOR_SEES_LISTENER_CLOSED);
+	kill_owner_at_each_step_of(state, slot_1_joins_group, groups_delete_listener_flow_of_slot_0, 0,
+	                           SUCCESSOR_SEES_LISTENER_CLOSED);
 }
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-#define INHERITED(test) cmocka_unit_test_setup_teardown(test, setup_inherited, teardown)
+#define INHERITED(test) cmocka_unit_test_setup_teardown(test, setup_groups_of_inherited_listener, teardown)
 
 static const struct CMUnitTest tests[] = {
         CASE(test_one_socket_in_two_processes_is_shared),

@@ -17,10 +17,10 @@ struct setting {
 };
 static const struct setting usual = {.rx_bufs = 1, .segs = 16, .depth = 64, .card = {64, MODEL_BF, 0, true}};
 
-static void mlx5_begin_with_setting(const struct setting *setting)
+static void mlx5_setup_qp_with_setting(const struct setting *setting)
 {
 	mlx5_model_detach();
-	qp = fake_provider_begin(16, setting->inline_max);
+	qp = fake_provider_setup_qp(16, setting->inline_max);
 	fake.nic.wake_fd = -1;
 	fake.nic.base.info.caps |= VMA_NIC_CAP_SG | VMA_NIC_CAP_TSO;
 	fake.nic.base.info.tso_max_bytes = 65536;
@@ -35,19 +35,19 @@ static void mlx5_begin_with_setting(const struct setting *setting)
 static int begin(void **state)
 {
 	(void)state;
-	mlx5_begin_with_setting(&usual);
+	mlx5_setup_qp_with_setting(&usual);
 	return 0;
 }
 
-static int end(void **state)
+static int mlx5_model_teardown(void **state)
 {
 	(void)state;
 	mlx5_model_detach();
-	fake_provider_end();
+	fake_provider_free_qp();
 	return 0;
 }
 
-static struct vma_nic_seg make_tx_segment(uint32_t len)
+static struct vma_nic_seg make_tx_segment_in_new_buf(uint32_t len)
 {
 	static uint8_t next;
 	struct vma_nic_seg seg = {.len = len, .off = 32};
@@ -69,7 +69,7 @@ static void queue(const struct vma_nic_seg *segs, unsigned n)
 
 static void send_one(uint32_t len)
 {
-	const struct vma_nic_seg seg = make_tx_segment(len);
+	const struct vma_nic_seg seg = make_tx_segment_in_new_buf(len);
 
 	queue(&seg, 1);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
@@ -88,7 +88,7 @@ static unsigned reap_all(void)
 	return all;
 }
 
-static const struct mlx5_model_sent_frame *last_sent(void)
+static const struct mlx5_model_sent_frame *last_sent_model_frame(void)
 {
 	return &model.sent[model.sent_n - 1];
 }
@@ -103,7 +103,7 @@ static bool frame_holds_segment(const struct mlx5_model_sent_frame *frame, uint3
 
 static void test_a_packet_is_one_block_that_is_rung_for_at_the_kick(void **state)
 {
-	struct vma_nic_seg seg = make_tx_segment(64);
+	struct vma_nic_seg seg = make_tx_segment_in_new_buf(64);
 
 	(void)state;
 	seg.flags = VMA_NIC_SEG_CSUM;
@@ -114,13 +114,13 @@ static void test_a_packet_is_one_block_that_is_rung_for_at_the_kick(void **state
 	assert_int_equal(mlx5_model_take_sends(), 1);
 	assert_int_equal(model.rings, 1);
 	assert_int_equal(model.blueflames, 1);
-	assert_int_equal(last_sent()->len, 64);
-	assert_true(last_sent()->checksum);
-	assert_false(last_sent()->is_inline);
-	assert_true(frame_holds_segment(last_sent(), 0, &seg));
+	assert_int_equal(last_sent_model_frame()->len, 64);
+	assert_true(last_sent_model_frame()->checksum);
+	assert_false(last_sent_model_frame()->is_inline);
+	assert_true(frame_holds_segment(last_sent_model_frame(), 0, &seg));
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(mlx5_model_take_sends(), 0);
-	assert_int_equal(vma_stats_read(&qp->stats->kicks), 1);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->kicks), 1);
 }
 
 static void test_packets_of_one_kick_have_one_doorbell(void **state)
@@ -129,7 +129,7 @@ static void test_packets_of_one_kick_have_one_doorbell(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 8; i++)
-		segs[i] = make_tx_segment(60 + i);
+		segs[i] = make_tx_segment_in_new_buf(60 + i);
 	queue(segs, 8);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(mlx5_model_take_sends(), 8);
@@ -145,7 +145,7 @@ static void test_a_card_without_blueflame_gets_the_doorbell_alone(void **state)
 
 	(void)state;
 	setting.card.bf_bytes = 0;
-	mlx5_begin_with_setting(&setting);
+	mlx5_setup_qp_with_setting(&setting);
 	for (unsigned i = 0; i < 8; i++)
 		send_one(64);
 	assert_int_equal(model.rings, 8);
@@ -159,9 +159,9 @@ static void test_inline_packets_keep_no_buffer_and_go_round_the_end_of_the_ring(
 	(void)state;
 	setting.inline_max = 204;
 	setting.segs = 1; /* so that the ring is small, and a packet lies across its end */
-	mlx5_begin_with_setting(&setting);
+	mlx5_setup_qp_with_setting(&setting);
 	for (uint32_t i = 0; i < 1000; i++) {
-		const struct vma_nic_seg seg = make_tx_segment(18 + i % 187);
+		const struct vma_nic_seg seg = make_tx_segment_in_new_buf(18 + i % 187);
 		uint8_t bytes[204];
 
 		memcpy(bytes, vma_buf_frame(fake.arena, seg.buf) + seg.off, seg.len);
@@ -169,14 +169,14 @@ static void test_inline_packets_keep_no_buffer_and_go_round_the_end_of_the_ring(
 		assert_int_equal(vma_nic_kick(&qp->base), 0);
 		assert_int_equal(atomic_load(&seg.buf->refs), 0);
 		assert_int_equal(mlx5_model_take_sends(), 1);
-		assert_int_equal(last_sent()->len, seg.len);
-		assert_memory_equal(last_sent()->bytes, bytes, seg.len);
-		assert_int_equal(last_sent()->is_inline, seg.len > 18);
+		assert_int_equal(last_sent_model_frame()->len, seg.len);
+		assert_memory_equal(last_sent_model_frame()->bytes, bytes, seg.len);
+		assert_int_equal(last_sent_model_frame()->is_inline, seg.len > 18);
 		mlx5_model_complete_send(0);
 		assert_int_equal(reap_all(), 0);
 	}
 	send_one(205);
-	assert_false(last_sent()->is_inline);
+	assert_false(last_sent_model_frame()->is_inline);
 }
 
 static void test_a_packet_of_pieces_is_one_work_request(void **state)
@@ -191,7 +191,7 @@ static void test_a_packet_of_pieces_is_one_work_request(void **state)
 		unsigned n = 0;
 
 		for (; n < 4 && lens[row][n] != 0; n++) {
-			segs[n] = make_tx_segment(lens[row][n]);
+			segs[n] = make_tx_segment_in_new_buf(lens[row][n]);
 			segs[n].flags = VMA_NIC_SEG_MORE;
 		}
 		segs[n - 1].flags = 0;
@@ -199,30 +199,30 @@ static void test_a_packet_of_pieces_is_one_work_request(void **state)
 		assert_int_equal(vma_nic_kick(&qp->base), 0);
 		assert_int_equal(mlx5_model_take_sends(), 1);
 		for (unsigned i = 0; i < n; at += segs[i++].len)
-			assert_true(frame_holds_segment(last_sent(), at, &segs[i]));
-		assert_int_equal(last_sent()->len, at);
+			assert_true(frame_holds_segment(last_sent_model_frame(), at, &segs[i]));
+		assert_int_equal(last_sent_model_frame()->len, at);
 	}
 }
 
 static void test_what_is_shorter_than_the_header_has_zeros_behind(void **state)
 {
-	const struct vma_nic_seg seg = make_tx_segment(15);
+	const struct vma_nic_seg seg = make_tx_segment_in_new_buf(15);
 
 	(void)state;
 	queue(&seg, 1);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(mlx5_model_take_sends(), 1);
-	assert_int_equal(last_sent()->len, 18);
-	assert_true(frame_holds_segment(last_sent(), 0, &seg));
-	assert_memory_equal(last_sent()->bytes + 15, "\0\0\0", 3);
+	assert_int_equal(last_sent_model_frame()->len, 18);
+	assert_true(frame_holds_segment(last_sent_model_frame(), 0, &seg));
+	assert_memory_equal(last_sent_model_frame()->bytes + 15, "\0\0\0", 3);
 }
 
 static void test_a_large_segment_is_cut_by_the_card(void **state)
 {
 	(void)state;
 	for (uint16_t header = 54; header <= 128; header += 37) {
-		struct vma_nic_seg segs[3] = {make_tx_segment(header + 100u), make_tx_segment(2000),
-		                              make_tx_segment(1500)};
+		struct vma_nic_seg segs[3] = {make_tx_segment_in_new_buf(header + 100u),
+		                              make_tx_segment_in_new_buf(2000), make_tx_segment_in_new_buf(1500)};
 
 		segs[0].flags = VMA_NIC_SEG_TSO | VMA_NIC_SEG_CSUM | VMA_NIC_SEG_MORE;
 		segs[1].flags = VMA_NIC_SEG_MORE;
@@ -231,19 +231,19 @@ static void test_a_large_segment_is_cut_by_the_card(void **state)
 		queue(segs, 3);
 		assert_int_equal(vma_nic_kick(&qp->base), 0);
 		assert_int_equal(mlx5_model_take_sends(), 1);
-		assert_int_equal(last_sent()->mss, 1448);
-		assert_int_equal(last_sent()->header, header);
-		assert_true(last_sent()->checksum);
-		assert_int_equal(last_sent()->len, header + 3600);
-		assert_true(frame_holds_segment(last_sent(), 0, &segs[0]) &&
-		            frame_holds_segment(last_sent(), header + 100u, &segs[1]) &&
-		            frame_holds_segment(last_sent(), header + 2100u, &segs[2]));
+		assert_int_equal(last_sent_model_frame()->mss, 1448);
+		assert_int_equal(last_sent_model_frame()->header, header);
+		assert_true(last_sent_model_frame()->checksum);
+		assert_int_equal(last_sent_model_frame()->len, header + 3600);
+		assert_true(frame_holds_segment(last_sent_model_frame(), 0, &segs[0]) &&
+		            frame_holds_segment(last_sent_model_frame(), header + 100u, &segs[1]) &&
+		            frame_holds_segment(last_sent_model_frame(), header + 2100u, &segs[2]));
 	}
 }
 
 static void test_headers_that_are_too_long_fail_the_kick_and_what_follows_is_sent(void **state)
 {
-	struct vma_nic_seg segs[2] = {make_tx_segment(64), make_tx_segment(400)};
+	struct vma_nic_seg segs[2] = {make_tx_segment_in_new_buf(64), make_tx_segment_in_new_buf(400)};
 
 	(void)state;
 	segs[1].flags = VMA_NIC_SEG_TSO;
@@ -280,7 +280,7 @@ static void test_a_full_ring_takes_no_more_until_the_card_has_sent(void **state)
 	(void)state;
 	for (unsigned i = 0; i < qp->base.tx_depth; i++)
 		send_one(1500);
-	seg = make_tx_segment(64);
+	seg = make_tx_segment_in_new_buf(64);
 	assert_int_equal(vma_nic_tx(&qp->base, &seg, 1), 0);
 	assert_int_equal(reap_all(), 0);
 	while (mlx5_model_complete_send(0))
@@ -296,12 +296,12 @@ static void test_a_failed_send_gives_its_buffers_back_and_is_counted(void **stat
 		send_one(64);
 	assert_true(mlx5_model_complete_send(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR));
 	assert_int_equal(reap_all(), 16);
-	assert_int_equal(vma_stats_read(&qp->stats->tx_errors), 1);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->tx_errors), 1);
 	for (unsigned i = 0; i < 16; i++)
 		send_one(64);
 	mlx5_model_flush_sends();
 	assert_int_equal(reap_all(), 16);
-	assert_int_equal(vma_stats_read(&qp->stats->tx_errors), 1);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->tx_errors), 1);
 	assert_false(mlx5_has_failed(&qp->queue));
 }
 
@@ -348,8 +348,8 @@ static void test_received_packets_are_the_users(void **state)
 	vma_buf_put_burst(fake.arena, bufs, 3);
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 0);
 	assert_int_equal(qp->rx_with_nic, 2);
-	assert_int_equal(vma_stats_read(&qp->stats->rx_frames), 3);
-	assert_int_equal(vma_stats_read(&qp->stats->rx_bytes), 183);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->rx_frames), 3);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->rx_bytes), 183);
 }
 
 static void test_a_long_packet_lies_in_the_buffers_of_one_receive(void **state)
@@ -359,7 +359,7 @@ static void test_a_long_packet_lies_in_the_buffers_of_one_receive(void **state)
 
 	(void)state;
 	setting.rx_bufs = 3;
-	mlx5_begin_with_setting(&setting);
+	mlx5_setup_qp_with_setting(&setting);
 	post(6);
 	fill_pattern(9);
 	assert_true(mlx5_model_receive_frame(pattern, 5000, true, 0));
@@ -385,11 +385,11 @@ static void test_a_receive_that_has_failed_is_posted_again_and_the_look_goes_on(
 
 	(void)state;
 	post(4);
-	assert_true(mlx5_model_fail_receive(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR));
+	assert_true(mlx5_model_complete_receive_with_error(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR));
 	assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
-	assert_true(mlx5_model_fail_receive(MLX5_CQE_SYNDROME_WR_FLUSH_ERR));
+	assert_true(mlx5_model_complete_receive_with_error(MLX5_CQE_SYNDROME_WR_FLUSH_ERR));
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 1);
-	assert_int_equal(vma_stats_read(&qp->stats->rx_errors), 1);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->rx_errors), 1);
 	assert_int_equal(mlx5_model_posted_receives(), 2);
 	assert_int_equal(qp->rx_with_nic, 3);
 	assert_false(mlx5_has_failed(&qp->queue));
@@ -525,7 +525,7 @@ static void test_arming_names_the_next_completion_and_the_events_so_far(void **s
 
 /* ---- what is not believed ---- */
 
-static void break_cqe(struct mlx5_model_cq *cq, unsigned how)
+static void corrupt_last_written_cqe(struct mlx5_model_cq *cq, unsigned how)
 {
 	struct mlx5_cqe64 *cqe;
 
@@ -559,22 +559,22 @@ static void test_a_strange_completion_ends_the_direct_path(void **state)
 
 	(void)state;
 	for (unsigned how = 0; how < 6; how++) {
-		mlx5_begin_with_setting(&usual);
+		mlx5_setup_qp_with_setting(&usual);
 		post(4);
 		assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
 		assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
-		break_cqe(&model.rx, how);
+		corrupt_last_written_cqe(&model.rx, how);
 		assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 1);
 		assert_true(mlx5_has_failed(&qp->queue));
 		assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 0);
 		assert_int_equal(qp->rx_with_nic, 3);
 	}
 	for (unsigned how = 0; how < 3; how++) {
-		mlx5_begin_with_setting(&usual);
+		mlx5_setup_qp_with_setting(&usual);
 		for (unsigned i = 0; i < 16; i++)
 			send_one(64);
 		assert_true(mlx5_model_complete_send(0));
-		break_cqe(&model.tx, how);
+		corrupt_last_written_cqe(&model.tx, how);
 		assert_int_equal(reap_all(), 0);
 		assert_true(mlx5_has_failed(&qp->queue));
 	}
@@ -591,13 +591,13 @@ static void test_a_completion_of_nothing_ends_the_direct_path(void **state)
 	assert_true(mlx5_has_failed(&qp->queue));
 }
 
-static int no_async_event(struct ibv_context *context, struct ibv_async_event *event)
+static int fake_get_async_event_none(struct ibv_context *context, struct ibv_async_event *event)
 {
 	(void)context, (void)event;
 	return -1;
 }
 
-static bool lost_within_10s(void)
+static bool qp_becomes_lost_within_10s(void)
 {
 	for (unsigned i = 0; i < 10000 && !vma_nic_qp_lost(&qp->base); i++)
 		usleep(1000);
@@ -614,7 +614,7 @@ static void test_a_refused_card_loses_its_queue_and_gets_no_other_one_of_this_ki
 	fake.nic.claims_fd = fake.nic.diag_fd = fake.context.context.async_fd = -1;
 	fake.nic.qps = qp;
 	fake.nic.mlx5_direct = true;
-	fake.lib.ibv_get_async_event = no_async_event;
+	fake.lib.ibv_get_async_event = fake_get_async_event_none;
 	fake.device.context = &fake.context.context;
 	qp->rx_memory = qp->tx_memory = &full;
 	qp->wake_fd = eventfd(0, EFD_NONBLOCK);
@@ -623,10 +623,10 @@ static void test_a_refused_card_loses_its_queue_and_gets_no_other_one_of_this_ki
 	atomic_store(&qp->broken, false);
 	post(1);
 	assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
-	break_cqe(&model.rx, 0);
+	corrupt_last_written_cqe(&model.rx, 0);
 	assert_int_equal(verbs_thread_start(&fake.nic), 0);
 	assert_int_equal(vma_nic_poll_rx(&qp->base, &buf, 1), 0);
-	assert_true(lost_within_10s());
+	assert_true(qp_becomes_lost_within_10s());
 	atomic_store(&fake.nic.closing, true);
 	verbs_thread_wake(&fake.nic);
 	pthread_join(fake.nic.thread, NULL);
@@ -660,7 +660,7 @@ static void spoil_direct_verbs_object(unsigned how, struct mlx5dv_obj *obj)
 
 static unsigned spoiled_field_index;
 
-static int spoiling_init_obj(struct mlx5dv_obj *obj, uint64_t type)
+static int fake_mlx5_init_obj_spoiling_a_field(struct mlx5dv_obj *obj, uint64_t type)
 {
 	const int rc = mlx5_model_init_obj(obj, type);
 
@@ -676,22 +676,22 @@ static void test_rings_of_another_form_are_left_to_libibverbs(void **state)
 	const char *what;
 
 	(void)state;
-	mlx5_close(qp->queue.mlx5);
+	mlx5_queue_close_rings(qp->queue.mlx5);
 	qp->queue.mlx5 = NULL;
 	queue = qp->queue;
 	for (spoiled_field_index = 0; spoiled_field_index < 8; spoiled_field_index++) {
-		model.lib.init_obj = spoiling_init_obj;
+		model.lib.init_obj = fake_mlx5_init_obj_spoiling_a_field;
 		what = NULL;
-		assert_int_equal(mlx5_open(&queue, &attr, &what), -EOPNOTSUPP);
+		assert_int_equal(mlx5_queue_open_rings(&queue, &attr, &what), -EOPNOTSUPP);
 		assert_non_null(what);
 		assert_null(queue.mlx5);
 	}
 	model.lib.init_obj = mlx5_model_init_obj;
 	queue.td = NULL;
-	assert_int_equal(mlx5_open(&queue, &attr, &what), -EOPNOTSUPP);
+	assert_int_equal(mlx5_queue_open_rings(&queue, &attr, &what), -EOPNOTSUPP);
 	queue.td = qp->queue.td;
-	assert_int_equal(mlx5_open(&queue, &attr, &what), 0);
-	mlx5_close(queue.mlx5);
+	assert_int_equal(mlx5_queue_open_rings(&queue, &attr, &what), 0);
+	mlx5_queue_close_rings(queue.mlx5);
 }
 
 static void test_a_device_of_another_kind_is_left_to_libibverbs(void **state)
@@ -701,7 +701,7 @@ static void test_a_device_of_another_kind_is_left_to_libibverbs(void **state)
 	(void)state;
 	fake.context.context.device = (struct ibv_device *)(void *)memory;
 	fake.device.context = &fake.context.context;
-	mlx5_look(&fake.device, "eth0");
+	mlx5_enable_direct_rings_if_supported(&fake.device, "eth0");
 	assert_null(fake.device.mlx5);
 }
 
@@ -723,9 +723,9 @@ static bool lost_qp_calls_do_nothing(void)
 	       mlx5_model_take_sends() == 0;
 }
 
-static void leave_posted_and_unreaped(void)
+static void queue_tx_and_rx_left_unpolled(void)
 {
-	const struct vma_nic_seg seg = make_tx_segment(64);
+	const struct vma_nic_seg seg = make_tx_segment_in_new_buf(64);
 
 	post(4);
 	assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
@@ -735,7 +735,7 @@ static void leave_posted_and_unreaped(void)
 static void test_a_lost_queue_pair_does_nothing(void **state)
 {
 	(void)state;
-	leave_posted_and_unreaped();
+	queue_tx_and_rx_left_unpolled();
 	atomic_store(&qp->base.lost, true);
 	verbs_data_select_paths(qp);
 	assert_true(lost_qp_calls_do_nothing());
@@ -751,7 +751,7 @@ static void test_a_child_does_nothing_with_its_parents_rings(void **state)
 	pid_t pid;
 
 	(void)state;
-	leave_posted_and_unreaped();
+	queue_tx_and_rx_left_unpolled();
 	pid = fork();
 	if (pid == 0) {
 		if (!fake.is_wiped) { /* by the kernel: as verbs_nic_close_in_child does it then */
@@ -766,7 +766,7 @@ static void test_a_child_does_nothing_with_its_parents_rings(void **state)
 	assert_int_equal(mlx5_model_take_sends(), 1);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, mlx5_model_teardown)
 
 int main(void)
 {
@@ -799,6 +799,6 @@ int main(void)
 	        CASE(test_a_child_does_nothing_with_its_parents_rings),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,8 @@ static void trace_value(uint64_t value)
 }
 
 /* Of a packet that is shorter than Ethernet's header with a tag the rings make one that is not. */
-static void trace_frame(const uint8_t *bytes, uint32_t len, bool checksum, uint16_t mss, uint16_t header)
+static void trace_sent_frame_padded_to_18_bytes(const uint8_t *bytes, uint32_t len, bool checksum, uint16_t mss,
+                                                uint16_t header)
 {
 	static const uint8_t zeros[MLX5_SEND_WQE_BB];
 
@@ -115,7 +116,8 @@ static void fake_verbs_add_frame_bytes(const void *bytes, size_t n)
 
 static void fake_verbs_record_frame(const struct ibv_qp_ex *ex)
 {
-	trace_frame(plain.frame, plain.len, ex->wr_flags & IBV_SEND_IP_CSUM, plain.mss, plain.header);
+	trace_sent_frame_padded_to_18_bytes(plain.frame, plain.len, ex->wr_flags & IBV_SEND_IP_CSUM, plain.mss,
+	                                    plain.header);
 }
 
 static void fake_verbs_set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge *list)
@@ -196,7 +198,7 @@ static unsigned fake_verbs_wc_flags(struct ibv_cq_ex *cq)
 	return plain.received[(plain.received_from - 1) % DUE].flags;
 }
 
-static void fake_verbs_begin(void)
+static void fake_verbs_install_callbacks(void)
 {
 	memset(&plain, 0, sizeof(plain));
 	fake.qp_ex.wr_send = fake_verbs_wr_send;
@@ -257,7 +259,7 @@ static uint32_t random_number_less_than(uint32_t below)
 	return (uint32_t)(drawn >> 16) % below;
 }
 
-static struct vma_nic_seg draw_seg(uint32_t least, uint32_t most)
+static struct vma_nic_seg make_random_segment_in_buf(uint32_t least, uint32_t most)
 {
 	struct vma_nic_seg seg = {.len = least + random_number_less_than(most - least + 1)};
 	uint8_t *frame;
@@ -270,22 +272,24 @@ static struct vma_nic_seg draw_seg(uint32_t least, uint32_t most)
 	return seg;
 }
 
-static unsigned draw_packet(struct vma_nic_seg *segs)
+static unsigned make_random_packet_segments(struct vma_nic_seg *segs)
 {
 	const unsigned kind = random_number_less_than(10);
 	unsigned n = 1;
 
 	if (kind < 7) {
-		segs[0] = random_number_less_than(3) == 0 ? draw_seg(14, 30)
-		                                          : draw_seg(14, random_number_less_than(2) ? 1514 : 220);
+		segs[0] = random_number_less_than(3) == 0
+		                  ? make_random_segment_in_buf(14, 30)
+		                  : make_random_segment_in_buf(14, random_number_less_than(2) ? 1514 : 220);
 	} else if (kind < 9) {
 		n = 2 + random_number_less_than(3);
 		for (unsigned i = 0; i < n; i++)
-			segs[i] = i + 1 < n && random_number_less_than(2) ? draw_seg(1, 60) : draw_seg(14, 370);
+			segs[i] = i + 1 < n && random_number_less_than(2) ? make_random_segment_in_buf(1, 60)
+			                                                  : make_random_segment_in_buf(14, 370);
 	} else {
 		n = 1 + random_number_less_than(5);
 		for (unsigned i = 0; i < n; i++)
-			segs[i] = draw_seg(200, 2000);
+			segs[i] = make_random_segment_in_buf(200, 2000);
 		segs[0].hdr_len = (uint16_t)(14 + random_number_less_than(115));
 		segs[0].mss = (uint16_t)(1 + random_number_less_than(1460));
 		segs[0].flags = VMA_NIC_SEG_TSO;
@@ -296,13 +300,13 @@ static unsigned draw_packet(struct vma_nic_seg *segs)
 	return n;
 }
 
-static void step_send(unsigned packets)
+static void step_send_random_packets(unsigned packets)
 {
 	struct vma_nic_seg segs[64];
 	unsigned n = 0, taken;
 
 	while (packets-- > 0)
-		n += draw_packet(segs + n);
+		n += make_random_packet_segments(segs + n);
 	taken = vma_nic_tx(&qp->base, segs, n);
 	trace_value(taken);
 	for (; taken < n; taken++)
@@ -318,7 +322,8 @@ static void step_kick(void)
 		for (uint32_t i = 0; i < model.sent_n; i++) {
 			const struct mlx5_model_sent_frame *frame = &model.sent[i];
 
-			trace_frame(frame->bytes, frame->len, frame->checksum, frame->mss, frame->header);
+			trace_sent_frame_padded_to_18_bytes(frame->bytes, frame->len, frame->checksum, frame->mss,
+			                                    frame->header);
 			free(frame->bytes);
 		}
 		model.sent_n = 0;
@@ -326,7 +331,7 @@ static void step_kick(void)
 	trace_value((uint64_t)rc);
 }
 
-static void step_complete(unsigned n, bool fails)
+static void step_complete_sends(unsigned n, bool fails)
 {
 	for (; n > 0; n--)
 		trace_value(world == BY_RINGS ? mlx5_model_complete_send(fails ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR : 0)
@@ -342,7 +347,7 @@ static void step_reap(unsigned n)
 	vma_buf_put_burst(fake.arena, bufs, got);
 }
 
-static void step_post(unsigned n)
+static void step_post_rx_bufs(unsigned n)
 {
 	struct vma_buf *bufs[64];
 	unsigned taken;
@@ -353,7 +358,7 @@ static void step_post(unsigned n)
 	vma_buf_put_burst(fake.arena, bufs + taken, n - taken);
 }
 
-static void step_receive(void)
+static void step_receive_random_frame(void)
 {
 	static uint8_t bytes[3 * 2048];
 	const uint32_t len = 1 + random_number_less_than(random_number_less_than(2) ? qp->rx_bufs * 2048 : 100);
@@ -367,7 +372,7 @@ static void step_receive(void)
 
 static void step_fail_receive(void)
 {
-	trace_value(world == BY_RINGS ? mlx5_model_fail_receive(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)
+	trace_value(world == BY_RINGS ? mlx5_model_complete_receive_with_error(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)
 	                              : fake_verbs_receive_frame(NULL, 0, false, IBV_WC_LOC_PROT_ERR));
 }
 
@@ -387,7 +392,7 @@ static void step_poll(unsigned n)
 	vma_buf_put_burst(fake.arena, bufs, got);
 }
 
-static void one_step(void)
+static void run_random_step(void)
 {
 	uint32_t at = random_number_less_than(100);
 	enum step step = 0;
@@ -396,29 +401,29 @@ static void one_step(void)
 		at -= step_weights[step];
 	switch (step) {
 	case SEND:
-		step_send(1 + random_number_less_than(6));
+		step_send_random_packets(1 + random_number_less_than(6));
 		break;
 	case SEND_ONE:
-		step_send(1);
+		step_send_random_packets(1);
 		step_kick();
 		break;
 	case KICK:
 		step_kick();
 		break;
 	case COMPLETE:
-		step_complete(1 + random_number_less_than(3), false);
+		step_complete_sends(1 + random_number_less_than(3), false);
 		break;
 	case FAIL_SEND:
-		step_complete(1, true);
+		step_complete_sends(1, true);
 		break;
 	case REAP:
 		step_reap(1 + random_number_less_than(64));
 		break;
 	case POST:
-		step_post(random_number_less_than(3) ? 1 : 1 + random_number_less_than(40));
+		step_post_rx_bufs(random_number_less_than(3) ? 1 : 1 + random_number_less_than(40));
 		break;
 	case RECEIVE:
-		step_receive();
+		step_receive_random_frame();
 		break;
 	case FAIL_RECEIVE:
 		step_fail_receive();
@@ -432,27 +437,28 @@ static void trace_qp_counters(void)
 {
 	const struct vma_stats_nic *stats = qp->stats;
 
-	trace_value(vma_stats_read(&stats->tx_frames));
-	trace_value(vma_stats_read(&stats->tx_bytes));
-	trace_value(vma_stats_read(&stats->tx_errors));
-	trace_value(vma_stats_read(&stats->kicks));
-	trace_value(vma_stats_read(&stats->completions));
-	trace_value(vma_stats_read(&stats->rx_frames));
-	trace_value(vma_stats_read(&stats->rx_bytes));
-	trace_value(vma_stats_read(&stats->rx_errors));
-	trace_value(vma_stats_read(&stats->fill_posted));
+	trace_value(vma_stats_read_counter(&stats->tx_frames));
+	trace_value(vma_stats_read_counter(&stats->tx_bytes));
+	trace_value(vma_stats_read_counter(&stats->tx_errors));
+	trace_value(vma_stats_read_counter(&stats->kicks));
+	trace_value(vma_stats_read_counter(&stats->completions));
+	trace_value(vma_stats_read_counter(&stats->rx_frames));
+	trace_value(vma_stats_read_counter(&stats->rx_bytes));
+	trace_value(vma_stats_read_counter(&stats->rx_errors));
+	trace_value(vma_stats_read_counter(&stats->fill_posted));
 	trace_value(qp->rx_with_nic);
 }
 
-static void run_steps_by_path(enum world which, const struct setting *setting, uint64_t seed, unsigned steps)
+static void trace_steps_by_rings_or_verbs(enum world which, const struct setting *setting, uint64_t seed,
+                                          unsigned steps)
 {
 	world = which;
 	trace = &traces[which];
 	trace->n = 0;
 	drawn = seed;
 	mlx5_model_detach();
-	qp = fake_provider_begin(setting->batching, setting->inline_max);
-	fake_verbs_begin();
+	qp = fake_provider_setup_qp(setting->batching, setting->inline_max);
+	fake_verbs_install_callbacks();
 	fake.nic.wake_fd = -1;
 	fake.nic.base.info.caps |= VMA_NIC_CAP_SG | VMA_NIC_CAP_TSO;
 	fake.nic.base.info.tso_max_bytes = 65536;
@@ -464,18 +470,18 @@ static void run_steps_by_path(enum world which, const struct setting *setting, u
 	if (which == BY_RINGS)
 		mlx5_model_begin(&setting->card);
 	else
-		verbs_data_init(qp);
+		verbs_qp_data_path_init(qp);
 	for (unsigned i = 0; i < steps; i++)
-		one_step();
+		run_random_step();
 	step_kick();
-	step_complete(DEPTH, false);
+	step_complete_sends(DEPTH, false);
 	step_reap(64);
 	step_poll(64);
 	trace_qp_counters();
 	assert_false(mlx5_has_failed(&qp->queue));
 }
 
-static unsigned number_of(const char *name, unsigned otherwise)
+static unsigned env_number_or(const char *name, unsigned otherwise)
 {
 	const char *value = getenv(name);
 
@@ -484,16 +490,16 @@ static unsigned number_of(const char *name, unsigned otherwise)
 
 static void test_rings_do_what_libibverbs_does(void **state)
 {
-	const unsigned first = number_of("FIRST", 1), end = first + number_of("SEEDS", 3),
-	               steps = number_of("STEPS", 3000);
+	const unsigned first = env_number_or("FIRST", 1), end = first + env_number_or("SEEDS", 3),
+	               steps = env_number_or("STEPS", 3000);
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
 		for (uint64_t seed = first; seed < end; seed++) {
 			size_t at = 0;
 
-			run_steps_by_path(BY_LIBIBVERBS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);
-			run_steps_by_path(BY_RINGS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);
+			trace_steps_by_rings_or_verbs(BY_LIBIBVERBS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);
+			trace_steps_by_rings_or_verbs(BY_RINGS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);
 			while (at < traces[0].n && at < traces[1].n && traces[0].bytes[at] == traces[1].bytes[at])
 				at++;
 			if (at != traces[0].n || at != traces[1].n)
@@ -502,7 +508,7 @@ static void test_rings_do_what_libibverbs_does(void **state)
 			assert_true(at > (size_t)steps * 100); /* packets did move */
 		}
 	mlx5_model_detach();
-	fake_provider_end();
+	fake_provider_free_qp();
 	free(traces[0].bytes);
 	free(traces[1].bytes);
 }
@@ -513,6 +519,6 @@ int main(void)
 	        cmocka_unit_test(test_rings_do_what_libibverbs_does),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

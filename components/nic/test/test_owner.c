@@ -37,7 +37,7 @@ static void grant_frames_to_many_slots(uint32_t queue_frames, uint32_t queues)
 	owner.shared = &shared;
 }
 
-static bool power_of_two(uint32_t n)
+static bool is_power_of_two(uint32_t n)
 {
 	return n > 0 && !(n & (n - 1));
 }
@@ -46,7 +46,7 @@ static void assert_slot_range_is_valid(const struct owner_slot *slot)
 {
 	const uint32_t at = slot->tx_first % owner.queue_frames;
 
-	assert_true(power_of_two(slot->rx_size) && power_of_two(slot->tx_size));
+	assert_true(is_power_of_two(slot->rx_size) && is_power_of_two(slot->tx_size));
 	assert_true(slot->rx_size >= OWNER_RX_MIN && slot->rx_quota >= OWNER_RX_MIN / 2);
 	assert_true(at >= owner.rx_frames && at + slot->tx_count <= owner.queue_frames);
 	assert_int_equal(slot->tx_size, slot->tx_count);
@@ -124,7 +124,7 @@ static void test_a_frame_in_flight_keeps_its_block_from_others(void **state)
 	grant_frames_to_many_slots(8192, 1);
 	assert_int_equal(owner_frames_grant(&owner, 0, 64, 64), 0);
 	late = owner.slot[0].tx_first + 5;
-	xdp_set_in_flight(&shared, late, 0, 1);
+	xdp_tx_frame_set_in_flight(&shared, late, 0, 1);
 	owner_frames_ungrant(&owner, 0);
 	assert_int_equal(owner_frames_grant(&owner, 1, 64, 64), 0);
 	assert_true(late < owner.slot[1].tx_first || late >= owner.slot[1].tx_first + owner.slot[1].tx_count);
@@ -142,7 +142,7 @@ static void test_what_never_completes_is_granted_when_nothing_else_is_left(void 
 	for (uint32_t slot = 0; slot < 3; slot++)
 		assert_int_equal(owner_frames_grant(&owner, slot, 64, 64), 0);
 	assert_int_equal(owner_frames_grant(&owner, 3, 64, 64), -ENOSPC);
-	xdp_set_in_flight(&shared, owner.slot[1].tx_first, 0, 1);
+	xdp_tx_frame_set_in_flight(&shared, owner.slot[1].tx_first, 0, 1);
 	owner_frames_ungrant(&owner, 1);
 	assert_int_equal(owner_frames_grant(&owner, 3, 64, 64), 0);
 	shared.state[owner.slot[3].tx_first] = XDP_TX_IDLE;
@@ -190,7 +190,7 @@ static void test_what_comes_back_is_granted_again(void **state)
 
 /* ---- kernel socks ---- */
 
-static uint32_t owner_ip(const char *text)
+static uint32_t parse_ipv4_or_fail(const char *text)
 {
 	uint32_t address = 0;
 
@@ -240,20 +240,20 @@ static void test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to(void **s
 		struct vma_flow_rule rule = {.flags = c->flags, .key = {.family = AF_INET, .proto = c->proto}};
 		struct kernel_sock socket = {
 		        .family = AF_INET, .proto = c->proto, .state = c->state, .ifindex = c->device};
-		uint32_t address = owner_ip(c->local);
+		uint32_t address = parse_ipv4_or_fail(c->local);
 
 		rule.key.local_port_be = htons(53);
 		memcpy(rule.key.local, &address, 4);
 		if (c->peer != NULL) {
-			address = owner_ip(c->peer);
+			address = parse_ipv4_or_fail(c->peer);
 			memcpy(rule.key.peer, &address, 4);
 			rule.key.peer_port_be = htons(1000);
 		}
 		socket.port_be = htons(c->socket_port);
-		address = c->socket_local != NULL ? owner_ip(c->socket_local) : 0;
+		address = c->socket_local != NULL ? parse_ipv4_or_fail(c->socket_local) : 0;
 		memcpy(socket.local, &address, 4);
 		if (c->socket_peer != NULL) {
-			address = owner_ip(c->socket_peer);
+			address = parse_ipv4_or_fail(c->socket_peer);
 			memcpy(socket.peer, &address, 4);
 			socket.peer_port_be = htons(1000);
 		}
@@ -268,7 +268,7 @@ struct reported_socket {
 	struct kernel_sock socket;
 };
 
-static void note_seen_socket(const struct kernel_sock *socket, void *arg)
+static void record_socket_if_cookie_matches(const struct kernel_sock *socket, void *arg)
 {
 	struct reported_socket *reported_socket = arg;
 
@@ -298,13 +298,16 @@ static void find_own_socket_in_dump(int family, bool v6only, unsigned wanted)
 	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
 	                            : ((struct sockaddr_in6 *)&address)->sin6_port;
 	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &reported_socket.cookie, &cookie_len), 0);
-	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, note_seen_socket, &reported_socket),
+	assert_int_equal(kernel_sock_visit_sockets_of_port(NULL, IPPROTO_UDP, ntohs(port_be), false,
+	                                                   record_socket_if_cookie_matches, &reported_socket),
 	                 0);
 	assert_int_equal(reported_socket.times, wanted);
 	if (wanted > 0)
 		assert_int_equal(reported_socket.socket.port_be, port_be);
 	reported_socket.times = 0;
-	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, 0, false, note_seen_socket, &reported_socket), 0);
+	assert_int_equal(kernel_sock_visit_sockets_of_port(NULL, IPPROTO_UDP, 0, false, record_socket_if_cookie_matches,
+	                                                   &reported_socket),
+	                 0);
 	assert_int_equal(reported_socket.times, wanted);
 	close(fd);
 }
@@ -316,7 +319,7 @@ struct count {
 	unsigned seen[SOCKETS];
 };
 
-static void count_socket(const struct kernel_sock *socket, void *arg)
+static void count_seen_socket_by_port(const struct kernel_sock *socket, void *arg)
 {
 	struct count *count = arg;
 
@@ -325,7 +328,7 @@ static void count_socket(const struct kernel_sock *socket, void *arg)
 }
 
 /* Every stride-th of the sockets is looked for. */
-static void find_sockets_in_port_ranges(struct count *count, unsigned stride)
+static void assert_sockets_found_in_port_ranges(struct count *count, unsigned stride)
 {
 	struct port_ranges ranges;
 	uint8_t ports[65536 / 8] = {0};
@@ -333,9 +336,11 @@ static void find_sockets_in_port_ranges(struct count *count, unsigned stride)
 	memset(count->seen, 0, sizeof(count->seen));
 	for (unsigned i = 0; i < SOCKETS; i += stride)
 		ports[count->port[i] / 8] |= (uint8_t)(1u << count->port[i] % 8);
-	port_ranges_of(ports, &ranges);
+	port_ranges_covering_bitmap(ports, &ranges);
 	assert_true(ranges.n > 0 && ranges.n <= PORT_RANGES_MAX);
-	assert_int_equal(kernel_sock_walk_ranges(NULL, IPPROTO_UDP, &ranges, false, count_socket, count), 0);
+	assert_int_equal(kernel_sock_visit_sockets_in_port_ranges(NULL, IPPROTO_UDP, &ranges, false,
+	                                                          count_seen_socket_by_port, count),
+	                 0);
 	for (unsigned i = 0; i < SOCKETS; i += stride)
 		assert_int_equal(count->seen[i], 1);
 }
@@ -355,10 +360,10 @@ static void test_the_kernel_lists_the_sockets_of_a_set_of_ports(void **state)
 		assert_int_equal(getsockname(fd[i], (struct sockaddr *)&name, &len), 0);
 		count.port[i] = ntohs(name.sin_port);
 	}
-	find_sockets_in_port_ranges(&count,
-	                            1); /* more than there are ranges: some ports between them are listed, too */
-	find_sockets_in_port_ranges(&count, 2);
-	find_sockets_in_port_ranges(&count, 10); /* six, and none but these */
+	assert_sockets_found_in_port_ranges(
+	        &count, 1); /* more than there are ranges: some ports between them are listed, too */
+	assert_sockets_found_in_port_ranges(&count, 2);
+	assert_sockets_found_in_port_ranges(&count, 10); /* six, and none but these */
 	for (unsigned i = 0; i < SOCKETS; i++)
 		assert_int_equal(count.seen[i], i % 10 == 0);
 	for (unsigned i = 0; i < SOCKETS; i++)
@@ -406,7 +411,8 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 	key.local_port_be = server.sin_port;
 	key.peer_port_be = peer.sin_port;
 	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &reported_socket.cookie, &cookie_len), 0);
-	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), note_seen_socket, &reported_socket),
+	assert_int_equal(kernel_sock_visit_sockets_of_connection(NULL, &key, if_nametoindex("lo"),
+	                                                         record_socket_if_cookie_matches, &reported_socket),
 	                 0);
 	assert_int_equal(reported_socket.times, 1);
 	assert_int_equal(reported_socket.socket.peer_port_be, peer.sin_port);
@@ -414,12 +420,13 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 	close(client);
 	close(listener);
 	reported_socket.times = 0;
-	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), note_seen_socket, &reported_socket),
+	assert_int_equal(kernel_sock_visit_sockets_of_connection(NULL, &key, if_nametoindex("lo"),
+	                                                         record_socket_if_cookie_matches, &reported_socket),
 	                 0);
 	assert_int_equal(reported_socket.times, 0);
 }
 
-static unsigned owner_open_files(void)
+static unsigned count_open_fds_below_256(void)
 {
 	unsigned n = 0;
 
@@ -435,7 +442,7 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	struct sockaddr_in server = {.sin_family = AF_INET}, peer;
 	socklen_t len = sizeof(server), cookie_len = sizeof(uint64_t);
 	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), accepted;
-	const unsigned before = owner_open_files();
+	const unsigned before = count_open_fds_below_256();
 	int persistent = -1;
 	struct reported_socket reported_socket = {0};
 
@@ -451,22 +458,27 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	key.local_port_be = server.sin_port;
 	for (unsigned i = 1; i <= 3; i++) {
 		key.peer_port_be = htons((uint16_t)(ntohs(peer.sin_port) ^ 1)); /* nobody's */
-		assert_int_equal(kernel_sock_connection(&persistent, &key, 0, note_seen_socket, &reported_socket), 0);
+		assert_int_equal(kernel_sock_visit_sockets_of_connection(
+		                         &persistent, &key, 0, record_socket_if_cookie_matches, &reported_socket),
+		                 0);
 		assert_int_equal(reported_socket.times, (i - 1) * 2);
 		key.peer_port_be = peer.sin_port;
-		assert_int_equal(kernel_sock_connection(&persistent, &key, 0, note_seen_socket, &reported_socket), 0);
+		assert_int_equal(kernel_sock_visit_sockets_of_connection(
+		                         &persistent, &key, 0, record_socket_if_cookie_matches, &reported_socket),
+		                 0);
 		assert_int_equal(reported_socket.times, i * 2 - 1);
-		assert_int_equal(kernel_sock_walk(&persistent, IPPROTO_TCP, ntohs(server.sin_port), false,
-		                                  note_seen_socket, &reported_socket),
+		assert_int_equal(kernel_sock_visit_sockets_of_port(&persistent, IPPROTO_TCP, ntohs(server.sin_port),
+		                                                   false, record_socket_if_cookie_matches,
+		                                                   &reported_socket),
 		                 0);
 		assert_int_equal(reported_socket.times, i * 2);
-		assert_int_equal(owner_open_files(),
+		assert_int_equal(count_open_fds_below_256(),
 		                 before + 1); /* what was accepted; the one that is kept has a number far above */
 	}
 	assert_true(persistent >= 256);
 	close(persistent);
 	close(accepted);
-	assert_int_equal(owner_open_files(), before);
+	assert_int_equal(count_open_fds_below_256(), before);
 	close(client);
 	close(listener);
 }
@@ -483,9 +495,9 @@ static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 		vma_test_skip("nobody can listen here");
 	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
 	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &reported_socket.cookie, &cookie_len), 0);
-	assert_int_equal(
-	        kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, note_seen_socket, &reported_socket),
-	        0);
+	assert_int_equal(kernel_sock_visit_sockets_of_port(NULL, IPPROTO_TCP, ntohs(server.sin_port), true,
+	                                                   record_socket_if_cookie_matches, &reported_socket),
+	                 0);
 	assert_int_equal(reported_socket.times, 1);
 	assert_int_equal(reported_socket.socket.state, TCP_LISTEN);
 	close(listener);
@@ -514,7 +526,8 @@ static void test_the_sockets_of_one_peer_can_be_had_alone(void **state)
 		vma_test_skip("there is no IPv6 here");
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(getsockopt(fds[i], SOL_SOCKET, SO_COOKIE, &reported[i]->cookie, &cookie_len), 0);
-		assert_int_equal(kernel_sock_walk_connected(NULL, &key, note_seen_socket, reported[i]), 0);
+		assert_int_equal(kernel_sock_walk_connected(NULL, &key, record_socket_if_cookie_matches, reported[i]),
+		                 0);
 	}
 	assert_int_equal(connected.times, 1);
 	assert_int_equal(other.times, 0);

@@ -47,8 +47,8 @@ static int setup(void **state)
 	        vma_bufpool_create(&(struct vma_bufpool_attr){.arena = end->arena, .name = "test", .max_bufs = 64},
 	                           &end->pool),
 	        0);
-	assert_int_equal(vma_reinject_addrs_init(&end->addrs), 0);
-	end->raw = vma_reinject_open(false);
+	assert_int_equal(vma_reinject_open_netlink_socket(&end->addrs), 0);
+	end->raw = vma_reinject_open_raw_socket(false);
 	if (end->raw < 0)
 		return 0;
 	loopback_up();
@@ -74,7 +74,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct end *reinject_end_of_state(void **state)
+static struct end *reinject_end_or_skip_without_net_raw(void **state)
 {
 	struct end *end = *state;
 
@@ -85,12 +85,12 @@ static struct end *reinject_end_of_state(void **state)
 
 /* ---- packets ---- */
 
-static void set_dest_loopback(uint8_t *frame)
+static void set_frame_dest_loopback_no_checksum(uint8_t *frame)
 {
 	const uint32_t dst = htonl(INADDR_LOOPBACK);
 
 	memcpy(frame + 30, &dst, 4);
-	frame_put16(frame + 40, 0); /* the sender has computed no checksum */
+	frame_put_be16(frame + 40, 0); /* the sender has computed no checksum */
 }
 
 static struct vma_buf *make_frame_buf(struct end *end, const uint8_t *bytes, size_t len)
@@ -105,16 +105,16 @@ static struct vma_buf *make_frame_buf(struct end *end, const uint8_t *bytes, siz
 	return buf;
 }
 
-static int reinject_datagram(struct end *end, const uint8_t *bytes, size_t len)
+static int make_buf_and_reinject_datagram(struct end *end, const uint8_t *bytes, size_t len)
 {
 	struct vma_buf *buf = make_frame_buf(end, bytes, len);
-	const int rc = vma_reinject_frame(end->raw, &end->addrs, end->arena, buf);
+	const int rc = vma_reinject_frame_to_kernel(end->raw, &end->addrs, end->arena, buf);
 
 	vma_buf_put(end->arena, buf);
 	return rc;
 }
 
-static void build_datagram(uint8_t *frame, uint32_t number)
+static void build_udp_frame_to_loopback(uint8_t *frame, uint32_t number)
 {
 	static const uint8_t mac[6] = {2};
 	const struct frame_spec spec = {.from = 0,
@@ -127,16 +127,16 @@ static void build_datagram(uint8_t *frame, uint32_t number)
 	                                .dst_mac = mac};
 
 	frame_build(frame, &spec);
-	set_dest_loopback(frame);
+	set_frame_dest_loopback_no_checksum(frame);
 }
 
-static void assert_kernel_has(const struct end *end, uint32_t number)
+static void assert_kernel_socket_receives_datagram(const struct end *end, uint32_t number)
 {
 	uint8_t expected[FRAME_UDP_HEADERS + PAYLOAD], got[2048];
 	struct sockaddr_in from;
 	socklen_t len = sizeof(from);
 
-	build_datagram(expected, number);
+	build_udp_frame_to_loopback(expected, number);
 	assert_int_equal(recvfrom(end->sock, got, sizeof(got), 0, (struct sockaddr *)&from, &len), PAYLOAD);
 	assert_memory_equal(got, expected + FRAME_UDP_HEADERS, PAYLOAD);
 	assert_int_equal(from.sin_addr.s_addr, test_ip(0));
@@ -154,48 +154,48 @@ static void assert_kernel_has_nothing(const struct end *end)
 
 static void test_the_kernel_gets_packets_in_order_and_from_their_sender(void **state)
 {
-	struct end *end = reinject_end_of_state(state);
+	struct end *end = reinject_end_or_skip_without_net_raw(state);
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 
 	for (uint32_t i = 0; i < 64; i++) {
-		build_datagram(frame, i);
-		assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), 0);
+		build_udp_frame_to_loopback(frame, i);
+		assert_int_equal(make_buf_and_reinject_datagram(end, frame, sizeof(frame)), 0);
 	}
 	for (uint32_t i = 0; i < 64; i++)
-		assert_kernel_has(end, i);
+		assert_kernel_socket_receives_datagram(end, i);
 }
 
 static void test_padding_and_tag_stay_behind(void **state)
 {
-	struct end *end = reinject_end_of_state(state);
+	struct end *end = reinject_end_or_skip_without_net_raw(state);
 	uint8_t frame[4 + FRAME_UDP_HEADERS + PAYLOAD + 10] = {0};
 
-	build_datagram(frame, 7);
-	assert_int_equal(reinject_datagram(end, frame, FRAME_UDP_HEADERS + PAYLOAD + 10), 0);
-	assert_kernel_has(end, 7);
+	build_udp_frame_to_loopback(frame, 7);
+	assert_int_equal(make_buf_and_reinject_datagram(end, frame, FRAME_UDP_HEADERS + PAYLOAD + 10), 0);
+	assert_kernel_socket_receives_datagram(end, 7);
 	memmove(frame + 16, frame + 12, FRAME_UDP_HEADERS + PAYLOAD - 12);
-	frame_put16(frame + 12, 0x8100);
-	frame_put16(frame + 14, 5);
-	assert_int_equal(reinject_datagram(end, frame, 4 + FRAME_UDP_HEADERS + PAYLOAD), 0);
-	assert_kernel_has(end, 7);
+	frame_put_be16(frame + 12, 0x8100);
+	frame_put_be16(frame + 14, 5);
+	assert_int_equal(make_buf_and_reinject_datagram(end, frame, 4 + FRAME_UDP_HEADERS + PAYLOAD), 0);
+	assert_kernel_socket_receives_datagram(end, 7);
 }
 
 static void test_a_packet_in_several_buffers_is_one(void **state)
 {
-	struct end *end = reinject_end_of_state(state);
+	struct end *end = reinject_end_or_skip_without_net_raw(state);
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 	struct vma_buf *first, *second, *third;
 
-	build_datagram(frame, 3);
+	build_udp_frame_to_loopback(frame, 3);
 	first = make_frame_buf(end, frame, 50);
 	second = make_frame_buf(end, frame + 50, 21);
 	third = make_frame_buf(end, frame + 71, sizeof(frame) - 71);
 	first->next = second;
 	second->next = third;
-	assert_int_equal(vma_reinject_frame(end->raw, &end->addrs, end->arena, first), 0);
-	assert_kernel_has(end, 3);
+	assert_int_equal(vma_reinject_frame_to_kernel(end->raw, &end->addrs, end->arena, first), 0);
+	assert_kernel_socket_receives_datagram(end, 3);
 	second->next = NULL; /* less than the header says */
-	assert_int_equal(vma_reinject_frame(end->raw, &end->addrs, end->arena, first), -EINVAL);
+	assert_int_equal(vma_reinject_frame_to_kernel(end->raw, &end->addrs, end->arena, first), -EINVAL);
 	assert_kernel_has_nothing(end);
 	vma_buf_put(end->arena, first);
 	vma_buf_put(end->arena, second);
@@ -205,44 +205,44 @@ static void test_a_packet_in_several_buffers_is_one(void **state)
 /* The first 24 bytes behind the IP header, and the rest. */
 static void test_fragments_become_a_datagram(void **state)
 {
-	struct end *end = reinject_end_of_state(state);
+	struct end *end = reinject_end_or_skip_without_net_raw(state);
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD], piece[sizeof(frame)];
 
-	build_datagram(frame, 9);
-	frame_put16(frame + 18, 77);
+	build_udp_frame_to_loopback(frame, 9);
+	frame_put_be16(frame + 18, 77);
 	memcpy(piece, frame, 34 + 24);
-	frame_put16(piece + 16, 20 + 24);
-	frame_put16(piece + 20, 0x2000);
-	assert_int_equal(reinject_datagram(end, piece, 34 + 24), 0);
+	frame_put_be16(piece + 16, 20 + 24);
+	frame_put_be16(piece + 20, 0x2000);
+	assert_int_equal(make_buf_and_reinject_datagram(end, piece, 34 + 24), 0);
 	assert_kernel_has_nothing(end);
 	memcpy(piece, frame, 34);
 	memcpy(piece + 34, frame + 34 + 24, sizeof(frame) - 34 - 24);
-	frame_put16(piece + 16, (uint32_t)(sizeof(frame) - 14 - 24));
-	frame_put16(piece + 20, 3);
-	assert_int_equal(reinject_datagram(end, piece, sizeof(frame) - 24), 0);
-	assert_kernel_has(end, 9);
+	frame_put_be16(piece + 16, (uint32_t)(sizeof(frame) - 14 - 24));
+	frame_put_be16(piece + 20, 3);
+	assert_int_equal(make_buf_and_reinject_datagram(end, piece, sizeof(frame) - 24), 0);
+	assert_kernel_socket_receives_datagram(end, 9);
 }
 
 static void test_what_the_kernel_would_take_for_its_own_is_refused(void **state)
 {
-	struct end *end = reinject_end_of_state(state);
+	struct end *end = reinject_end_or_skip_without_net_raw(state);
 	static const uint8_t sources[][4] = {
 	        {0, 0, 0, 0}, {127, 0, 0, 2}, {224, 0, 0, 1}, {255, 255, 255, 255}, {127, 0, 0, 1}};
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 
 	for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
-		build_datagram(frame, 1);
+		build_udp_frame_to_loopback(frame, 1);
 		memcpy(frame + 26, sources[i], 4);
-		assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
+		assert_int_equal(make_buf_and_reinject_datagram(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
 	}
-	build_datagram(frame, 1);
+	build_udp_frame_to_loopback(frame, 1);
 	memcpy(frame + 30, sources[2], 4);
-	assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
+	assert_int_equal(make_buf_and_reinject_datagram(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
 	assert_kernel_has_nothing(end);
 }
 
 /* An address of this host beside 127.0.0.1, its broadcast address, and networks of others. */
-static void add_foreign_addresses(void)
+static void add_local_broadcast_and_remote_routes(void)
 {
 	if (!is_in_own_netns ||
 	    system("ip link show others >/dev/null 2>&1 || ip link add others type veth peer name others_end") != 0 ||
@@ -255,10 +255,10 @@ static int reinject_from_to(struct end *end, const uint8_t *from, const uint8_t 
 {
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 
-	build_datagram(frame, 1);
+	build_udp_frame_to_loopback(frame, 1);
 	memcpy(frame + 26, from, 4);
 	memcpy(frame + 30, to, 4);
-	return reinject_datagram(end, frame, sizeof(frame));
+	return make_buf_and_reinject_datagram(end, frame, sizeof(frame));
 }
 
 static void test_martians_are_refused_as_the_kernel_does(void **state)
@@ -266,10 +266,10 @@ static void test_martians_are_refused_as_the_kernel_does(void **state)
 	static const uint8_t here[4] = {127, 0, 0, 1}, other[4] = {10, 99, 0, 7}, own[4] = {10, 99, 0, 1},
 	                     broadcast[4] = {10, 99, 0, 255}, elsewhere[4] = {198, 51, 100, 1},
 	                     nowhere[4] = {203, 0, 113, 1};
-	struct end *end = reinject_end_of_state(state);
+	struct end *end = reinject_end_or_skip_without_net_raw(state);
 	uint8_t byte[PAYLOAD];
 
-	add_foreign_addresses();
+	add_local_broadcast_and_remote_routes();
 	assert_int_equal(reinject_from_to(end, own, here), -EADDRNOTAVAIL);
 	assert_int_equal(reinject_from_to(end, broadcast, here), -EADDRNOTAVAIL);
 	assert_int_equal(reinject_from_to(end, other, elsewhere), -EADDRNOTAVAIL);
@@ -286,10 +286,10 @@ static void test_martians_are_refused_as_the_kernel_does(void **state)
 static void test_many_sources_are_each_judged_for_themselves(void **state)
 {
 	static const uint8_t here[4] = {127, 0, 0, 1};
-	struct end *end = reinject_end_of_state(state);
+	struct end *end = reinject_end_or_skip_without_net_raw(state);
 	uint8_t byte[PAYLOAD];
 
-	add_foreign_addresses();
+	add_local_broadcast_and_remote_routes();
 	for (unsigned i = 0; i < 2 * 250; i++) {
 		const uint8_t from[4] = {10, 99, 0, (uint8_t)(1 + i / 2)};
 
@@ -301,21 +301,21 @@ static void test_many_sources_are_each_judged_for_themselves(void **state)
 
 static void test_what_is_no_packet_is_refused(void **state)
 {
-	struct end *end = reinject_end_of_state(state);
+	struct end *end = reinject_end_or_skip_without_net_raw(state);
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 
-	build_datagram(frame, 1);
+	build_udp_frame_to_loopback(frame, 1);
 	for (size_t len = 0; len < sizeof(frame); len++)
-		assert_int_equal(reinject_datagram(end, frame, len), -EINVAL);
+		assert_int_equal(make_buf_and_reinject_datagram(end, frame, len), -EINVAL);
 	frame[14] = 0x65;
-	assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
-	build_datagram(frame, 1);
-	frame_put16(frame + 12, 0x86dd);
-	assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
-	build_datagram(frame, 1);
-	frame_put16(frame + 16, 19);
-	assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
-	assert_int_equal(vma_reinject(end->raw, frame + 14, 19), -EINVAL);
+	assert_int_equal(make_buf_and_reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
+	build_udp_frame_to_loopback(frame, 1);
+	frame_put_be16(frame + 12, 0x86dd);
+	assert_int_equal(make_buf_and_reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
+	build_udp_frame_to_loopback(frame, 1);
+	frame_put_be16(frame + 16, 19);
+	assert_int_equal(make_buf_and_reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
+	assert_int_equal(vma_reinject_ip_packet_to_kernel(end->raw, frame + 14, 19), -EINVAL);
 	assert_kernel_has_nothing(end);
 }
 
@@ -332,11 +332,11 @@ static const struct CMUnitTest tests[] = {
 };
 
 /* Alone, too: the addresses are nobody else's. */
-static int leave_namespace(void **state)
+static int setup_enter_own_netns(void **state)
 {
 	(void)state;
 	is_in_own_netns = unshare(CLONE_NEWNET) == 0;
 	return 0;
 }
 
-VMA_TEST_MAIN_WITH(tests, leave_namespace, NULL)
+VMA_TEST_MAIN_WITH(tests, setup_enter_own_netns, NULL)

@@ -29,7 +29,7 @@ static uint16_t surviving_connection_port; /* of a connection that has a flow ag
 
 static unsigned minisocks_cut_n; /* minisocks that waited, and do no longer */
 
-void owner_minisocks_cut(struct owner_minisocks *of, const struct vma_flow_key *key, uint64_t now)
+void owner_minisock_reset_waiting(struct owner_minisocks *of, const struct vma_flow_key *key, uint64_t now)
 {
 	(void)of;
 	(void)key;
@@ -39,7 +39,7 @@ void owner_minisocks_cut(struct owner_minisocks *of, const struct vma_flow_key *
 
 static bool fake_minisock_has_ended;
 
-bool owner_minisocks_last(struct owner_minisocks *of, const struct vma_flow_key *key)
+bool owner_minisock_is_waiting_or_reset(struct owner_minisocks *of, const struct vma_flow_key *key)
 {
 	(void)of;
 	(void)key;
@@ -57,7 +57,7 @@ bool owner_flow_exists(struct xdp_owner *of, const struct vma_flow_key *key)
 	return surviving_connection_port != 0 && ntohs(key->peer_port_be) == surviving_connection_port;
 }
 
-int owner_probe_open(void)
+int owner_open_raw_ip_socket(void)
 {
 	probes.opened++;
 	return probes.open_result != 0 ? probes.open_result : dup(1);
@@ -76,7 +76,7 @@ int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, b
 	return 0;
 }
 
-static struct vma_flow_key resets_connection(uint16_t port)
+static struct vma_flow_key resets_connection_key(uint16_t port)
 {
 	return (struct vma_flow_key){.family = AF_INET,
 	                             .proto = IPPROTO_TCP,
@@ -88,15 +88,15 @@ static struct vma_flow_key resets_connection(uint16_t port)
 
 static void add_test_reset(uint16_t port, bool dead)
 {
-	const struct vma_flow_key key = resets_connection(port);
+	const struct vma_flow_key key = resets_connection_key(port);
 
 	owner_resets_add(&owner, port % 2, &key, dead);
 }
 
-static void resets_tick_after(uint64_t ns)
+static void resets_advance_clock_and_tick(uint64_t ns)
 {
 	now_ns += ns;
-	owner_resets_tick(&owner, now_ns);
+	owner_resets_send_due(&owner, now_ns);
 }
 
 static int setup(void **state)
@@ -122,7 +122,7 @@ static void test_nobody_has_died_so_nothing_is_due(void **state)
 {
 	(void)state;
 	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);
-	resets_tick_after(0);
+	resets_advance_clock_and_tick(0);
 	assert_int_equal(probes.opened, 0);
 }
 
@@ -131,18 +131,18 @@ static void test_a_peer_of_the_dead_is_probed_at_once_and_once_more(void **state
 	(void)state;
 	add_test_reset(1000, true);
 	assert_true(owner_resets_due_ns(&owner) <= now_ns);
-	resets_tick_after(0);
+	resets_advance_clock_and_tick(0);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1000);
-	resets_tick_after(500 * MS);
+	resets_advance_clock_and_tick(500 * MS);
 	assert_int_equal(probes.acks, 0);
 	assert_true(owner_resets_due_ns(&owner) == now_ns + 100 * MS);
-	resets_tick_after(100 * MS);
+	resets_advance_clock_and_tick(100 * MS);
 	assert_int_equal(probes.syns, 1); /* its port may listen by now */
 	assert_int_equal(probes.acks, 2);
 	assert_int_equal(probes.seq[0] - probes.seq[1], 1u << 31); /* one of them is outside any window */
 	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);
-	resets_tick_after(10000 * MS);
+	resets_advance_clock_and_tick(10000 * MS);
 	assert_int_equal(probes.syns + probes.acks, 3);
 	assert_int_equal(probes.opened, 1);
 	assert_false(owner.resets.is_open);
@@ -153,14 +153,14 @@ static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 	(void)state;
 	add_test_reset(1000, false);
 	add_test_reset(1001, false);
-	resets_tick_after(1999 * MS);
+	resets_advance_clock_and_tick(1999 * MS);
 	assert_int_equal(probes.syns, 0);
 	surviving_connection_port = 1000;
-	resets_tick_after(1 * MS);
+	resets_advance_clock_and_tick(1 * MS);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1001);
 	assert_int_equal(minisocks_cut_n, 1); /* from now on its minisock speaks */
-	resets_tick_after(600 * MS);
+	resets_advance_clock_and_tick(600 * MS);
 	assert_int_equal(probes.acks, 2);
 	assert_int_equal(owner.resets.count, 0);
 }
@@ -170,14 +170,14 @@ static void test_who_left_and_then_dies_is_not_waited_for(void **state)
 	(void)state;
 	add_test_reset(1000, false);
 	add_test_reset(1001, false);
-	resets_tick_after(1 * MS);
+	resets_advance_clock_and_tick(1 * MS);
 	assert_int_equal(probes.syns, 0);
-	owner_resets_process_died(&owner, 1);
+	owner_resets_send_now_for_dead_slot(&owner, 1);
 	assert_true(owner_resets_due_ns(&owner) <= now_ns);
-	resets_tick_after(0);
+	resets_advance_clock_and_tick(0);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1001);
-	resets_tick_after(1999 * MS); /* the other one is still waited for */
+	resets_advance_clock_and_tick(1999 * MS); /* the other one is still waited for */
 	assert_int_equal(probes.syns, 2);
 }
 
@@ -185,11 +185,11 @@ static void test_a_listener_that_left_is_cut_when_it_dies_and_nobody_is_probed(v
 {
 	(void)state;
 	add_test_reset(0, false);
-	owner_resets_process_died(&owner, 0);
+	owner_resets_send_now_for_dead_slot(&owner, 0);
 	assert_int_equal(minisocks_cut_n, 1);
 	assert_int_equal(owner.resets.count, 0);
 	add_test_reset(0, false);
-	resets_tick_after(2000 * MS); /* its process lives: the kernel's socket is what listens */
+	resets_advance_clock_and_tick(2000 * MS); /* its process lives: the kernel's socket is what listens */
 	assert_int_equal(minisocks_cut_n, 1);
 	assert_int_equal(owner.resets.count, 0);
 	assert_int_equal(probes.syns + probes.acks, 0);
@@ -199,9 +199,9 @@ static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(v
 {
 	(void)state;
 	add_test_reset(1000, true);
-	resets_tick_after(0);
+	resets_advance_clock_and_tick(0);
 	surviving_connection_port = 1000;
-	resets_tick_after(600 * MS);
+	resets_advance_clock_and_tick(600 * MS);
 	assert_int_equal(probes.acks, 0);
 	assert_int_equal(owner.resets.count, 0);
 }
@@ -210,12 +210,12 @@ static void test_a_peer_that_has_ended_it_is_not_probed_again(void **state)
 {
 	(void)state;
 	add_test_reset(1000, true);
-	resets_tick_after(0);
+	resets_advance_clock_and_tick(0);
 	fake_minisock_has_ended = true;
-	resets_tick_after(600 * MS);
+	resets_advance_clock_and_tick(600 * MS);
 	assert_int_equal(probes.acks, 0);
 	add_test_reset(1001, true);
-	resets_tick_after(0);
+	resets_advance_clock_and_tick(0);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(owner.resets.count, 0);
 }
@@ -230,14 +230,14 @@ static void test_ten_thousand_are_probed_within_a_fraction_of_a_second_and_not_a
 	for (unsigned ms = 0; ms < 200; ms++) {
 		const unsigned before = probes.syns;
 
-		resets_tick_after(1 * MS);
-		resets_tick_after(0); /* another wake-up in the same millisecond changes nothing */
+		resets_advance_clock_and_tick(1 * MS);
+		resets_advance_clock_and_tick(0); /* another wake-up in the same millisecond changes nothing */
 		most = probes.syns - before > most ? probes.syns - before : most;
 	}
 	assert_int_equal(probes.syns, 10000);
 	assert_int_equal(most, 64);
 	for (unsigned ms = 0; ms < 1000; ms++)
-		resets_tick_after(1 * MS);
+		resets_advance_clock_and_tick(1 * MS);
 	assert_int_equal(probes.acks, 20000);
 }
 
@@ -256,12 +256,12 @@ static void test_no_room_in_the_kernel_is_tried_again_and_no_way_is_given_up(voi
 	(void)state;
 	add_test_reset(1000, true);
 	probes.result = -ENOBUFS;
-	resets_tick_after(0);
+	resets_advance_clock_and_tick(0);
 	probes.result = 0;
-	resets_tick_after(1 * MS);
+	resets_advance_clock_and_tick(1 * MS);
 	assert_int_equal(probes.syns, 1);
 	probes.result = -ENETUNREACH;
-	resets_tick_after(600 * MS);
+	resets_advance_clock_and_tick(600 * MS);
 	assert_int_equal(owner.resets.count, 0);
 }
 
@@ -271,7 +271,7 @@ static void test_without_a_raw_socket_all_is_forgotten(void **state)
 	probes.open_result = -EPERM;
 	vma_log_set_level(VMA_LOG_ERROR);
 	add_test_reset(1000, true);
-	resets_tick_after(0);
+	resets_advance_clock_and_tick(0);
 	vma_log_set_level(VMA_LOG_INFO);
 	assert_int_equal(owner.resets.count, 0);
 	assert_true(owner_resets_due_ns(&owner) == UINT64_MAX);

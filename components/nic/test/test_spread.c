@@ -78,7 +78,7 @@ static void add(uint32_t slot)
 }
 
 /* Of 128 buckets. */
-static unsigned slot_bucket_share(uint32_t slot)
+static unsigned count_spread_buckets_of_slot(uint32_t slot)
 {
 	const int at = fake_prog_find_entry(&rule.key);
 	unsigned n = 0;
@@ -91,7 +91,7 @@ static unsigned slot_bucket_share(uint32_t slot)
 	return n;
 }
 
-static void on_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
+static void record_revoked_slot(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
 	(void)key, (void)arg;
 	revoked_slots |= 1u << slot;
@@ -101,12 +101,12 @@ static void test_two_slots_of_a_process_have_half_each(void **state)
 {
 	(void)state;
 	add(MINE);
-	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS);
+	assert_int_equal(count_spread_buckets_of_slot(MINE), XDP_GROUP_BUCKETS);
 	add(SHADOW_OWNER_SECOND_SLOT);
-	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS / 2);
-	assert_int_equal(slot_bucket_share(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(count_spread_buckets_of_slot(MINE), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(count_spread_buckets_of_slot(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS / 2);
 	add(SHADOW_OWNER_THIRD_SLOT);
-	assert_true(slot_bucket_share(SHADOW_OWNER_THIRD_SLOT) >= XDP_GROUP_BUCKETS / 3);
+	assert_true(count_spread_buckets_of_slot(SHADOW_OWNER_THIRD_SLOT) >= XDP_GROUP_BUCKETS / 3);
 	assert_int_equal(owner.flows, 1);
 }
 
@@ -116,13 +116,13 @@ static void test_a_slot_that_leaves_gives_its_share_to_the_others(void **state)
 	add(MINE);
 	add(SHADOW_OWNER_SECOND_SLOT);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), 0);
-	assert_int_equal(slot_bucket_share(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS);
+	assert_int_equal(count_spread_buckets_of_slot(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS);
 	assert_int_equal(owner.slot[MINE].flows, 0);
 	assert_int_equal(owner.slot[SHADOW_OWNER_SECOND_SLOT].flows, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), -ENOENT);
 	add(MINE);
 	owner_end_flows_of_slot(&owner, SHADOW_OWNER_SECOND_SLOT, true); /* it dies */
-	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS);
+	assert_int_equal(count_spread_buckets_of_slot(MINE), XDP_GROUP_BUCKETS);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), 0);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
 }
@@ -134,13 +134,13 @@ static void test_another_process_has_it_taken_from_all(void **state)
 	add(SHADOW_OWNER_SECOND_SLOT);
 	assert_int_equal(xdp_owner_flow_add(&owner, OTHER_PROCESS_SLOT, &rule), -EADDRINUSE);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
-	owner_report_revoked_flows(&owner, on_revoked, NULL);
+	owner_report_revoked_flows(&owner, record_revoked_slot, NULL);
 	assert_int_equal(revoked_slots, 1u << MINE | 1u << SHADOW_OWNER_SECOND_SLOT);
 	assert_int_equal(xdp_owner_flow_add(&owner, MINE, &rule), -EADDRINUSE); /* the other waits for it, too */
 	owner_flow_waiters_remove_of_slot(&owner, OTHER_PROCESS_SLOT);
 	add(MINE); /* what its own other slot waits for is no reason */
 	add(SHADOW_OWNER_SECOND_SLOT);
-	assert_int_equal(slot_bucket_share(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(count_spread_buckets_of_slot(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS / 2);
 }
 
 static void test_without_the_flag_queue_pairs_contend(void **state)
@@ -150,7 +150,7 @@ static void test_without_the_flag_queue_pairs_contend(void **state)
 	rule.flags = 0;
 	assert_int_equal(xdp_owner_flow_add(&owner, SHADOW_OWNER_SECOND_SLOT, &rule), -EADDRINUSE);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
-	owner_report_revoked_flows(&owner, on_revoked, NULL);
+	owner_report_revoked_flows(&owner, record_revoked_slot, NULL);
 }
 
 /* Its slots are its members: a client that asks for it all the same must not leave it to a slot that is none. */
@@ -160,8 +160,8 @@ static void test_what_several_slots_have_does_not_move(void **state)
 	add(MINE);
 	add(SHADOW_OWNER_SECOND_SLOT);
 	assert_int_equal(xdp_owner_flow_move(&owner, MINE, SHADOW_OWNER_THIRD_SLOT, &rule.key), -EBUSY);
-	assert_int_equal(slot_bucket_share(SHADOW_OWNER_THIRD_SLOT), 0);
-	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(count_spread_buckets_of_slot(SHADOW_OWNER_THIRD_SLOT), 0);
+	assert_int_equal(count_spread_buckets_of_slot(MINE), XDP_GROUP_BUCKETS / 2);
 	assert_int_equal(owner.slot[SHADOW_OWNER_THIRD_SLOT].flows, 0);
 	owner_end_flows_of_slot(&owner, MINE, true);
 	owner_end_flows_of_slot(&owner, SHADOW_OWNER_SECOND_SLOT, true);
@@ -189,8 +189,8 @@ static void test_a_new_owner_finds_the_slots_in_the_buckets(void **state)
 	for (unsigned i = 0; i < XDP_GROUP_BUCKETS; i++)
 		prog.groups[number].slot[i] = i % 2 ? SHADOW_OWNER_SECOND_SLOT : SHADOW_OWNER_THIRD_SLOT;
 	add(SHADOW_OWNER_SECOND_SLOT);
-	owner_spread_adopt(&owner, owner_find_listener_flow(&owner, &rule.key), number,
-	                   1u << MINE | 1u << SHADOW_OWNER_SECOND_SLOT);
+	owner_restore_spread_udp_flow(&owner, owner_find_listener_flow(&owner, &rule.key), number,
+	                              1u << MINE | 1u << SHADOW_OWNER_SECOND_SLOT);
 	assert_true(owner_flow_has_slot(owner_find_listener_flow(&owner, &rule.key), SHADOW_OWNER_SECOND_SLOT));
 	assert_false(owner_flow_has_slot(owner_find_listener_flow(&owner, &rule.key),
 	                                 SHADOW_OWNER_THIRD_SLOT)); /* it has gone */

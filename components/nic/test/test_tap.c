@@ -15,7 +15,7 @@ struct tap_fixture {
 };
 
 /* *state: the bytes of each frame that are asked for; 0: all. */
-static int tap_setup(void **state)
+static int setup_wire_pair_with_capture(void **state)
 {
 	const int snap = (int)(intptr_t)*state;
 	struct vma_wire_pair_attr pair = {.mtu = 9000};
@@ -24,15 +24,15 @@ static int tap_setup(void **state)
 	t->w.netns[0] = t->w.netns[1] = -1;
 	t->w.arena = pair.arena[0] = pair.arena[1] = fixture_arena();
 	assert_int_equal(vma_wire_pair(&pair, t->w.nic), 0);
-	fixture_qp(&t->w, 0, 0, DEPTH);
-	fixture_qp(&t->w, 1, 0, DEPTH);
-	fixture_flow(&t->w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_create_qp_with_posted_rx(&t->w, 0, 0, DEPTH);
+	fixture_create_qp_with_posted_rx(&t->w, 1, 0, DEPTH);
+	fixture_add_flow(&t->w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	test_capture_start(&t->capture, snap);
 	*state = t;
 	return 0;
 }
 
-static int tap_teardown(void **state)
+static int teardown_wire_pair_with_capture(void **state)
 {
 	struct tap_fixture *t = *state;
 
@@ -45,7 +45,7 @@ static int tap_teardown(void **state)
 	return 0;
 }
 
-static void frame_of(const struct fixture *w, uint32_t number, uint32_t len, uint8_t *frame)
+static void build_numbered_udp_frame(const struct fixture *w, uint32_t number, uint32_t len, uint8_t *frame)
 {
 	struct frame_spec spec = udp(PEER_PORT, PORT, len, number);
 
@@ -54,41 +54,43 @@ static void frame_of(const struct fixture *w, uint32_t number, uint32_t len, uin
 	frame_build(frame, &spec);
 }
 
-static void send_frame(struct fixture *w, uint32_t number, uint32_t len)
+static void send_numbered_udp_in_1500_byte_bufs(struct fixture *w, uint32_t number, uint32_t len)
 {
 	static uint8_t frame[FRAME_MAX];
 	struct vma_nic_seg segs[8];
 	uint16_t n = 0;
 
-	frame_of(w, number, len, frame);
+	build_numbered_udp_frame(w, number, len, frame);
 	for (uint32_t at = 0, part; at < len; at += part, n++) {
 		part = len - at < 1500 ? len - at : 1500;
-		segs[n] = (struct vma_nic_seg){.buf = fixture_tx_buf(w->qp[0][0]), .off = w->qp[0][0]->tx_headroom};
+		segs[n] = (struct vma_nic_seg){.buf = fixture_get_tx_buf_waiting(w->qp[0][0]),
+		                               .off = w->qp[0][0]->tx_headroom};
 		segs[n].len = part;
 		segs[n].flags = at + part < len ? VMA_NIC_SEG_MORE : 0;
 		memcpy(vma_buf_frame(w->arena, segs[n].buf) + segs[n].off, frame + at, part);
 	}
 	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, n), n);
 	vma_nic_kick(w->qp[0][0]);
-	fixture_reap(w->qp[0][0]);
+	fixture_reap_and_free_tx_bufs(w->qp[0][0]);
 }
 
-static unsigned poll_bufs(struct fixture *w, unsigned most)
+static unsigned poll_and_repost_rx_bufs(struct fixture *w, unsigned most)
 {
 	struct vma_buf *bufs[FIXTURE_BURST];
 	const unsigned n = vma_nic_poll_rx(w->qp[1][0], bufs, most);
 
-	assert_true(repost(w->qp[1][0], bufs, n));
+	assert_true(repost_rx_bufs_until_taken(w->qp[1][0], bufs, n));
 	return n;
 }
 
-static void poll_all(struct fixture *w, unsigned most)
+static void poll_until_no_bufs(struct fixture *w, unsigned most)
 {
-	while (poll_bufs(w, most) != 0)
+	while (poll_and_repost_rx_bufs(w, most) != 0)
 		;
 }
 
-static void assert_captured(struct tap_fixture *t, uint8_t kind, uint32_t number, uint32_t len, uint32_t captured)
+static void assert_next_captured_packet(struct tap_fixture *t, uint8_t kind, uint32_t number, uint32_t len,
+                                        uint32_t captured)
 {
 	static uint8_t data[VMA_CAPTURE_DATA_MAX], frame[FRAME_MAX];
 	struct vma_capture_info info;
@@ -98,7 +100,7 @@ static void assert_captured(struct tap_fixture *t, uint8_t kind, uint32_t number
 	assert_int_equal(info.len, len);
 	assert_int_equal(info.captured, captured);
 	assert_string_equal(info.text, t->w.nic[kind == VMA_CAPTURE_IN]->info.name);
-	frame_of(&t->w, number, len, frame);
+	build_numbered_udp_frame(&t->w, number, len, frame);
 	assert_memory_equal(data, frame, captured);
 }
 
@@ -106,13 +108,13 @@ static void test_a_frame_above_one_buffer_is_captured_whole_both_ways(void **sta
 {
 	struct tap_fixture *t = *state;
 
-	send_frame(&t->w, 1, 9014);
-	send_frame(&t->w, 2, 100);
-	poll_all(&t->w, FIXTURE_BURST);
-	assert_captured(t, VMA_CAPTURE_OUT, 1, 9014, 9014);
-	assert_captured(t, VMA_CAPTURE_OUT, 2, 100, 100);
-	assert_captured(t, VMA_CAPTURE_IN, 1, 9014, 9014);
-	assert_captured(t, VMA_CAPTURE_IN, 2, 100, 100);
+	send_numbered_udp_in_1500_byte_bufs(&t->w, 1, 9014);
+	send_numbered_udp_in_1500_byte_bufs(&t->w, 2, 100);
+	poll_until_no_bufs(&t->w, FIXTURE_BURST);
+	assert_next_captured_packet(t, VMA_CAPTURE_OUT, 1, 9014, 9014);
+	assert_next_captured_packet(t, VMA_CAPTURE_OUT, 2, 100, 100);
+	assert_next_captured_packet(t, VMA_CAPTURE_IN, 1, 9014, 9014);
+	assert_next_captured_packet(t, VMA_CAPTURE_IN, 2, 100, 100);
 	test_capture_nothing_more(&t->capture);
 }
 
@@ -122,12 +124,14 @@ static void test_pieces_of_several_bursts_are_one_packet(void **state)
 		struct tap_fixture *t = *state;
 
 		for (uint32_t i = 0; i < 3; i++) {
-			send_frame(&t->w, i, i == 1 ? 700 : 9014 - i);
-			assert_captured(t, VMA_CAPTURE_OUT, i, i == 1 ? 700 : 9014 - i, i == 1 ? 700 : 9014 - i);
+			send_numbered_udp_in_1500_byte_bufs(&t->w, i, i == 1 ? 700 : 9014 - i);
+			assert_next_captured_packet(t, VMA_CAPTURE_OUT, i, i == 1 ? 700 : 9014 - i,
+			                            i == 1 ? 700 : 9014 - i);
 		}
-		poll_all(&t->w, most);
+		poll_until_no_bufs(&t->w, most);
 		for (uint32_t i = 0; i < 3; i++)
-			assert_captured(t, VMA_CAPTURE_IN, i, i == 1 ? 700 : 9014 - i, i == 1 ? 700 : 9014 - i);
+			assert_next_captured_packet(t, VMA_CAPTURE_IN, i, i == 1 ? 700 : 9014 - i,
+			                            i == 1 ? 700 : 9014 - i);
 		test_capture_nothing_more(&t->capture);
 	}
 }
@@ -136,10 +140,10 @@ static void test_a_cut_frame_has_its_whole_length(void **state)
 {
 	struct tap_fixture *t = *state;
 
-	send_frame(&t->w, 7, 9014);
-	poll_all(&t->w, 2);
-	assert_captured(t, VMA_CAPTURE_OUT, 7, 9014, 60);
-	assert_captured(t, VMA_CAPTURE_IN, 7, 9014, 60);
+	send_numbered_udp_in_1500_byte_bufs(&t->w, 7, 9014);
+	poll_until_no_bufs(&t->w, 2);
+	assert_next_captured_packet(t, VMA_CAPTURE_OUT, 7, 9014, 60);
+	assert_next_captured_packet(t, VMA_CAPTURE_IN, 7, 9014, 60);
 	test_capture_nothing_more(&t->capture);
 }
 
@@ -149,10 +153,10 @@ static void test_of_two_readers_the_one_with_the_longer_frames_counts(void **sta
 
 	test_capture_ask(&t->capture, VMA_CAPTURE_LEASE_MAX, 3000);
 	test_capture_ask(&t->capture, VMA_CAPTURE_LEASE_MAX, 60);
-	send_frame(&t->w, 8, 9014);
-	poll_all(&t->w, 2);
-	assert_captured(t, VMA_CAPTURE_OUT, 8, 9014, 3000);
-	assert_captured(t, VMA_CAPTURE_IN, 8, 9014, 3000);
+	send_numbered_udp_in_1500_byte_bufs(&t->w, 8, 9014);
+	poll_until_no_bufs(&t->w, 2);
+	assert_next_captured_packet(t, VMA_CAPTURE_OUT, 8, 9014, 3000);
+	assert_next_captured_packet(t, VMA_CAPTURE_IN, 8, 9014, 3000);
 	test_capture_nothing_more(&t->capture);
 }
 
@@ -162,22 +166,23 @@ static void test_pieces_from_before_a_pause_are_no_part_of_what_comes_after(void
 	struct tap_fixture *t = *state;
 
 	test_capture_ask(&t->capture, 1, 0);
-	send_frame(&t->w, 1, 9014);
-	assert_captured(t, VMA_CAPTURE_OUT, 1, 9014, 9014);
-	assert_int_equal(poll_bufs(&t->w, 1), 1);
+	send_numbered_udp_in_1500_byte_bufs(&t->w, 1, 9014);
+	assert_next_captured_packet(t, VMA_CAPTURE_OUT, 1, 9014, 9014);
+	assert_int_equal(poll_and_repost_rx_bufs(&t->w, 1), 1);
 	while (vma_capture_wanted(t->capture.capture))
 		nanosleep(&pause, NULL);
-	poll_all(&t->w, 1); /* unseen: the capture is over */
+	poll_until_no_bufs(&t->w, 1); /* unseen: the capture is over */
 	test_capture_ask(&t->capture, VMA_CAPTURE_LEASE_MAX, 0);
-	send_frame(&t->w, 2, 200);
-	poll_all(&t->w, 1);
-	assert_captured(t, VMA_CAPTURE_OUT, 2, 200, 200);
-	assert_captured(t, VMA_CAPTURE_IN, 2, 200, 200);
+	send_numbered_udp_in_1500_byte_bufs(&t->w, 2, 200);
+	poll_until_no_bufs(&t->w, 1);
+	assert_next_captured_packet(t, VMA_CAPTURE_OUT, 2, 200, 200);
+	assert_next_captured_packet(t, VMA_CAPTURE_IN, 2, 200, 200);
 	test_capture_nothing_more(&t->capture);
 }
 
 #define CASE(name, snap)                                                                                               \
-	cmocka_unit_test_prestate_setup_teardown(name, tap_setup, tap_teardown, (void *)(intptr_t)(snap))
+	cmocka_unit_test_prestate_setup_teardown(name, setup_wire_pair_with_capture, teardown_wire_pair_with_capture,  \
+	                                         (void *)(intptr_t)(snap))
 
 static const struct CMUnitTest tests[] = {
         CASE(test_a_frame_above_one_buffer_is_captured_whole_both_ways, 0),

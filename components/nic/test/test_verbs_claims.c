@@ -76,13 +76,13 @@ static void test_a_datagram_flow_of_one_peer_has_a_name_of_its_own(void **state)
 	int first, other;
 
 	(void)state;
-	assert_true(verbs_flow_is_claimed(&rule));
+	assert_true(verbs_flow_needs_claim(&rule));
 	rule.key.peer_port_be = htons(9000);
-	assert_false(verbs_flow_is_claimed(&rule)); /* a connection */
+	assert_false(verbs_flow_needs_claim(&rule)); /* a connection */
 	rule.key.proto = IPPROTO_UDP;
-	assert_true(verbs_flow_is_claimed(&rule));
+	assert_true(verbs_flow_needs_claim(&rule));
 	rule.flags = VMA_FLOW_PORT_EXCLUSIVE;
-	assert_false(verbs_flow_is_claimed(&rule)); /* nobody else can have the port */
+	assert_false(verbs_flow_needs_claim(&rule)); /* nobody else can have the port */
 	key = rule.key;
 	memcpy(key.peer, (uint8_t[]){10, 0, 0, 2}, 4);
 	first = verbs_claim_flow_address(&nic, &key);
@@ -97,7 +97,7 @@ static void test_a_datagram_flow_of_one_peer_has_a_name_of_its_own(void **state)
 }
 
 /* More bytes than one look takes, of a user who may not ask. */
-static void send_claim_byte_as_other_user(const int *fds)
+static void flood_claims_with_bytes_as_other_user(const int *fds)
 {
 	struct sockaddr_un name;
 	socklen_t len;
@@ -131,7 +131,7 @@ static void test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_
 	}
 	child = fork();
 	if (child == 0)
-		send_claim_byte_as_other_user(fds);
+		flood_claims_with_bytes_as_other_user(fds);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
 	for (; claim_event_is_pending() && looks < 100; looks++)
@@ -161,14 +161,14 @@ static void test_who_gives_a_flow_up_has_it_back_only_when_nobody_asks_any_more(
 	assert_true(first >= 0);
 	assert_int_equal(claim_flow_of_listener(7000), -EADDRINUSE);
 	assert_int_equal(verbs_next_contested_claim(&nic), first);
-	assert_int_equal(verbs_flow_contest_take(&nic, &key), -ENOENT);
+	assert_int_equal(verbs_flow_contest_take_back_claim(&nic, &key), -ENOENT);
 	verbs_flow_contest_begin(&nic, &key, first);
 	usleep(1500000);
 	assert_int_equal(claim_flow_of_listener(7000), -EADDRINUSE); /* the other one asks again */
 	assert_int_equal(verbs_next_contested_claim(&nic), first);
 	renewed_ms = now_ms();
-	verbs_flow_contest_asked_again(&nic, first);
-	while ((rc = verbs_flow_contest_take(&nic, &key)) == -EADDRINUSE)
+	verbs_flow_contest_extend_or_drop_claim(&nic, first);
+	while ((rc = verbs_flow_contest_take_back_claim(&nic, &key)) == -EADDRINUSE)
 		usleep(10000);
 	assert_int_equal(rc, first);
 	assert_true(now_ms() - renewed_ms >= 2900);
@@ -214,15 +214,15 @@ static void test_contests_end_one_by_one(void **state)
 		assert_true(fds[i] >= 0);
 		assert_true(verbs_flow_contest_begin(&nic, &keys[i], fds[i]));
 	}
-	assert_int_equal(verbs_flow_contest_take(&nic, &keys[1]), -EADDRINUSE);
-	verbs_flow_contest_asked_again(&nic, -5);
-	verbs_flow_contest_asked_again(&nic, fds[0]); /* this process has just wanted it */
+	assert_int_equal(verbs_flow_contest_take_back_claim(&nic, &keys[1]), -EADDRINUSE);
+	verbs_flow_contest_extend_or_drop_claim(&nic, -5);
+	verbs_flow_contest_extend_or_drop_claim(&nic, fds[0]); /* this process has just wanted it */
 	assert_int_equal(nic.contests_n, 3);
 	usleep(3200000);
-	verbs_flow_contest_asked_again(&nic, fds[0]);
+	verbs_flow_contest_extend_or_drop_claim(&nic, fds[0]);
 	assert_int_equal(nic.contests_n, 2);
 	assert_true(port_claim_is_free(7100));
-	assert_int_equal(verbs_flow_contest_take(&nic, &keys[1]), fds[1]);
+	assert_int_equal(verbs_flow_contest_take_back_claim(&nic, &keys[1]), fds[1]);
 	close(fds[1]);
 	assert_true(port_claim_is_free(7101));
 	assert_false(port_claim_is_free(7102));

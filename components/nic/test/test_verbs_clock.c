@@ -109,6 +109,6 @@ int main(void)
 	        cmocka_unit_test(test_each_conversion_takes_the_best_that_it_allows),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static struct verbs_qp *qp;
 static int begin(void **state)
 {
 	(void)state;
-	qp = fake_provider_begin(16, 0);
+	qp = fake_provider_setup_qp(16, 0);
 	fake.nic.wake_fd = -1;
 	return 0;
 }
@@ -20,7 +20,7 @@ static int begin(void **state)
 static int end(void **state)
 {
 	(void)state;
-	fake_provider_end();
+	fake_provider_free_qp();
 	return 0;
 }
 
@@ -61,8 +61,8 @@ static void test_a_packet_is_handed_over_as_it_lies(void **state)
 	assert_int_equal(fake.flags, IBV_SEND_IP_CSUM);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(fake.sends, 1);
-	assert_int_equal(vma_stats_read(&qp->stats->tx_frames), 1);
-	assert_int_equal(vma_stats_read(&qp->stats->tx_bytes), 64);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->tx_frames), 1);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->tx_bytes), 64);
 }
 
 static void test_packets_one_by_one_and_in_bursts_ask_for_a_completion_as_often(void **state)
@@ -127,7 +127,7 @@ static void test_pieces_and_long_packets_are_one_send(void **state)
 	qp->tx_segs_max = 16;
 	fake.nic.base.info.caps |= VMA_NIC_CAP_SG | VMA_NIC_CAP_TSO;
 	fake.nic.base.info.tso_max_bytes = 65536;
-	verbs_data_init(qp);
+	verbs_qp_data_path_init(qp);
 	for (unsigned i = 0; i < 4; i++)
 		segs[i] = make_tx_segment(100);
 	segs[0].flags |= VMA_NIC_SEG_MORE;
@@ -141,8 +141,8 @@ static void test_pieces_and_long_packets_are_one_send(void **state)
 	assert_int_equal(fake.hdr_len, 54);
 	assert_int_equal(fake.mss, 50);
 	assert_int_equal(fake.length, 200 - 54);
-	assert_int_equal(vma_stats_read(&qp->stats->tx_frames), 2);
-	assert_int_equal(vma_stats_read(&qp->stats->tx_tso), 1);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->tx_frames), 2);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->tx_tso), 1);
 	for (unsigned i = 0; i < 14; i++) {
 		segs[0] = make_tx_segment(64);
 		assert_int_equal(vma_nic_tx(&qp->base, segs, 1), 1);
@@ -174,7 +174,7 @@ static void test_a_provider_of_the_old_kind_cuts_packets_too(void **state)
 	fake.qp.context = &fake.context.context;
 	fake.context.context.ops.post_send = post_send;
 	qp->queue.qp_ex = NULL;
-	verbs_data_init(qp);
+	verbs_qp_data_path_init(qp);
 	for (unsigned i = 0; i < 2; i++)
 		segs[i] = make_tx_segment(1000);
 	segs[0].flags |= VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO;
@@ -267,9 +267,9 @@ static void test_received_packets_are_the_users(void **state)
 	vma_buf_put_burst(fake.arena, bufs, 3);
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 0);
 	assert_int_equal(qp->rx_with_nic, 2);
-	assert_int_equal(vma_stats_read(&qp->stats->rx_frames), 3);
-	assert_int_equal(vma_stats_read(&qp->stats->rx_bytes), 192);
-	assert_int_equal(vma_stats_read(&qp->stats->fill_posted), 5);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->rx_frames), 3);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->rx_bytes), 192);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->fill_posted), 5);
 }
 
 static void test_no_more_is_posted_than_the_queue_holds(void **state)
@@ -297,7 +297,7 @@ static void test_a_receive_that_has_failed_is_posted_again_and_the_look_goes_on(
 	vma_buf_put_burst(fake.arena, bufs, 2);
 	assert_int_equal(qp->rx_with_nic, 2);
 	assert_int_equal(fake.posted_to - fake.posted_from, 2);
-	assert_int_equal(vma_stats_read(&qp->stats->rx_errors), 1);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->rx_errors), 1);
 }
 
 static void test_a_refused_post_is_the_nics_until_the_end(void **state)
@@ -355,7 +355,7 @@ static void test_a_lost_queue_pair_does_nothing(void **state)
 	assert_int_equal(fake.sends, 1);
 }
 
-static void wipe_memory_not_inherited_by_fork(void)
+static void zero_memory_that_fork_child_lacks(void)
 {
 	memset(qp->sent, 0, FAKE_DEPTH * sizeof(struct verbs_send_segment));
 	memset((void *)fake.lkeys, 0, FAKE_LKEYS_BYTES);
@@ -372,7 +372,7 @@ static void test_a_child_does_nothing_with_what_its_parent_has_queued(void **sta
 	pid = fork();
 	if (pid == 0) {
 		if (!fake.is_wiped) /* by the kernel: as child_give_up does it then */
-			wipe_memory_not_inherited_by_fork();
+			zero_memory_that_fork_child_lacks();
 		_exit(lost_qp_calls_do_nothing() ? 0 : 1);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -396,7 +396,7 @@ static void test_a_buffer_of_an_older_device_is_dropped(void **state)
 	assert_int_equal(qp->rx_with_nic, 0);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(fake.sends, 0);
-	assert_int_equal(vma_stats_read(&qp->stats->tx_foreign), 1);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->tx_foreign), 1);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
@@ -421,6 +421,6 @@ int main(void)
 	        CASE(test_a_buffer_of_an_older_device_is_dropped),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ static struct {
 	struct ibv_qp_ex qp_ex;
 } provider;
 
-static bool fails(void)
+static bool provider_fails_this_call(void)
 {
 	if (++provider.step != provider.fail_repair_call_at)
 		return false;
@@ -39,13 +39,13 @@ static bool fails(void)
 
 static void *provider_alloc_object(size_t size)
 {
-	if (fails())
+	if (provider_fails_this_call())
 		return NULL;
 	provider.alive++;
 	return calloc(1, size);
 }
 
-static int provider_free_object(void *memory)
+static int provider_free_object_and_count(void *memory)
 {
 	provider.alive--;
 	free(memory);
@@ -58,7 +58,7 @@ static struct ibv_device *device_list[] = {&device_of_list, NULL};
 static struct ibv_device **fake_get_device_list(int *n)
 {
 	(void)n;
-	if (fails())
+	if (provider_fails_this_call())
 		return NULL;
 	provider.device_lists++;
 	return provider.is_missing ? device_list + 1 : device_list;
@@ -74,7 +74,7 @@ static int fake_query_device_ex(struct ibv_context *context, const struct ibv_qu
                                 struct ibv_device_attr_ex *attr, size_t size)
 {
 	(void)context, (void)input;
-	if (fails())
+	if (provider_fails_this_call())
 		return EIO;
 	memset(attr, 0, size);
 	attr->orig_attr.max_qp_wr = 4096;
@@ -92,7 +92,7 @@ static int fake_query_device_ex(struct ibv_context *context, const struct ibv_qu
 static int fake_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
 	(void)context;
-	if (fails())
+	if (provider_fails_this_call())
 		return EIO;
 	memset(attr, 0, sizeof(*attr));
 	attr->max_qp_wr = 100;
@@ -101,7 +101,7 @@ static int fake_query_device(struct ibv_context *context, struct ibv_device_attr
 	return 0;
 }
 
-static int fake_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
+static int fake_query_raw_clock_1ns(struct ibv_context *context, struct ibv_values_ex *values)
 {
 	(void)context;
 	values->raw_clock.tv_nsec = 1;
@@ -113,7 +113,7 @@ static struct ibv_context *fake_open_device(struct ibv_device *device)
 	struct ibv_context *context = &provider.context.context;
 
 	(void)device;
-	if (fails())
+	if (provider_fails_this_call())
 		return NULL;
 	provider.alive++;
 	context->cmd_fd = eventfd(0, EFD_CLOEXEC);
@@ -140,7 +140,7 @@ static struct ibv_pd *fake_alloc_pd(struct ibv_context *context)
 
 static int fake_dealloc_pd(struct ibv_pd *pd)
 {
-	return provider_free_object(pd);
+	return provider_free_object_and_count(pd);
 }
 
 static struct ibv_td *fake_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
@@ -155,7 +155,7 @@ static struct ibv_td *fake_alloc_td(struct ibv_context *context, struct ibv_td_i
 
 static int fake_dealloc_td(struct ibv_td *td)
 {
-	return provider_free_object(td);
+	return provider_free_object_and_count(td);
 }
 
 static struct ibv_pd *fake_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr)
@@ -178,7 +178,7 @@ static struct ibv_comp_channel *fake_create_channel(struct ibv_context *context)
 static int fake_destroy_channel(struct ibv_comp_channel *channel)
 {
 	close(channel->fd);
-	return provider_free_object(channel);
+	return provider_free_object_and_count(channel);
 }
 
 static struct ibv_cq *fake_create_cq(struct ibv_context *context, int entries, void *cq_context,
@@ -196,7 +196,7 @@ static struct ibv_cq_ex *fake_create_cq_ex(struct ibv_context *context, struct i
 
 static int fake_destroy_cq(struct ibv_cq *cq)
 {
-	return provider_free_object(cq);
+	return provider_free_object_and_count(cq);
 }
 
 static struct ibv_qp *provider_make_qp(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr)
@@ -241,12 +241,12 @@ static struct ibv_qp_ex *fake_qp_to_ex(struct ibv_qp *qp)
 static int fake_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	(void)qp, (void)attr, (void)mask;
-	return fails() ? EINVAL : 0;
+	return provider_fails_this_call() ? EINVAL : 0;
 }
 
 static int fake_destroy_qp(struct ibv_qp *qp)
 {
-	return provider_free_object(qp);
+	return provider_free_object_and_count(qp);
 }
 
 static struct ibv_flow *fake_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attr)
@@ -263,7 +263,7 @@ static struct ibv_flow *fake_create_flow(struct ibv_qp *qp, struct ibv_flow_attr
 
 static int fake_destroy_flow(struct ibv_flow *flow)
 {
-	return provider_free_object(flow);
+	return provider_free_object_and_count(flow);
 }
 
 static struct verbs_lib lib = {
@@ -303,7 +303,7 @@ static int setup(void **state)
 	provider.context.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	provider.context.sz = sizeof(provider.context);
 	provider.context.query_device_ex = fake_query_device_ex;
-	provider.context.query_rt_values = fake_rt_values;
+	provider.context.query_rt_values = fake_query_raw_clock_1ns;
 	provider.context.alloc_td = fake_alloc_td;
 	provider.context.dealloc_td = fake_dealloc_td;
 	provider.context.alloc_parent_domain = fake_alloc_parent_domain;
@@ -329,7 +329,7 @@ static void skip_without_net_raw(void)
 		vma_test_skip("CAP_NET_RAW is missing");
 }
 
-static struct verbs_device *opened(void)
+static struct verbs_device *open_eth0_verbs_device(void)
 {
 	struct verbs_device *device = NULL;
 
@@ -339,7 +339,8 @@ static struct verbs_device *opened(void)
 	return device;
 }
 
-static int queue_of(struct verbs_device *device, uint32_t inline_bytes, bool tso, struct verbs_queue *queue)
+static int open_verbs_queue_of_device(struct verbs_device *device, uint32_t inline_bytes, bool tso,
+                                      struct verbs_queue *queue)
 {
 	const struct verbs_queue_attr attr = {.rx_packets = 16,
 	                                      .rx_sges = 1,
@@ -359,7 +360,7 @@ static int queue_of(struct verbs_device *device, uint32_t inline_bytes, bool tso
 
 static void test_limits_are_what_the_device_says_and_this_side_can(void **state)
 {
-	struct verbs_device *device = opened();
+	struct verbs_device *device = open_eth0_verbs_device();
 
 	(void)state;
 	assert_int_equal(device->limits.wr_max, 2048); /* a completion for each */
@@ -402,7 +403,7 @@ static void test_whatever_fails_nothing_is_left_open(void **state)
 
 static void test_the_same_of_a_queue(void **state)
 {
-	struct verbs_device *device = opened();
+	struct verbs_device *device = open_eth0_verbs_device();
 	unsigned failed = 0;
 
 	(void)state;
@@ -413,7 +414,7 @@ static void test_the_same_of_a_queue(void **state)
 
 		provider.step = 0;
 		provider.fail_repair_call_at = at;
-		rc = queue_of(device, 64, true, &queue);
+		rc = open_verbs_queue_of_device(device, 64, true, &queue);
 		verbs_queue_close(&queue);
 		assert_int_equal(provider.alive, alive);
 		failed += rc != 0;
@@ -451,9 +452,9 @@ static void test_a_driver_without_queue_pairs_for_segmentation_sends_without_it(
 
 	(void)state;
 	provider.makes_no_tso = true;
-	device = opened();
+	device = open_eth0_verbs_device();
 	assert_int_equal(device->limits.tso_max, 0);
-	assert_int_equal(queue_of(device, 0, false, &queue), 0);
+	assert_int_equal(open_verbs_queue_of_device(device, 0, false, &queue), 0);
 	assert_non_null(queue.qp_ex);
 	verbs_queue_close(&queue);
 	verbs_device_put(device);
@@ -466,13 +467,13 @@ static void test_a_driver_without_the_new_calls_has_segmentation_by_the_old_ones
 
 	(void)state;
 	provider.makes_no_posts = true;
-	device = opened();
+	device = open_eth0_verbs_device();
 	assert_int_equal(device->limits.tso_max, 65536);
-	assert_int_equal(queue_of(device, 0, true, &queue), 0);
+	assert_int_equal(open_verbs_queue_of_device(device, 0, true, &queue), 0);
 	assert_null(queue.qp_ex);
 	assert_true(provider.made.max_tso_header >= 70);
 	verbs_queue_close(&queue);
-	assert_int_equal(queue_of(device, 0, false, &queue), 0);
+	assert_int_equal(open_verbs_queue_of_device(device, 0, false, &queue), 0);
 	assert_null(queue.qp_ex);
 	assert_int_equal(provider.made.max_tso_header, 0);
 	verbs_queue_close(&queue);
@@ -490,12 +491,12 @@ static void test_a_driver_of_the_old_kind_has_plain_queues(void **state)
 	provider.context.create_qp_ex = NULL;
 	provider.context.alloc_td = NULL;
 	provider.context.query_rt_values = NULL;
-	device = opened();
+	device = open_eth0_verbs_device();
 	assert_int_equal(device->limits.wr_max, 100);
 	assert_int_equal(device->limits.sge_max, 2);
 	assert_int_equal(device->limits.tso_max, 0);
 	assert_false(device->limits.has_clock || device->limits.has_checksum);
-	assert_int_equal(queue_of(device, 0, false, &queue), 0);
+	assert_int_equal(open_verbs_queue_of_device(device, 0, false, &queue), 0);
 	assert_null(queue.qp_ex);
 	assert_null(queue.rx_cq_ex);
 	assert_null(queue.domain);
@@ -506,12 +507,12 @@ static void test_a_driver_of_the_old_kind_has_plain_queues(void **state)
 
 static void test_inline_data_is_what_the_device_takes(void **state)
 {
-	struct verbs_device *device = opened();
+	struct verbs_device *device = open_eth0_verbs_device();
 	struct verbs_queue queue = {0};
 
 	(void)state;
 	provider.inline_most = 100;
-	assert_int_equal(queue_of(device, 300, true, &queue), 0);
+	assert_int_equal(open_verbs_queue_of_device(device, 300, true, &queue), 0);
 	assert_int_equal(queue.inline_max, 75);
 	verbs_queue_close(&queue);
 	verbs_device_put(device);

@@ -1,4 +1,5 @@
-/* What a rule of mlx5 compares for a connection that is the kernel's: each byte, by its place in the device's manual. */
+/* What a rule of mlx5 compares for a connection that is the kernel's: each byte, by its place in the device's manual.
+ * */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ static struct vma_flow_key key_of(uint16_t vlan)
 	return key;
 }
 
-static void assert_bytes(const struct mlx5_outer_headers *headers, const char *hex)
+static void assert_headers_equal_hex(const struct mlx5_outer_headers *headers, const char *hex)
 {
 	char text[2 * sizeof(*headers) + 1];
 
@@ -37,19 +38,19 @@ static void test_a_connection_without_a_tag(void **state)
 	struct mlx5_outer_headers value, mask;
 
 	(void)state;
-	verbs_exempt_match(&key, mac, &value, &mask);
-	assert_bytes(&value, "0000000000000800"
-	                     "0201020304050000"
-	                     "06000000c0011b58"
-	                     "0000000000000000"
-	                     "0000000000000000000000000a090001"
-	                     "0000000000000000000000000a090002");
-	assert_bytes(&mask, "000000000000ffff"
-	                    "ffffffffffff0000"
-	                    "ff000000ffffffff"
-	                    "0000000000000000"
-	                    "000000000000000000000000ffffffff"
-	                    "000000000000000000000000ffffffff");
+	verbs_exempt_fill_match_value_and_mask(&key, mac, &value, &mask);
+	assert_headers_equal_hex(&value, "0000000000000800"
+	                                 "0201020304050000"
+	                                 "06000000c0011b58"
+	                                 "0000000000000000"
+	                                 "0000000000000000000000000a090001"
+	                                 "0000000000000000000000000a090002");
+	assert_headers_equal_hex(&mask, "000000000000ffff"
+	                                "ffffffffffff0000"
+	                                "ff000000ffffffff"
+	                                "0000000000000000"
+	                                "000000000000000000000000ffffffff"
+	                                "000000000000000000000000ffffffff");
 }
 
 static void test_a_connection_behind_a_tag(void **state)
@@ -58,19 +59,19 @@ static void test_a_connection_behind_a_tag(void **state)
 	struct mlx5_outer_headers value, mask;
 
 	(void)state;
-	verbs_exempt_match(&key, mac, &value, &mask);
-	assert_bytes(&value, "0000000000000800"
-	                     "0201020304050123"
-	                     "06008000c0011b58"
-	                     "0000000000000000"
-	                     "0000000000000000000000000a090001"
-	                     "0000000000000000000000000a090002");
-	assert_bytes(&mask, "000000000000ffff"
-	                    "ffffffffffff0fff"
-	                    "ff008000ffffffff"
-	                    "0000000000000000"
-	                    "000000000000000000000000ffffffff"
-	                    "000000000000000000000000ffffffff");
+	verbs_exempt_fill_match_value_and_mask(&key, mac, &value, &mask);
+	assert_headers_equal_hex(&value, "0000000000000800"
+	                                 "0201020304050123"
+	                                 "06008000c0011b58"
+	                                 "0000000000000000"
+	                                 "0000000000000000000000000a090001"
+	                                 "0000000000000000000000000a090002");
+	assert_headers_equal_hex(&mask, "000000000000ffff"
+	                                "ffffffffffff0fff"
+	                                "ff008000ffffffff"
+	                                "0000000000000000"
+	                                "000000000000000000000000ffffffff"
+	                                "000000000000000000000000ffffffff");
 }
 
 int main(void)
@@ -80,6 +81,6 @@ int main(void)
 	        cmocka_unit_test(test_a_connection_behind_a_tag),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

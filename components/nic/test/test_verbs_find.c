@@ -49,11 +49,11 @@ static void test_a_tree_without_devices_has_none(void **state)
 	char path[128];
 
 	(void)state;
-	assert_false(verbs_any_device(root));
+	assert_false(verbs_has_any_device(root));
 	assert_int_equal(verbs_find_device_of_interface(root, "eth0", &place), -ENODEV);
 	snprintf(path, sizeof(path), "mkdir -p %s/class/infiniband", root);
 	assert_int_equal(system(path), 0);
-	assert_false(verbs_any_device(root));
+	assert_false(verbs_has_any_device(root));
 	assert_int_equal(verbs_find_device_of_interface(root, "eth0", &place), -ENODEV);
 }
 
@@ -67,7 +67,7 @@ static void test_device_and_port_are_found_by_any_entry_of_the_table(void **stat
 	put_gid_in_fake_sysfs("mlx5_1", 1, 0, "eth1\n");
 	put_gid_in_fake_sysfs("mlx5_1", 2, 0, "");
 	put_gid_in_fake_sysfs("mlx5_1", 2, 1, "eth2\n");
-	assert_true(verbs_any_device(root));
+	assert_true(verbs_has_any_device(root));
 	assert_int_equal(verbs_find_device_of_interface(root, "eth0", &place), 0);
 	assert_string_equal(place.device, "mlx5_0");
 	assert_int_equal(place.port, 1);
@@ -94,11 +94,11 @@ static void test_a_name_is_compared_as_a_whole(void **state)
 static void test_the_tree_is_the_one_that_the_environment_names(void **state)
 {
 	(void)state;
-	assert_string_equal(verbs_sysfs(), "/sys");
+	assert_string_equal(verbs_sysfs_path(), "/sys");
 	setenv("SYSFS_PATH", root, 1);
-	assert_string_equal(verbs_sysfs(), root);
+	assert_string_equal(verbs_sysfs_path(), root);
 	setenv("SYSFS_PATH", "", 1);
-	assert_string_equal(verbs_sysfs(), "/sys");
+	assert_string_equal(verbs_sysfs_path(), "/sys");
 }
 
 static void test_what_is_no_vlan_carries_itself(void **state)
@@ -124,6 +124,6 @@ int main(void)
 	        CASE(test_what_is_no_vlan_carries_itself),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static struct ibv_flow *make_rule(struct ibv_qp *of, struct ibv_flow_attr *attr)
 	return flow;
 }
 
-static int end_rule(struct ibv_flow *flow)
+static int fake_destroy_flow_counting_rules(struct ibv_flow *flow)
 {
 	rules--;
 	free(flow);
@@ -45,7 +45,7 @@ static int end_rule(struct ibv_flow *flow)
 static unsigned regions, regions_left;
 static size_t region_max; /* bytes of one */
 
-static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *at, size_t bytes, int access)
+static struct ibv_mr *fake_reg_mr_with_region_limit(struct ibv_pd *pd, void *at, size_t bytes, int access)
 {
 	struct ibv_mr *mr;
 
@@ -60,7 +60,7 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *at, size_t bytes, int acce
 	return mr;
 }
 
-static int dereg_mr(struct ibv_mr *mr)
+static int fake_dereg_mr_and_count(struct ibv_mr *mr)
 {
 	regions--;
 	free(mr);
@@ -70,17 +70,17 @@ static int dereg_mr(struct ibv_mr *mr)
 static int begin(void **state)
 {
 	(void)state;
-	qp = fake_provider_begin(16, 0);
+	qp = fake_provider_setup_qp(16, 0);
 	fake.nic.wake_fd = -1;
 	fake.nic.diag_fd = -1;
 	fake.context.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	fake.context.sz = sizeof(fake.context);
 	fake.context.ibv_create_flow = make_rule;
-	fake.context.ibv_destroy_flow = end_rule;
+	fake.context.ibv_destroy_flow = fake_destroy_flow_counting_rules;
 	fake.device.context = &fake.context.context;
 	fake.qp.context = &fake.context.context;
-	fake.lib.ibv_reg_mr = reg_mr;
-	fake.lib.ibv_dereg_mr = dereg_mr;
+	fake.lib.ibv_reg_mr = fake_reg_mr_with_region_limit;
+	fake.lib.ibv_dereg_mr = fake_dereg_mr_and_count;
 	fake.device.generation = 1;
 	fake.nic.frames_max = 5000;
 	fake.nic.qps = qp;
@@ -102,7 +102,7 @@ static int end(void **state)
 	assert_int_equal(rules, 0);
 	assert_int_equal(regions, 0);
 	vma_stats_block_free(NULL, other.stats);
-	fake_provider_end();
+	fake_provider_free_qp();
 	return 0;
 }
 
@@ -123,14 +123,14 @@ static int add(struct verbs_qp *to, uint16_t peer_port)
 	return verbs_flow_add(&to->base, &rule);
 }
 
-static int del(struct verbs_qp *of, uint16_t peer_port)
+static int delete_verbs_flow_of_peer_port(struct verbs_qp *of, uint16_t peer_port)
 {
 	const struct vma_flow_rule rule = connection(peer_port);
 
 	return verbs_flow_del(&of->base, &rule.key);
 }
 
-static int move(struct verbs_qp *to, uint16_t peer_port)
+static int move_verbs_flow_to_qp(struct verbs_qp *to, uint16_t peer_port)
 {
 	const struct vma_flow_rule rule = connection(peer_port);
 
@@ -145,16 +145,16 @@ static void test_a_thousand_flows_are_each_found_again(void **state)
 	for (uint16_t i = 1; i <= 1000; i++)
 		assert_int_equal(add(i % 2 ? qp : &other, i), 0);
 	assert_int_equal(rules, 1000);
-	assert_int_equal(vma_stats_read(&qp->stats->flows), 500);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->flows), 500);
 	for (uint16_t i = 1; i <= 1000; i++) {
 		assert_int_equal(add(i % 2 ? qp : &other, i), -EEXIST);
 		assert_int_equal(add(i % 2 ? &other : qp, i), -EADDRINUSE);
-		assert_int_equal(del(i % 2 ? &other : qp, i), -ENOENT);
+		assert_int_equal(delete_verbs_flow_of_peer_port(i % 2 ? &other : qp, i), -ENOENT);
 	}
 	for (uint16_t i = 1; i <= 1000; i += 3)
-		assert_int_equal(del(i % 2 ? qp : &other, i), 0);
+		assert_int_equal(delete_verbs_flow_of_peer_port(i % 2 ? qp : &other, i), 0);
 	verbs_flows_end_of_qp(&other);
-	assert_int_equal(vma_stats_read(&qp->stats->flows), 333);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->flows), 333);
 	assert_int_equal(rules, 333);
 }
 
@@ -193,7 +193,7 @@ static void test_a_datagram_flow_of_one_peer_that_another_process_has_is_refused
 	close(claim);
 	assert_int_equal(verbs_flow_add(&qp->base, &rule), 0);
 	assert_int_equal(verbs_claim_flow_address(&neighbour, &rule.key), -EADDRINUSE);
-	verbs_flows_give_up_requested(&fake.nic);
+	verbs_flows_revoke_wanted_by_other_process(&fake.nic);
 	assert_int_equal(rules, 0);
 	assert_int_equal(verbs_flow_add(&qp->base, &rule), -EADDRINUSE); /* a contest */
 	close(neighbour.claims_fd);
@@ -240,22 +240,22 @@ static void test_a_move_that_fails_changes_nothing(void **state)
 {
 	(void)state;
 	assert_int_equal(add(qp, 1), 0);
-	assert_int_equal(move(&other, 2), -ENOENT);
+	assert_int_equal(move_verbs_flow_to_qp(&other, 2), -ENOENT);
 	first_refused_rule_n = 2;
 	refusal = EBUSY; /* a card that takes a rule once, whatever its priority */
-	assert_int_equal(move(&other, 1), -EOPNOTSUPP);
+	assert_int_equal(move_verbs_flow_to_qp(&other, 1), -EOPNOTSUPP);
 	refusal = EINVAL;
-	assert_int_equal(move(&other, 1), -EINVAL);
+	assert_int_equal(move_verbs_flow_to_qp(&other, 1), -EINVAL);
 	first_refused_rule_n = 0;
 	atomic_store(&other.base.lost, true);
-	assert_int_equal(move(&other, 1), -EPIPE);
+	assert_int_equal(move_verbs_flow_to_qp(&other, 1), -EPIPE);
 	assert_int_equal(add(&other, 3), -EPIPE);
 	atomic_store(&other.base.lost, false);
-	assert_int_equal(vma_stats_read(&qp->stats->flows), 1);
-	assert_int_equal(move(&other, 1), 0);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->flows), 1);
+	assert_int_equal(move_verbs_flow_to_qp(&other, 1), 0);
 	assert_int_equal(rules, 1);
-	assert_int_equal(vma_stats_read(&other.stats->flows), 1);
-	assert_int_equal(del(&other, 1), 0);
+	assert_int_equal(vma_stats_read_counter(&other.stats->flows), 1);
+	assert_int_equal(delete_verbs_flow_of_peer_port(&other, 1), 0);
 }
 
 static void test_a_queue_pair_that_is_given_up_tells_of_each_flow(void **state)
@@ -267,7 +267,7 @@ static void test_a_queue_pair_that_is_given_up_tells_of_each_flow(void **state)
 	(void)state;
 	for (uint16_t i = 1; i <= 100; i++)
 		assert_int_equal(add(i % 4 ? qp : &other, i), 0);
-	verbs_flows_revoke(qp);
+	verbs_flows_revoke_all_of_qp(qp);
 	assert_int_equal(rules, 25);
 	while (verbs_flow_pop_revoked(&fake.nic, &of, &key)) {
 		assert_ptr_equal(of, qp);
@@ -294,7 +294,7 @@ static void test_what_a_new_queue_cannot_have_is_revoked(void **state)
 	refusal = ENOMEM;
 	verbs_flows_restore(qp);
 	assert_int_equal(rules, 6);
-	assert_int_equal(vma_stats_read(&qp->stats->flows), 6);
+	assert_int_equal(vma_stats_read_counter(&qp->stats->flows), 6);
 	while (verbs_flow_pop_revoked(&fake.nic, &of, &key))
 		n++;
 	assert_int_equal(n, 4);
@@ -302,7 +302,7 @@ static void test_what_a_new_queue_cannot_have_is_revoked(void **state)
 
 /* ---- windows ---- */
 
-static uint32_t key_of(const struct verbs_registered_memory *window, uint32_t *generation)
+static uint32_t lkey_of_registered_memory(const struct verbs_registered_memory *window, uint32_t *generation)
 {
 	const struct verbs_lkey *entry = &fake.lkeys[window->first >> VERBS_UNIT_SHIFT];
 
@@ -325,7 +325,7 @@ static void test_a_pool_grows_to_what_it_wants_and_its_keys_end_with_it(void **s
 	assert_int_equal(regions, 2);
 	last = pool->windows;
 	first = last->first;
-	key = key_of(last, &generation);
+	key = lkey_of_registered_memory(last, &generation);
 	assert_int_equal(key, last->mr->lkey);
 	assert_int_equal(generation, 1);
 	verbs_pool_deregister_and_retire(&fake.nic, &fake.device, pool);
@@ -372,7 +372,7 @@ static _Atomic unsigned events_n, events_taken;
 static _Atomic enum ibv_qp_state reported_qp_state;
 static _Atomic unsigned qp_lost_events_n;
 
-static int get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+static int fake_get_async_event_from_queue(struct ibv_context *context, struct ibv_async_event *event)
 {
 	(void)context;
 	if (events_taken == events_n)
@@ -381,12 +381,12 @@ static int get_async_event(struct ibv_context *context, struct ibv_async_event *
 	return 0;
 }
 
-static void ack_async_event(struct ibv_async_event *event)
+static void fake_ack_async_event_noop(struct ibv_async_event *event)
 {
 	(void)event;
 }
 
-static int query_qp(struct ibv_qp *of, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
+static int fake_query_qp_state(struct ibv_qp *of, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
 {
 	(void)of, (void)mask, (void)init;
 	attr->qp_state = reported_qp_state;
@@ -400,13 +400,13 @@ static void count_qp_lost_event(struct vma_nic_qp *of, enum vma_nic_event event,
 	qp_lost_events_n += event == VMA_NIC_EVENT_LOST && of == &qp->base;
 }
 
-static void thread_begin(void)
+static void start_verbs_thread_with_fakes(void)
 {
 	static struct verbs_pool nothing_wanted;
 
-	fake.lib.ibv_get_async_event = get_async_event;
-	fake.lib.ibv_ack_async_event = ack_async_event;
-	fake.lib.ibv_query_qp = query_qp;
+	fake.lib.ibv_get_async_event = fake_get_async_event_from_queue;
+	fake.lib.ibv_ack_async_event = fake_ack_async_event_noop;
+	fake.lib.ibv_query_qp = fake_query_qp_state;
 	fake.context.context.async_fd = -1;
 	fake.nic.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	fake.nic.claims_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -418,7 +418,7 @@ static void thread_begin(void)
 	assert_int_equal(verbs_thread_start(&fake.nic), 0);
 }
 
-static void thread_end(void)
+static void stop_verbs_thread(void)
 {
 	atomic_store(&fake.nic.closing, true);
 	verbs_thread_wake(&fake.nic);
@@ -429,7 +429,7 @@ static void thread_end(void)
 	qp->rx_memory = qp->tx_memory = NULL;
 }
 
-static void report_async_event(struct ibv_async_event event)
+static void feed_async_event_to_verbs_thread(struct ibv_async_event event)
 {
 	reported_async_events[events_n] = event;
 	events_n++;
@@ -451,28 +451,30 @@ static void test_an_error_of_a_completion_queue_is_its_queue_pairs_loss(void **s
 
 	(void)state;
 	qp->queue.rx_cq = &cq;
-	thread_begin();
-	report_async_event((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE});
-	report_async_event((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &stranger});
+	start_verbs_thread_with_fakes();
+	feed_async_event_to_verbs_thread((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE});
+	feed_async_event_to_verbs_thread(
+	        (struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &stranger});
 	assert_int_equal(qp_lost_events_n, 0);
-	report_async_event((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &cq});
+	feed_async_event_to_verbs_thread((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &cq});
 	assert_true(qp_is_lost_within_10s());
-	thread_end();
+	stop_verbs_thread();
 }
 
 static void test_a_failed_packet_is_no_loss_while_its_queue_goes_on(void **state)
 {
 	(void)state;
-	thread_begin();
+	start_verbs_thread_with_fakes();
 	verbs_qp_note_maybe_broken(qp);
 	while (atomic_load(&qp->broken))
 		usleep(1000);
-	report_async_event((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE}); /* the look is over */
+	feed_async_event_to_verbs_thread(
+	        (struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE}); /* the look is over */
 	assert_int_equal(qp_lost_events_n, 0);
 	reported_qp_state = IBV_QPS_ERR;
 	verbs_qp_note_maybe_broken(qp);
 	assert_true(qp_is_lost_within_10s());
-	thread_end();
+	stop_verbs_thread();
 }
 
 /* ---- calls of the backend that need no device ---- */

@@ -38,7 +38,7 @@ static int end_rule(struct ibv_flow *flow)
 static int setup(void **state)
 {
 	(void)state;
-	qp = fake_provider_begin(16, 0);
+	qp = fake_provider_setup_qp(16, 0);
 	fake.nic.wake_fd = fake.nic.diag_fd = -1;
 	fake.nic.base.info.ifindex = neighbour.base.info.ifindex = (uint32_t)getpid(); /* no other test's name */
 	neighbour.diag_fd = -1;
@@ -65,7 +65,7 @@ static int teardown(void **state)
 	if (neighbour.diag_fd >= 0)
 		close(neighbour.diag_fd);
 	assert_int_equal(rules, 0);
-	fake_provider_end();
+	fake_provider_free_qp();
 	return 0;
 }
 
@@ -106,7 +106,7 @@ static void look_twice(void)
 {
 	for (int i = 0; i < 2; i++) {
 		fake.nic.look_ms = 0;
-		verbs_conflicts_search(&fake.nic);
+		verbs_conflicts_search_and_revoke(&fake.nic);
 	}
 }
 

@@ -18,13 +18,13 @@ static int begin_result;
 static bool vmad_has_room;
 static unsigned begins, adds, forgets;
 
-int vmad_watch_right(unsigned ifindex, const char *ifname)
+int vmad_watch_create_right_fd(unsigned ifindex, const char *ifname)
 {
 	(void)ifindex, (void)ifname;
 	return -1;
 }
 
-int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out)
+int vmad_watch_connect(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out)
 {
 	(void)ifindex, (void)ifname, (void)right_fd;
 	begins++;
@@ -32,7 +32,7 @@ int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct 
 	return begin_result;
 }
 
-void vmad_watch_end(struct vmad_client *client)
+void vmad_watch_disconnect(struct vmad_client *client)
 {
 	assert_ptr_equal(client, vmad);
 }
@@ -56,13 +56,14 @@ bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key)
 	return vmad_has_room;
 }
 
-int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock *minisocks, unsigned n)
+int vmad_export_minisocks_of_verbs_card(struct vmad_client *client, const struct vma_flow_minisock *minisocks,
+                                        unsigned n)
 {
 	(void)client, (void)minisocks, (void)n;
 	return -ENOENT;
 }
 
-bool vmad_watch_forget(struct vmad_client *client)
+bool vmad_watch_forget_all(struct vmad_client *client)
 {
 	(void)client;
 	forgets += vmad_has_room;
@@ -91,7 +92,7 @@ static int setup(void **state)
 	begin_result = 0;
 	vmad_has_room = true;
 	begins = adds = forgets = 0;
-	verbs_peers_init(&nic, false);
+	verbs_peers_get_vmad_permission(&nic, false);
 	return 0;
 }
 
@@ -99,24 +100,24 @@ static int teardown(void **state)
 {
 	(void)state;
 	vmad_has_room = true;
-	verbs_peers_fini(&nic);
+	verbs_peers_disconnect_from_vmad(&nic);
 	pthread_mutex_destroy(&nic.lock);
 	return 0;
 }
 
-static void add(struct verbs_flow *flow)
+static void add_verbs_flow_to_peers(struct verbs_flow *flow)
 {
 	flow->next = bucket;
 	bucket = flow;
-	verbs_peers_add(&nic, flow);
+	verbs_peers_report_connection_to_vmad(&nic, flow);
 }
 
 /* ---- cases ---- */
 
-static int follow_after_pause(void)
+static int peers_follow_after_room_timeout(void)
 {
 	nic.peers.room_until_ms = 0;
-	return verbs_peers_follow(&nic);
+	return verbs_peers_sync_with_vmad(&nic);
 }
 
 static void test_a_vmad_that_does_not_read_is_asked_less_and_less_often(void **state)
@@ -125,60 +126,60 @@ static void test_a_vmad_that_does_not_read_is_asked_less_and_less_often(void **s
 
 	(void)state;
 	vmad_has_room = false;
-	add(&flows[0]);
+	add_verbs_flow_to_peers(&flows[0]);
 	for (size_t i = 0; i < sizeof(pauses_ms) / sizeof(pauses_ms[0]); i++)
-		assert_int_equal(follow_after_pause(), pauses_ms[i]);
+		assert_int_equal(peers_follow_after_room_timeout(), pauses_ms[i]);
 	/* Woken by other work of the thread: the pause goes on, and is no longer for it. */
 	for (int woken = 0; woken < 10; woken++)
-		assert_in_range(verbs_peers_follow(&nic), 1, 250);
+		assert_in_range(verbs_peers_sync_with_vmad(&nic), 1, 250);
 	assert_int_equal(nic.peers.room_ms, 250);
 	assert_int_equal(begins, 1);
 	vmad_has_room = true;
-	assert_int_equal(follow_after_pause(), -1);
+	assert_int_equal(peers_follow_after_room_timeout(), -1);
 	assert_int_equal(adds, 1);
 	vmad_has_room = false;
-	add(&flows[1]);
-	assert_int_equal(follow_after_pause(), 5); /* it has read since */
-	assert_int_equal(follow_after_pause(), 10);
+	add_verbs_flow_to_peers(&flows[1]);
+	assert_int_equal(peers_follow_after_room_timeout(), 5); /* it has read since */
+	assert_int_equal(peers_follow_after_room_timeout(), 10);
 	vmad_has_room = true;
-	assert_int_equal(follow_after_pause(), -1);
+	assert_int_equal(peers_follow_after_room_timeout(), -1);
 	assert_int_equal(adds, 2);
 }
 
 static void test_an_end_that_vmad_has_not_read_is_repeated_less_and_less_often(void **state)
 {
 	(void)state;
-	add(&flows[0]);
-	add(&flows[1]);
-	assert_int_equal(follow_after_pause(), -1);
+	add_verbs_flow_to_peers(&flows[0]);
+	add_verbs_flow_to_peers(&flows[1]);
+	assert_int_equal(peers_follow_after_room_timeout(), -1);
 	assert_int_equal(adds, 2);
 	vmad_has_room = false;
 	bucket = flows[1].next; /* what was added last ends */
-	verbs_peers_del(&nic, &flows[1]);
-	assert_int_equal(follow_after_pause(), 5);
-	assert_int_equal(follow_after_pause(), 10);
+	verbs_peers_report_conn_end_to_vmad(&nic, &flows[1]);
+	assert_int_equal(peers_follow_after_room_timeout(), 5);
+	assert_int_equal(peers_follow_after_room_timeout(), 10);
 	vmad_has_room = true;
-	assert_int_equal(follow_after_pause(), -1);
+	assert_int_equal(peers_follow_after_room_timeout(), -1);
 	assert_int_equal(forgets, 1);
 	assert_int_equal(adds, 3); /* the other one anew */
 }
 
-static int pause_after(int result)
+static int peers_follow_pause_after_begin_result(int result)
 {
 	nic.peers.look_ms = 0;
 	begin_result = result;
-	return verbs_peers_follow(&nic);
+	return verbs_peers_sync_with_vmad(&nic);
 }
 
 static void test_a_vmad_that_is_busy_or_not_there_is_looked_for_each_second_and_one_that_refuses_seldom(void **state)
 {
 	(void)state;
-	add(&flows[0]);
-	assert_in_range(pause_after(-ECONNREFUSED), 1, 1000);
-	assert_in_range(pause_after(-EAGAIN), 1, 1000);
-	assert_in_range(pause_after(-EPERM), 1001, 10000);
+	add_verbs_flow_to_peers(&flows[0]);
+	assert_in_range(peers_follow_pause_after_begin_result(-ECONNREFUSED), 1, 1000);
+	assert_in_range(peers_follow_pause_after_begin_result(-EAGAIN), 1, 1000);
+	assert_in_range(peers_follow_pause_after_begin_result(-EPERM), 1001, 10000);
 	assert_int_equal(begins, 3);
-	assert_in_range(verbs_peers_follow(&nic), 1, 10000);
+	assert_in_range(verbs_peers_sync_with_vmad(&nic), 1, 10000);
 	assert_int_equal(begins, 3);
 }
 

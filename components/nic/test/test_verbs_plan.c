@@ -5,12 +5,13 @@
 
 #define ALL (64u << 20 >> 11) /* frames in 64 MB */
 
-static bool plan(uint32_t left, uint32_t rx, uint32_t tx, uint32_t rx_bufs, struct verbs_queue_sizes *out)
+static bool plan_verbs_queue_sizes(uint32_t left, uint32_t rx, uint32_t tx, uint32_t rx_bufs,
+                                   struct verbs_queue_sizes *out)
 {
 	const struct verbs_queue_sizes_wanted in = {
 	        .frames_left = left, .rx_wre = rx, .tx_wre = tx, .wr_max = 32768, .rx_bufs = rx_bufs};
 
-	return verbs_queue_sizes(&in, out);
+	return verbs_compute_queue_sizes(&in, out);
 }
 
 static void test_small_requests_are_granted(void **state)
@@ -18,13 +19,13 @@ static void test_small_requests_are_granted(void **state)
 	struct verbs_queue_sizes out;
 
 	(void)state;
-	assert_true(plan(ALL, 256, 128, 1, &out));
+	assert_true(plan_verbs_queue_sizes(ALL, 256, 128, 1, &out));
 	assert_int_equal(out.rx_depth, 256);
 	assert_int_equal(out.rx_quota, 128);
 	assert_int_equal(out.tx_depth, 128);
 	assert_true(out.rx_frames > 256 + 64);
 	assert_true(out.tx_frames > 128);
-	assert_true(plan(ALL, 0, 0, 1, &out));
+	assert_true(plan_verbs_queue_sizes(ALL, 0, 0, 1, &out));
 	assert_int_equal(out.rx_depth, VERBS_DEPTH_DEFAULT);
 	assert_int_equal(out.tx_depth, VERBS_DEPTH_DEFAULT);
 }
@@ -35,7 +36,7 @@ static void test_a_queue_pair_leaves_half_of_the_memory_to_later_ones(void **sta
 	struct verbs_queue_sizes out;
 
 	(void)state;
-	for (; plan(left, 16000, 2048, 1, &out); queue_pairs++) {
+	for (; plan_verbs_queue_sizes(left, 16000, 2048, 1, &out); queue_pairs++) {
 		assert_true(out.rx_frames + out.tx_frames <= left / 2 + 1);
 		assert_true(out.rx_depth >= VERBS_DEPTH_MIN && out.tx_depth >= VERBS_DEPTH_MIN);
 		left -= out.rx_frames + out.tx_frames;
@@ -50,11 +51,11 @@ static void test_a_queue_is_not_deeper_than_the_device_allows(void **state)
 	struct verbs_queue_sizes out;
 
 	(void)state;
-	assert_true(verbs_queue_sizes(&in, &out));
+	assert_true(verbs_compute_queue_sizes(&in, &out));
 	assert_int_equal(out.rx_depth, 1000);
 	assert_int_equal(out.tx_depth, 1000);
 	in.rx_bufs = 5;
-	assert_true(verbs_queue_sizes(&in, &out));
+	assert_true(verbs_compute_queue_sizes(&in, &out));
 	assert_int_equal(out.rx_depth, 5000);
 }
 
@@ -63,10 +64,10 @@ static void test_long_packets_get_whole_receives(void **state)
 	struct verbs_queue_sizes out;
 
 	(void)state;
-	assert_true(plan(ALL, 256, 128, 5, &out));
+	assert_true(plan_verbs_queue_sizes(ALL, 256, 128, 5, &out));
 	assert_int_equal(out.rx_depth, 256 * 5);
 	assert_int_equal(out.rx_quota, 256);
-	assert_true(plan(4096, 256, 128, 5, &out));
+	assert_true(plan_verbs_queue_sizes(4096, 256, 128, 5, &out));
 	assert_true(out.rx_depth >= 1000 && out.rx_depth < 256 * 5);
 	assert_int_equal(out.rx_depth % 5, 0);
 }
@@ -76,9 +77,9 @@ static void test_without_memory_there_is_no_plan(void **state)
 	struct verbs_queue_sizes out;
 
 	(void)state;
-	assert_false(plan(0, 256, 256, 1, &out));
-	assert_false(plan(128, 256, 256, 1, &out));
-	assert_true(plan(1024, 256, 256, 1, &out));
+	assert_false(plan_verbs_queue_sizes(0, 256, 256, 1, &out));
+	assert_false(plan_verbs_queue_sizes(128, 256, 256, 1, &out));
+	assert_true(plan_verbs_queue_sizes(1024, 256, 256, 1, &out));
 }
 
 static void test_every_so_many_packets_ask_for_a_completion(void **state)
@@ -161,6 +162,6 @@ int main(void)
 	        cmocka_unit_test(test_no_pace_and_one_above_all_that_the_device_can_are_no_limit),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

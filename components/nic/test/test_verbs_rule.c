@@ -9,7 +9,7 @@
 static const uint8_t mac[6] = {0x02, 0x11, 0x22, 0x33, 0x44, 0x55};
 static const uint8_t all_ones[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 
-static struct verbs_rule_spec build(const struct vma_flow_key *key, bool is_broadcast)
+static struct verbs_rule_spec build_verbs_rule_spec(const struct vma_flow_key *key, bool is_broadcast)
 {
 	const struct verbs_rule_port at = {
 	        .mac = mac, .port = 2, .priority = verbs_rule_priority(key), .is_broadcast = is_broadcast};
@@ -20,7 +20,7 @@ static struct verbs_rule_spec build(const struct vma_flow_key *key, bool is_broa
 	return rule;
 }
 
-static void assert_frame_of(const struct verbs_rule_spec *rule, enum ibv_flow_spec_type l4)
+static void assert_rule_spec_headers(const struct verbs_rule_spec *rule, enum ibv_flow_spec_type l4)
 {
 	assert_int_equal(rule->attr.type, IBV_FLOW_ATTR_NORMAL);
 	assert_int_equal(rule->attr.size, sizeof(*rule));
@@ -39,11 +39,11 @@ static void assert_frame_of(const struct verbs_rule_spec *rule, enum ibv_flow_sp
 
 static void test_a_connection_is_five_fields_and_our_mac_first_of_all(void **state)
 {
-	const struct vma_flow_rule flow = flow_rule(0, IPPROTO_TCP, 80, 4000, 0);
-	const struct verbs_rule_spec rule = build(&flow.key, false);
+	const struct vma_flow_rule flow = make_flow_rule(0, IPPROTO_TCP, 80, 4000, 0);
+	const struct verbs_rule_spec rule = build_verbs_rule_spec(&flow.key, false);
 
 	(void)state;
-	assert_frame_of(&rule, IBV_FLOW_SPEC_TCP);
+	assert_rule_spec_headers(&rule, IBV_FLOW_SPEC_TCP);
 	assert_int_equal(rule.attr.priority, VERBS_PRIORITY_PEER);
 	assert_memory_equal(rule.eth.val.dst_mac, mac, 6);
 	assert_int_equal(rule.ipv4.val.dst_ip, test_ip(0));
@@ -56,13 +56,14 @@ static void test_a_connection_is_five_fields_and_our_mac_first_of_all(void **sta
 
 static void test_any_peer_is_three_fields_behind_all_connections(void **state)
 {
-	const struct vma_flow_rule listener = flow_rule(0, IPPROTO_TCP, 80, 0, VMA_FLOW_LISTENER),
-	                           port = flow_rule(1, IPPROTO_UDP, 53, 0, 0);
-	const struct verbs_rule_spec rules[] = {build(&listener.key, false), build(&port.key, false)};
+	const struct vma_flow_rule listener = make_flow_rule(0, IPPROTO_TCP, 80, 0, VMA_FLOW_LISTENER),
+	                           port = make_flow_rule(1, IPPROTO_UDP, 53, 0, 0);
+	const struct verbs_rule_spec rules[] = {build_verbs_rule_spec(&listener.key, false),
+	                                        build_verbs_rule_spec(&port.key, false)};
 
 	(void)state;
-	assert_frame_of(&rules[0], IBV_FLOW_SPEC_TCP);
-	assert_frame_of(&rules[1], IBV_FLOW_SPEC_UDP);
+	assert_rule_spec_headers(&rules[0], IBV_FLOW_SPEC_TCP);
+	assert_rule_spec_headers(&rules[1], IBV_FLOW_SPEC_UDP);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(rules[i].attr.priority, VERBS_PRIORITY_ANY);
 		assert_memory_equal(rules[i].eth.val.dst_mac, mac, 6);
@@ -78,41 +79,41 @@ static void test_any_peer_is_three_fields_behind_all_connections(void **state)
 static void test_a_group_has_its_own_mac_of_23_bits(void **state)
 {
 	static const uint8_t group_mac[6] = {0x01, 0x00, 0x5e, 0x7f, 0x02, 0x03};
-	struct vma_flow_rule flow = flow_rule(0, IPPROTO_UDP, 5000, 0, 0);
+	struct vma_flow_rule flow = make_flow_rule(0, IPPROTO_UDP, 5000, 0, 0);
 	struct verbs_rule_spec rule;
 
 	(void)state;
 	memcpy(flow.key.local, (uint8_t[]){239, 255, 2, 3}, 4);
-	rule = build(&flow.key, false);
+	rule = build_verbs_rule_spec(&flow.key, false);
 	assert_memory_equal(rule.eth.val.dst_mac, group_mac, 6);
 	memcpy(flow.key.local, (uint8_t[]){224, 127, 2, 3}, 4);
-	rule = build(&flow.key, false);
+	rule = build_verbs_rule_spec(&flow.key, false);
 	assert_memory_equal(rule.eth.val.dst_mac, group_mac, 6);
 	memcpy(flow.key.local, (uint8_t[]){223, 255, 2, 3}, 4);
-	rule = build(&flow.key, false);
+	rule = build_verbs_rule_spec(&flow.key, false);
 	assert_memory_equal(rule.eth.val.dst_mac, mac, 6);
 }
 
 static void test_a_broadcast_address_goes_to_all_ones(void **state)
 {
-	struct vma_flow_rule flow = flow_rule(0, IPPROTO_UDP, 67, 0, 0);
+	struct vma_flow_rule flow = make_flow_rule(0, IPPROTO_UDP, 67, 0, 0);
 	struct verbs_rule_spec rule;
 
 	(void)state;
 	memset(flow.key.local, 0xff, 4);
-	rule = build(&flow.key, true);
+	rule = build_verbs_rule_spec(&flow.key, true);
 	assert_memory_equal(rule.eth.val.dst_mac, all_ones, 6);
 	assert_int_equal(rule.attr.priority, VERBS_PRIORITY_ANY);
 }
 
 static void test_a_vlan_is_its_twelve_bits(void **state)
 {
-	struct vma_flow_rule flow = flow_rule(0, IPPROTO_UDP, 67, 0, 0);
+	struct vma_flow_rule flow = make_flow_rule(0, IPPROTO_UDP, 67, 0, 0);
 	struct verbs_rule_spec rule;
 
 	(void)state;
 	flow.key.vlan = 4094;
-	rule = build(&flow.key, false);
+	rule = build_verbs_rule_spec(&flow.key, false);
 	assert_int_equal(rule.eth.val.vlan_tag, htons(4094));
 	assert_int_equal(rule.eth.mask.vlan_tag, htons(0x0fff));
 }
@@ -127,6 +128,6 @@ int main(void)
 	        cmocka_unit_test(test_a_vlan_is_its_twelve_bits),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static int fake_query_rt_values(struct ibv_context *context, struct ibv_values_e
 
 static struct verbs_qp *begin(unsigned conversion)
 {
-	struct verbs_qp *qp = fake_provider_begin(64, 0);
+	struct verbs_qp *qp = fake_provider_setup_qp(64, 0);
 
 	fake.context.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	fake.context.sz = sizeof(fake.context);
@@ -42,7 +42,7 @@ static struct verbs_qp *begin(unsigned conversion)
 	fake.nic.wake_fd = -1;
 	fake.nic.conversion = conversion;
 	fake.nic.qps = qp;
-	verbs_timestamp_kind_of_device(&fake.nic);
+	verbs_nic_init_timestamps_from_device(&fake.nic);
 	qp->queue.rx_stamps = fake.nic.stamps;
 	qp->rx_clock = fake.nic.clock;
 	qp->rx_clock.sampled = false;
@@ -50,7 +50,7 @@ static struct verbs_qp *begin(unsigned conversion)
 	return qp;
 }
 
-static void post(struct verbs_qp *qp, unsigned n)
+static void post_n_rx_bufs(struct verbs_qp *qp, unsigned n)
 {
 	struct vma_buf *bufs[32];
 
@@ -59,11 +59,11 @@ static void post(struct verbs_qp *qp, unsigned n)
 }
 
 /* A packet that the card has stamped. */
-static struct vma_buf *received(struct verbs_qp *qp, uint64_t stamp)
+static struct vma_buf *receive_packet_with_hw_timestamp(struct verbs_qp *qp, uint64_t stamp)
 {
 	struct vma_buf *buf = NULL;
 
-	post(qp, qp->rx_bufs);
+	post_n_rx_bufs(qp, qp->rx_bufs);
 	fake.due = 1;
 	fake.stamp = stamp;
 	assert_int_equal(vma_nic_poll_rx(&qp->base, &buf, 1), 1);
@@ -73,7 +73,8 @@ static struct vma_buf *received(struct verbs_qp *qp, uint64_t stamp)
 static void test_nobody_who_does_not_ask_gets_a_stamp(void **state)
 {
 	struct verbs_qp *qp = begin(3);
-	const struct vma_buf *buf = received(qp, ns_to_device_ticks(clock_gettime_ns(CLOCK_MONOTONIC)));
+	const struct vma_buf *buf =
+	        receive_packet_with_hw_timestamp(qp, ns_to_device_ticks(clock_gettime_ns(CLOCK_MONOTONIC)));
 
 	(void)state;
 	assert_int_equal(buf->timestamp_ns, 0);
@@ -89,11 +90,11 @@ static void test_stamps_are_in_the_systems_time(void **state)
 
 	(void)state;
 	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
-	buf = received(qp, ns_to_device_ticks(own));
+	buf = receive_packet_with_hw_timestamp(qp, ns_to_device_ticks(own));
 	assert_int_equal(buf->flags & (VMA_BUF_RX_HW_TIMESTAMP | VMA_BUF_RX_NIC_CLOCK), VMA_BUF_RX_HW_TIMESTAMP);
 	/* What lies between the two readings, and what the samples err by, counts on a busy machine. */
 	assert_in_range(buf->timestamp_ns, before - 1000000000, before + 1000000000);
-	buf = received(qp, ns_to_device_ticks(own + 5000000));
+	buf = receive_packet_with_hw_timestamp(qp, ns_to_device_ticks(own + 5000000));
 	assert_in_range(buf->timestamp_ns, before + 5000000 - 1000000000, before + 5000000 + 1000000000);
 }
 
@@ -105,9 +106,10 @@ static void test_two_stamps_differ_by_what_has_passed_on_the_card(void **state)
 
 	(void)state;
 	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
-	first = received(qp, ns_to_device_ticks(own))->timestamp_ns;
-	assert_in_range(received(qp, ns_to_device_ticks(own + 3000000000))->timestamp_ns - first, 2999999900,
-	                3000000100);
+	first = receive_packet_with_hw_timestamp(qp, ns_to_device_ticks(own))->timestamp_ns;
+	assert_in_range(receive_packet_with_hw_timestamp(qp, ns_to_device_ticks(own + 3000000000))->timestamp_ns -
+	                        first,
+	                2999999900, 3000000100);
 }
 
 static void test_stamps_of_one_queue_go_forward_over_a_new_line(void **state)
@@ -118,10 +120,11 @@ static void test_stamps_of_one_queue_go_forward_over_a_new_line(void **state)
 
 	(void)state;
 	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
-	first = received(qp, ns_to_device_ticks(own + 1000))->timestamp_ns;
-	assert_true(received(qp, ns_to_device_ticks(own))->timestamp_ns >= first);
+	first = receive_packet_with_hw_timestamp(qp, ns_to_device_ticks(own + 1000))->timestamp_ns;
+	assert_true(receive_packet_with_hw_timestamp(qp, ns_to_device_ticks(own))->timestamp_ns >= first);
 	/* A clock that was set back by more is followed. */
-	assert_true(received(qp, ns_to_device_ticks(own - 10000000000))->timestamp_ns < first - 9000000000);
+	assert_true(receive_packet_with_hw_timestamp(qp, ns_to_device_ticks(own - 10000000000))->timestamp_ns <
+	            first - 9000000000);
 }
 
 static void test_raw_stamps_are_nanoseconds_of_the_cards_own(void **state)
@@ -131,7 +134,7 @@ static void test_raw_stamps_are_nanoseconds_of_the_cards_own(void **state)
 
 	(void)state;
 	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
-	buf = received(qp, KHZ * UINT64_C(1000) * 7);
+	buf = receive_packet_with_hw_timestamp(qp, KHZ * UINT64_C(1000) * 7);
 	assert_in_range(buf->timestamp_ns, 6999999990, 7000000000);
 	assert_int_equal(buf->flags & (VMA_BUF_RX_HW_TIMESTAMP | VMA_BUF_RX_NIC_CLOCK),
 	                 VMA_BUF_RX_HW_TIMESTAMP | VMA_BUF_RX_NIC_CLOCK);
@@ -145,7 +148,7 @@ static void test_ptp_stamps_are_the_providers(void **state)
 
 	(void)state;
 	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
-	buf = received(qp, 1234567890123456789);
+	buf = receive_packet_with_hw_timestamp(qp, 1234567890123456789);
 	assert_int_equal(buf->timestamp_ns, 1234567890123456789);
 	assert_true(buf->flags & VMA_BUF_RX_NIC_CLOCK);
 }
@@ -157,7 +160,7 @@ static void test_a_card_that_cannot_says_so(void **state)
 	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), -EOPNOTSUPP);
 	begin(3);
 	fake.device.limits.has_clock = false;
-	verbs_timestamp_kind_of_device(&fake.nic);
+	verbs_nic_init_timestamps_from_device(&fake.nic);
 	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), -EOPNOTSUPP);
 }
 
@@ -169,9 +172,9 @@ static void test_the_first_buffer_of_a_long_packet_has_the_stamp(void **state)
 	(void)state;
 	qp->rx_bufs = 5;
 	qp->base.rx_depth = FAKE_DEPTH / 2 / 5 * 5;
-	verbs_data_init(qp);
+	verbs_qp_data_path_init(qp);
 	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
-	post(qp, 5);
+	post_n_rx_bufs(qp, 5);
 	fake.byte_len = 9000;
 	fake.due = 1;
 	fake.stamp = KHZ;
@@ -204,14 +207,14 @@ static void test_bytes_per_second_become_the_devices_kilobits(void **state)
 	fake.lib.ibv_modify_qp = fake_modify_qp;
 	fake.device.limits.pace_min = 100;
 	fake.device.limits.pace_max = 10000000;
-	assert_int_equal(vma_nic_pace(&qp->base, 1000000, 0), -EOPNOTSUPP);
+	assert_int_equal(vma_nic_set_tx_pacing_rate(&qp->base, 1000000, 0), -EOPNOTSUPP);
 	fake.nic.base.info.caps |= VMA_NIC_CAP_PACING;
-	assert_int_equal(vma_nic_pace(&qp->base, 1000000, 0), 0);
+	assert_int_equal(vma_nic_set_tx_pacing_rate(&qp->base, 1000000, 0), 0);
 	assert_int_equal(fake_modify_qp_mask, IBV_QP_STATE | IBV_QP_RATE_LIMIT);
 	assert_int_equal(fake_modify_qp_rate, 8000);
-	assert_int_equal(vma_nic_pace(&qp->base, 1, 0), 0);
+	assert_int_equal(vma_nic_set_tx_pacing_rate(&qp->base, 1, 0), 0);
 	assert_int_equal(fake_modify_qp_rate, 100);
-	assert_int_equal(vma_nic_pace(&qp->base, 0, 0), 0);
+	assert_int_equal(vma_nic_set_tx_pacing_rate(&qp->base, 0, 0), 0);
 	assert_int_equal(fake_modify_qp_rate, 0);
 }
 
@@ -224,12 +227,12 @@ static void test_a_pace_that_the_device_refuses_is_none(void **state)
 	fake.nic.base.info.caps |= VMA_NIC_CAP_PACING;
 	fake.device.limits.pace_max = 10000000;
 	modify_error = EINVAL;
-	assert_int_equal(vma_nic_pace(&qp->base, 1000000, 0), -EINVAL);
+	assert_int_equal(vma_nic_set_tx_pacing_rate(&qp->base, 1000000, 0), -EINVAL);
 	assert_int_equal(qp->pace_kbps, 0);
 	modify_error = 0;
 	atomic_store(&qp->base.lost, true); /* the rebind sets it */
 	fake_modify_qp_rate = 0;
-	assert_int_equal(vma_nic_pace(&qp->base, 1000000, 0), 0);
+	assert_int_equal(vma_nic_set_tx_pacing_rate(&qp->base, 1000000, 0), 0);
 	assert_int_equal(fake_modify_qp_rate, 0);
 	assert_int_equal(qp->pace_kbps, 8000);
 }
@@ -237,7 +240,7 @@ static void test_a_pace_that_the_device_refuses_is_none(void **state)
 static int end(void **state)
 {
 	(void)state;
-	fake_provider_end();
+	fake_provider_free_qp();
 	return 0;
 }
 
@@ -256,6 +259,6 @@ int main(void)
 	        cmocka_unit_test_teardown(test_a_pace_that_the_device_refuses_is_none, end),
 	};
 
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@
 
 /* ---- in place of the kernel; of ../owner/owner.h, which knows another struct xdp_owner ---- */
 
-int owner_probe_open(void);
+int owner_open_raw_ip_socket(void);
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
 int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *key,
                            const struct owner_tcp_segment *segment);
@@ -40,7 +40,7 @@ static struct owner_tcp_segment answer;
 static struct vma_flow_key answer_key;
 static uint8_t kernel_state; /* of the socket that the kernel has for any connection; 0: none */
 
-int owner_probe_open(void)
+int owner_open_raw_ip_socket(void)
 {
 	return os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 }
@@ -62,8 +62,8 @@ int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *
 	return 0;
 }
 
-int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                           void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+int kernel_sock_visit_sockets_of_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
+                                            void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	struct kernel_sock found = {.state = kernel_state, .peer_port_be = key->peer_port_be};
 
@@ -113,7 +113,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct vmad_watched card_connection(uint16_t peer_port)
+static struct vmad_watched vmad_card_make_watched_connection(uint16_t peer_port)
 {
 	return (struct vmad_watched){.local = {10, 0, 0, 1},
 	                             .peer = {10, 0, 0, 2},
@@ -121,15 +121,15 @@ static struct vmad_watched card_connection(uint16_t peer_port)
 	                             .peer_port_be = htons(peer_port)};
 }
 
-static struct vma_flow_key connection_key(uint16_t peer_port)
+static struct vma_flow_key flow_key_of_card_connection(uint16_t peer_port)
 {
-	const struct vmad_watched of = card_connection(peer_port);
+	const struct vmad_watched of = vmad_card_make_watched_connection(peer_port);
 
 	return vmad_watched_key(&of);
 }
 
 /* The answer's result. */
-static int card_say(unsigned client, struct vmad_msg *msg)
+static int vmad_card_message_result(unsigned client, struct vmad_msg *msg)
 {
 	struct vmad_reply reply;
 
@@ -140,9 +140,9 @@ static int card_say(unsigned client, struct vmad_msg *msg)
 	               : 0;
 }
 
-static int card_export(unsigned client, uint16_t peer_port, uint16_t state)
+static int vmad_card_export_minisock(unsigned client, uint16_t peer_port, uint16_t state)
 {
-	const struct vmad_watched of = card_connection(peer_port);
+	const struct vmad_watched of = vmad_card_make_watched_connection(peer_port);
 	struct vmad_msg msg = {.type = VMAD_MINISOCK_EXPORT, .minisocks = {.slot = VMAD_SLOT_CARD, .count = 1}};
 	struct vmad_msg_minisock *minisock = &msg.minisocks.minisock[0];
 
@@ -153,15 +153,16 @@ static int card_export(unsigned client, uint16_t peer_port, uint16_t state)
 	                                       .rcv_nxt = THEIR_NXT};
 	memcpy(minisock->local, of.local, 4);
 	memcpy(minisock->peer, of.peer, 4);
-	return card_say(client, &msg);
+	return vmad_card_message_result(client, &msg);
 }
 
-static void card_watch(unsigned client, enum vmad_watch_op op, uint16_t peer_port)
+static void vmad_card_send_watch_message(unsigned client, enum vmad_watch_op op, uint16_t peer_port)
 {
-	struct vmad_msg msg = {.type = VMAD_WATCH,
-	                       .watch = {.op = (uint16_t)op, .count = 1, .watched = {card_connection(peer_port)}}};
+	struct vmad_msg msg = {
+	        .type = VMAD_WATCH,
+	        .watch = {.op = (uint16_t)op, .count = 1, .watched = {vmad_card_make_watched_connection(peer_port)}}};
 
-	assert_int_equal(card_say(client, &msg), 0);
+	assert_int_equal(vmad_card_message_result(client, &msg), 0);
 }
 
 struct frame {
@@ -170,7 +171,8 @@ struct frame {
 };
 
 /* With a VLAN's tag if there is one, and time stamps. */
-static struct frame make_frame(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t payload, uint16_t vlan)
+static struct frame make_tcp_frame_with_timestamps(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t payload,
+                                                   uint16_t vlan)
 {
 	struct frame frame = {.len = vlan != 0 ? 18 : 14};
 	const uint16_t type = htons(0x0800), tag[2] = {htons(0x8100), htons((uint16_t)(0xe000 | vlan))};
@@ -195,7 +197,7 @@ static struct frame make_frame(uint16_t peer_port, uint8_t flags, uint32_t seq, 
 	return frame;
 }
 
-static void card_receives(const struct frame *frame)
+static void fake_card_queue_received_frame(const struct frame *frame)
 {
 	struct vma_buf *buf = card_nic.posted[--card_nic.posted_n];
 
@@ -206,14 +208,14 @@ static void card_receives(const struct frame *frame)
 }
 
 /* RST, ACK; 0: nothing is answered. */
-static uint8_t card_answer_to(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t payload)
+static uint8_t vmad_card_answer_kind_to_segment(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t payload)
 {
-	const struct frame frame = make_frame(peer_port, flags, seq, payload, 0);
+	const struct frame frame = make_tcp_frame_with_timestamps(peer_port, flags, seq, payload, 0);
 	const unsigned before = answers;
 
-	card_receives(&frame);
+	fake_card_queue_received_frame(&frame);
 	assert_true(vmad_card_receive(server.card));
-	vmad_card_handle(server.card);
+	vmad_card_handle_received_packets(server.card);
 	assert_int_equal(card_nic.waiting_n, 0);
 	if (answers == before)
 		return 0;
@@ -226,21 +228,21 @@ static uint8_t card_answer_to(uint16_t peer_port, uint8_t flags, uint32_t seq, u
 
 static void test_the_device_is_open_while_there_are_minisocks_and_two_seconds_longer(void **state)
 {
-	const struct vma_flow_key key = connection_key(1000);
+	const struct vma_flow_key key = flow_key_of_card_connection(1000);
 	int fds[VMAD_CARD_FDS];
 
 	(void)state;
 	assert_int_equal(vmad_card_fds(server.card, fds), 0);
 	assert_int_equal(vmad_card_tick(server.card), -1);
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
 	assert_int_equal(card_nic.opens, 1);
 	assert_true(fake_card_find_rule(&key) >= 0);
 	assert_int_equal(vmad_card_fds(server.card, fds), 2);
-	assert_int_equal(card_export(1, 1001, VMA_MINISOCK_TIME_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(1, 1001, VMA_MINISOCK_TIME_WAIT), 0);
 	assert_int_equal(card_nic.opens, 1);
-	assert_int_equal(vmad_card_count(server.card), 2);
-	vmad_card_end(server.card, &key);
-	while (vmad_card_count(server.card) > 0)
+	assert_int_equal(vmad_card_minisock_count(server.card), 2);
+	vmad_card_end_minisock(server.card, &key);
+	while (vmad_card_minisock_count(server.card) > 0)
 		os_poll_one_fd(-1, 0, vmad_card_tick(server.card)); /* of TIME_WAIT */
 	assert_int_equal(card_nic.rules, 0);
 	assert_int_equal(card_nic.closes, 0);
@@ -249,7 +251,7 @@ static void test_the_device_is_open_while_there_are_minisocks_and_two_seconds_lo
 	assert_int_equal(card_nic.closes, 1);
 	assert_int_equal(vmad_card_fds(server.card, fds), 0);
 	assert_false(vmad_card_receive(server.card));
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
 	assert_int_equal(card_nic.opens, 2);
 }
 
@@ -257,9 +259,10 @@ static void test_without_a_card_nothing_is_taken(void **state)
 {
 	(void)state;
 	card_nic.exists = false;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), -EOPNOTSUPP);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), -EOPNOTSUPP);
 	card_nic.exists = true;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), -EOPNOTSUPP); /* it was not there just now */
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT),
+	                 -EOPNOTSUPP); /* it was not there just now */
 	assert_int_equal(card_nic.opens, 0);
 }
 
@@ -267,60 +270,60 @@ static void test_only_a_client_with_cap_net_raw_leaves_anything(void **state)
 {
 	(void)state;
 	server.peer[0].raw = false;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), -EPERM);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), -EPERM);
 	assert_null(server.card);
 }
 
 static void test_a_late_fin_is_acknowledged_and_acknowledged_again(void **state)
 {
 	(void)state;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_int_equal(card_answer_to(1000, ACK, THEIR_NXT, 0), 0);
-	assert_int_equal(card_answer_to(1000, FIN | ACK, THEIR_NXT, 0), ACK);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, ACK, THEIR_NXT, 0), 0);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, FIN | ACK, THEIR_NXT, 0), ACK);
 	assert_int_equal(answer.seq, OUR_NXT);
 	assert_int_equal(answer.ack, THEIR_NXT + 1);
 	assert_true(answer.has_ts);
 	assert_int_equal(answer.ts_val, 88);
 	assert_int_equal(answer.ts_ecr, 77);
-	assert_int_equal(card_answer_to(1000, FIN | ACK, THEIR_NXT, 0), ACK);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, FIN | ACK, THEIR_NXT, 0), ACK);
 	assert_int_equal(answer.ack, THEIR_NXT + 1);
 }
 
 static void test_data_that_nobody_will_read_is_reset(void **state)
 {
 	(void)state;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_int_equal(card_answer_to(1000, ACK, THEIR_NXT, 10), RST);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, ACK, THEIR_NXT, 10), RST);
 	assert_int_equal(answer.seq, OUR_NXT);
-	assert_int_equal(card_answer_to(1001, ACK, THEIR_NXT, 10), 0); /* of nobody here */
+	assert_int_equal(vmad_card_answer_kind_to_segment(1001, ACK, THEIR_NXT, 10), 0); /* of nobody here */
 }
 
 static void test_the_peer_of_a_connection_that_was_cut_is_probed_and_reset(void **state)
 {
 	(void)state;
-	card_watch(0, VMAD_WATCH_BEGIN, 0);
-	card_watch(0, VMAD_WATCH_ADD, 1000);
-	card_watch(0, VMAD_WATCH_ADD, 1001);
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_RESET), 0);
-	assert_int_equal(card_export(0, 1001, VMA_MINISOCK_FIN_WAIT), 0);
+	vmad_card_send_watch_message(0, VMAD_WATCH_BEGIN, 0);
+	vmad_card_send_watch_message(0, VMAD_WATCH_ADD, 1000);
+	vmad_card_send_watch_message(0, VMAD_WATCH_ADD, 1001);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_RESET), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1001, VMA_MINISOCK_FIN_WAIT), 0);
 	assert_int_equal(vmad_watches_count(server.watches),
 	                 1); /* of one that ended in order nothing is left to probe */
-	vmad_watches_probe(server.watches, 0);
+	vmad_watches_probe_all_of_client(server.watches, 0);
 	for (int ms = 0; ms >= 0 && probes == 0; ms = vmad_watches_tick(server.watches, &fake))
 		os_poll_one_fd(-1, 0, ms);
 	assert_int_equal(probes, 1);
-	assert_int_equal(card_answer_to(1000, ACK, THEIR_NXT, 0), RST);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, ACK, THEIR_NXT, 0), RST);
 }
 
 static void test_what_is_anybody_elses_is_not_taken(void **state)
 {
 	(void)state;
-	card_watch(1, VMAD_WATCH_BEGIN, 0);
-	card_watch(1, VMAD_WATCH_ADD, 1000);
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	vmad_card_send_watch_message(1, VMAD_WATCH_BEGIN, 0);
+	vmad_card_send_watch_message(1, VMAD_WATCH_ADD, 1000);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
 	kernel_state = TCP_ESTABLISHED;
-	assert_int_equal(card_export(0, 1001, VMA_MINISOCK_RESET), 0);
-	assert_int_equal(vmad_card_count(server.card), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1001, VMA_MINISOCK_RESET), 0);
+	assert_int_equal(vmad_card_minisock_count(server.card), 0);
 	assert_int_equal(vmad_watches_count(server.watches), 1);
 }
 
@@ -328,9 +331,9 @@ static void test_if_the_card_has_no_room_the_kernel_gets_what_comes(void **state
 {
 	(void)state;
 	card_nic.room = 1;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_int_equal(card_export(0, 1001, VMA_MINISOCK_RESET), 0);
-	assert_int_equal(vmad_card_count(server.card), 1);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1001, VMA_MINISOCK_RESET), 0);
+	assert_int_equal(vmad_card_minisock_count(server.card), 1);
 	assert_int_equal(vmad_watches_count(server.watches), 1); /* which is probed all the same */
 }
 
@@ -339,45 +342,45 @@ static void test_a_connection_of_a_message_that_makes_no_sense_is_left_out(void 
 	struct vmad_msg msg = {.type = VMAD_MINISOCK_EXPORT, .minisocks = {.slot = VMAD_SLOT_CARD, .count = 5}};
 
 	(void)state;
-	assert_int_equal(card_say(0, &msg), -EINVAL);
-	assert_int_equal(card_export(0, 0, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_int_equal(card_export(0, 1000, 0), 0);
-	assert_int_equal(card_export(0, 1000, 4), 0);
-	assert_int_equal(vmad_card_count(server.card), 0);
+	assert_int_equal(vmad_card_message_result(0, &msg), -EINVAL);
+	assert_int_equal(vmad_card_export_minisock(0, 0, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, 0), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, 4), 0);
+	assert_int_equal(vmad_card_minisock_count(server.card), 0);
 }
 
 static void test_a_syn_that_the_kernel_has_a_socket_for_is_given_to_it(void **state)
 {
-	const struct vma_flow_key key = connection_key(1000);
+	const struct vma_flow_key key = flow_key_of_card_connection(1000);
 
 	(void)state;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_int_equal(card_answer_to(1000, SYN, THEIR_NXT + 100, 0), RST); /* nobody listens */
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, SYN, THEIR_NXT + 100, 0), RST); /* nobody listens */
 	kernel_state = TCP_LISTEN;
 	assert_int_equal(card_nic.to_kernel, 0);
-	assert_int_equal(card_answer_to(1000, SYN, THEIR_NXT + 100, 0), 0);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, SYN, THEIR_NXT + 100, 0), 0);
 	assert_int_equal(card_nic.to_kernel, 1);
 	assert_int_equal(fake_card_find_rule(&key), -1);
 	kernel_state = 0;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_TIME_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_TIME_WAIT), 0);
 	kernel_state = TCP_SYN_SENT;
-	assert_int_equal(card_answer_to(1000, SYN | ACK, THEIR_NXT + 100, 0), 0);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, SYN | ACK, THEIR_NXT + 100, 0), 0);
 	assert_int_equal(card_nic.to_kernel, 2);
-	assert_int_equal(vmad_card_count(server.card), 0);
+	assert_int_equal(vmad_card_minisock_count(server.card), 0);
 }
 
 /* The message is older than the frame, and is heard later. */
 static void test_a_client_that_has_the_connection_anew_gets_no_reset(void **state)
 {
-	const struct frame frame = make_frame(1000, SYN | ACK, THEIR_NXT + 100, 0, 0);
+	const struct frame frame = make_tcp_frame_with_timestamps(1000, SYN | ACK, THEIR_NXT + 100, 0, 0);
 
 	(void)state;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	card_receives(&frame);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	fake_card_queue_received_frame(&frame);
 	assert_true(vmad_card_receive(server.card));
-	card_watch(1, VMAD_WATCH_BEGIN, 0);
-	card_watch(1, VMAD_WATCH_ADD, 1000);
-	vmad_card_handle(server.card);
+	vmad_card_send_watch_message(1, VMAD_WATCH_BEGIN, 0);
+	vmad_card_send_watch_message(1, VMAD_WATCH_ADD, 1000);
+	vmad_card_handle_received_packets(server.card);
 	assert_int_equal(answers, 0);
 	assert_int_equal(card_nic.rules, 0);
 }
@@ -386,9 +389,9 @@ static void test_a_client_that_has_the_connection_anew_gets_no_reset(void **stat
 static void test_the_answer_to_a_syn_ends_it_without_a_word(void **state)
 {
 	(void)state;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_TIME_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_TIME_WAIT), 0);
 	kernel_state = TCP_LISTEN; /* which has sent no SYN */
-	assert_int_equal(card_answer_to(1000, SYN | ACK, THEIR_NXT + 100, 0), 0);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1000, SYN | ACK, THEIR_NXT + 100, 0), 0);
 	assert_int_equal(card_nic.to_kernel, 0);
 	assert_int_equal(card_nic.rules, 0);
 }
@@ -396,34 +399,35 @@ static void test_the_answer_to_a_syn_ends_it_without_a_word(void **state)
 static void test_the_same_connection_left_twice_has_one_rule(void **state)
 {
 	(void)state;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_TIME_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_TIME_WAIT), 0);
 	assert_int_equal(card_nic.rules, 1);
-	assert_int_equal(vmad_card_count(server.card), 1);
+	assert_int_equal(vmad_card_minisock_count(server.card), 1);
 }
 
 static void test_all_end_with_the_device_and_the_next_opens_it_anew(void **state)
 {
 	(void)state;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_int_equal(card_export(0, 1001, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1001, VMA_MINISOCK_FIN_WAIT), 0);
 	card_nic.attr.event(&card_nic.qp, VMA_NIC_EVENT_LOST, NULL, card_nic.attr.event_arg);
-	assert_int_equal(card_export(0, 1002, VMA_MINISOCK_FIN_WAIT), -EOPNOTSUPP); /* nobody has seen to that yet */
+	assert_int_equal(vmad_card_export_minisock(0, 1002, VMA_MINISOCK_FIN_WAIT),
+	                 -EOPNOTSUPP); /* nobody has seen to that yet */
 	assert_false(vmad_card_receive(server.card));
 	assert_int_equal(vmad_card_tick(server.card), -1);
-	assert_int_equal(vmad_card_count(server.card), 0);
+	assert_int_equal(vmad_card_minisock_count(server.card), 0);
 	assert_int_equal(card_nic.closes, 1);
-	assert_int_equal(card_export(0, 1002, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1002, VMA_MINISOCK_FIN_WAIT), 0);
 	assert_int_equal(card_nic.opens, 2);
-	assert_int_equal(card_answer_to(1002, FIN | ACK, THEIR_NXT, 0), ACK);
+	assert_int_equal(vmad_card_answer_kind_to_segment(1002, FIN | ACK, THEIR_NXT, 0), ACK);
 }
 
 static void test_more_frames_than_the_queue_has_buffers_come_in_turn(void **state)
 {
 	(void)state;
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
 	for (unsigned i = 0; i < 1000; i++)
-		assert_int_equal(card_answer_to(1000, FIN | ACK, THEIR_NXT, 0), ACK);
+		assert_int_equal(vmad_card_answer_kind_to_segment(1000, FIN | ACK, THEIR_NXT, 0), ACK);
 	assert_int_equal(card_nic.posted_n, card_nic.qp.rx_depth);
 }
 
@@ -432,10 +436,10 @@ static void test_the_state_of_vmad_counts_them(void **state)
 	struct vma_vmad_interface interface = {.minisocks_fin_wait = 1};
 
 	(void)state;
-	vmad_card_add_state(server.card, &interface);
-	assert_int_equal(card_export(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_int_equal(card_export(0, 1001, VMA_MINISOCK_RESET), 0);
-	vmad_card_add_state(server.card, &interface);
+	vmad_card_add_minisock_counts(server.card, &interface);
+	assert_int_equal(vmad_card_export_minisock(0, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(vmad_card_export_minisock(0, 1001, VMA_MINISOCK_RESET), 0);
+	vmad_card_add_minisock_counts(server.card, &interface);
 	assert_int_equal(interface.minisocks_fin_wait, 2);
 	assert_int_equal(interface.minisocks_reset, 1);
 	assert_int_equal(interface.minisocks_time_wait, 0);
@@ -447,7 +451,7 @@ static void test_a_frame_is_read_with_and_without_a_tag(void **state)
 
 	(void)state;
 	for (uint16_t vlan = 0; vlan <= 7; vlan += 7) {
-		const struct frame frame = make_frame(1000, FIN | ACK, THEIR_NXT, 20, vlan);
+		const struct frame frame = make_tcp_frame_with_timestamps(1000, FIN | ACK, THEIR_NXT, 20, vlan);
 
 		assert_true(vmad_card_parse_segment(frame.bytes, frame.len, true, &segment));
 		assert_int_equal(segment.key.vlan, vlan);
@@ -494,7 +498,7 @@ static void test_what_is_no_segment_is_not_read(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-		struct frame frame = make_frame(1000, ACK, THEIR_NXT, 0, 0);
+		struct frame frame = make_tcp_frame_with_timestamps(1000, ACK, THEIR_NXT, 0, 0);
 
 		frame.bytes[wrong[i].at] = wrong[i].value;
 		if (vmad_card_parse_segment(frame.bytes, frame.len, true, &segment))

@@ -25,7 +25,7 @@
 
 /* ---- in place of ../owner/probe.c and the routes ---- */
 
-int owner_probe_open(void);
+int owner_open_raw_ip_socket(void);
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
 struct owner_tcp_segment;
 int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *key,
@@ -34,7 +34,7 @@ int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *
 static _Atomic bool probes_have_room;
 static _Atomic unsigned probes;
 
-int owner_probe_open(void)
+int owner_open_raw_ip_socket(void)
 {
 	return os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 }
@@ -71,42 +71,42 @@ struct fixture {
 	bool ended;
 };
 
-static void *vmad_proto_run(void *arg)
+static void *vmad_proto_server_thread(void *arg)
 {
 	struct fixture *fixture = arg;
 
-	fixture->result = vmad_serve_all(&fixture->server);
+	fixture->result = vmad_run_event_loop(&fixture->server);
 	return NULL;
 }
 
 /* An interface number that no other run, and no other case, uses names the socket; forked children keep it. */
 static unsigned number;
 
-static unsigned interface_number(void)
+static unsigned test_ifindex(void)
 {
 	return number;
 }
 
 /* Clients may connect already. */
-static void listen_for_clients(struct fixture *fixture)
+static void vmad_proto_listen_without_serving(struct fixture *fixture)
 {
 	assert_int_equal(pipe2(fixture->stop, O_CLOEXEC), 0);
 	fixture->attr.interface = "test";
 	fixture->attr.stop_fd = fixture->stop[0];
 	fixture->server.attr = &fixture->attr;
-	fixture->server.ifindex = interface_number();
+	fixture->server.ifindex = test_ifindex();
 	assert_int_equal(vmad_listen(fixture->server.ifindex, "test", &fixture->server.listen_fds), 0);
 }
 
-static void vmad_proto_serve(struct fixture *fixture)
+static void vmad_proto_start_server_thread(struct fixture *fixture)
 {
-	assert_int_equal(pthread_create(&fixture->thread, NULL, vmad_proto_run, fixture), 0);
+	assert_int_equal(pthread_create(&fixture->thread, NULL, vmad_proto_server_thread, fixture), 0);
 }
 
 static void start_server(struct fixture *fixture)
 {
-	listen_for_clients(fixture);
-	vmad_proto_serve(fixture);
+	vmad_proto_listen_without_serving(fixture);
+	vmad_proto_start_server_thread(fixture);
 }
 
 static int setup(void **state)
@@ -140,7 +140,7 @@ static int teardown(void **state)
 static int vmad_proto_join(struct vmad_client **client)
 {
 	const struct vmad_connect_attr how = {
-	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .timeout_ms = 3000};
+	        .ifindex = test_ifindex(), .ifname = "test", .right_fd = -1, .timeout_ms = 3000};
 
 	return vmad_client_connect(&how, client);
 }
@@ -153,7 +153,7 @@ static struct vmad_client *connect_test_client(void)
 	return client;
 }
 
-static void close_rental(const struct xdp_rental *rental)
+static void close_all_fds_of_rental(const struct xdp_rental *rental)
 {
 	close(rental->umem_fd);
 	close(rental->shared_fd);
@@ -167,7 +167,7 @@ static uint32_t rented(struct vmad_client *client)
 	struct xdp_rental rental;
 
 	assert_int_equal(vmad_client_rent(client, 64, 64, &rental), 0);
-	close_rental(&rental);
+	close_all_fds_of_rental(&rental);
 	return rental.slot;
 }
 
@@ -175,7 +175,7 @@ static uint32_t rented(struct vmad_client *client)
 static int connect_without_handshake(void)
 {
 	struct sockaddr_un address;
-	const socklen_t len = vmad_address(interface_number(), &address);
+	const socklen_t len = vmad_address(test_ifindex(), &address);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	assert_int_equal(connect(fd, (const struct sockaddr *)&address, len), 0);
@@ -199,7 +199,7 @@ static bool await_counter_value(_Atomic unsigned *value, unsigned wanted)
 	return atomic_load(value) == wanted;
 }
 
-static struct vmad_msg vmad_proto_message(uint16_t type)
+static struct vmad_msg vmad_proto_make_message(uint16_t type)
 {
 	return (struct vmad_msg){.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = 1};
 }
@@ -242,7 +242,7 @@ static void test_a_client_rents_and_returns(void **state)
 	assert_int_equal(rental.queues, 2);
 	assert_int_equal(rental.nframes, 512);
 	assert_int_equal(fcntl(rental.socket_fd[1], F_GETFD), FD_CLOEXEC);
-	close_rental(&rental);
+	close_all_fds_of_rental(&rental);
 	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule, -1, &generic), 0);
 	assert_true(generic);
 	assert_int_equal(vmad_client_flow_add(client, rental.slot, &rule, -1, &generic), -EEXIST);
@@ -280,7 +280,7 @@ static void test_state_has_each_client_and_its_queue_pairs(void **state)
 	second = rented(client);
 	assert_int_equal(vmad_client_flow_add(client, second, &rule, -1, &generic), 0);
 	asks = connect_test_client();
-	assert_int_equal(vmad_client_state(asks, &seen), 0);
+	assert_int_equal(vmad_client_fetch_vmad_state(asks, &seen), 0);
 	assert_int_equal(seen.interface.mtu, 1500);
 	assert_int_equal(seen.interface.queue_pairs, 3);
 	assert_int_equal(seen.clients, 2); /* without the one that asks */
@@ -294,7 +294,7 @@ static void test_state_has_each_client_and_its_queue_pairs(void **state)
 	assert_int_equal(seen.queue_pairs, 3);
 	for (unsigned i = 0; i < seen.queue_pairs; i++)
 		assert_int_equal(seen.queue_pair[i].flows, seen.queue_pair[i].number == second);
-	assert_int_equal(vmad_client_state(client, &seen), 0); /* it rents, so it is there itself */
+	assert_int_equal(vmad_client_fetch_vmad_state(client, &seen), 0); /* it rents, so it is there itself */
 	assert_int_equal(seen.clients, 3);
 	vmad_client_close(asks);
 	vmad_client_close(other);
@@ -321,17 +321,17 @@ static void test_state_beyond_the_last_place_is_refused(void **state)
 static void test_state_is_told_to_clients_only(void **state)
 {
 	struct fixture *fixture = *state;
-	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_make_message(VMAD_HELLO);
 	int fd;
 
 	fixture->attr.nusers = 0;
 	start_server(fixture);
 	fd = connect_without_handshake();
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, -EPERM);
-	msg = vmad_proto_message(VMAD_STATE);
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	msg = vmad_proto_make_message(VMAD_STATE);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
 	assert_true(connection_is_hung_up(fd));
 	close(fd);
 }
@@ -339,13 +339,13 @@ static void test_state_is_told_to_clients_only(void **state)
 static void test_an_ordinary_socket_is_no_proof(void **state)
 {
 	struct fixture *fixture = *state;
-	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_make_message(VMAD_HELLO);
 	int fd, proof = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	fixture->attr.nusers = 0;
 	start_server(fixture);
 	fd = connect_without_handshake();
-	assert_int_equal(vmad_send(fd, &msg, &proof, 1), 0);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, &proof, 1), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, -EPERM);
 	close(proof);
@@ -361,7 +361,7 @@ static void test_hello_is_answered_when_the_interface_is_there(void **state)
 }
 
 /* At first as a vmad that is about to end: it takes nobody in any more, and has its name still. */
-static void *server_thread_after_ending(void *arg)
+static void *refuse_5_connections_then_serve_thread(void *arg)
 {
 	const struct vmad_listen_socks *listen_fds = &((struct fixture *)arg)->server.listen_fds;
 	struct pollfd listening = {.fd = listen_fds->path_fd >= 0 ? listen_fds->path_fd : listen_fds->name_fd,
@@ -374,7 +374,7 @@ static void *server_thread_after_ending(void *arg)
 		recv(fd, &msg, sizeof(msg), 0);
 		close(fd);
 	}
-	return vmad_proto_run(arg);
+	return vmad_proto_server_thread(arg);
 }
 
 /* Each vmad that is started meanwhile ends at once, as the name is taken: /bin/true stands for them. */
@@ -392,8 +392,8 @@ static void test_a_vmad_that_takes_long_to_end_is_waited_for(void **state)
 		vma_test_skip("starting a vmad needs its capabilities");
 	}
 	number = how.ifindex;
-	listen_for_clients(fixture);
-	assert_int_equal(pthread_create(&fixture->thread, NULL, server_thread_after_ending, fixture), 0);
+	vmad_proto_listen_without_serving(fixture);
+	assert_int_equal(pthread_create(&fixture->thread, NULL, refuse_5_connections_then_serve_thread, fixture), 0);
 	assert_int_equal(vmad_client_connect(&how, &client), 0);
 	vmad_client_close(client);
 	assert_int_equal(setns(host, CLONE_NEWNET), 0);
@@ -422,25 +422,25 @@ static void test_garbage_costs_its_sender_the_connection(void **state)
 static void test_fds_where_none_belong_end_the_connection(void **state)
 {
 	int fds[VMAD_FDS_MAX], fd;
-	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_make_message(VMAD_HELLO);
 
 	start_server(*state);
 	for (unsigned i = 0; i < VMAD_FDS_MAX; i++)
 		fds[i] = 0;
 	fd = connect_without_handshake();
-	assert_int_equal(vmad_send(fd, &msg, fds, VMAD_FDS_MAX), 0);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, fds, VMAD_FDS_MAX), 0);
 	assert_true(connection_is_hung_up(fd));
 	close(fd);
 }
 
 static void test_a_request_before_hello_ends_the_connection(void **state)
 {
-	struct vmad_msg msg = vmad_proto_message(VMAD_RENT);
+	struct vmad_msg msg = vmad_proto_make_message(VMAD_RENT);
 	int fd;
 
 	start_server(*state);
 	fd = connect_without_handshake();
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
 	assert_true(connection_is_hung_up(fd));
 	close(fd);
 	assert_int_equal(atomic_load(&fake.rents), 0);
@@ -448,16 +448,16 @@ static void test_a_request_before_hello_ends_the_connection(void **state)
 
 static void test_an_unknown_request_is_answered(void **state)
 {
-	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_make_message(VMAD_HELLO);
 	int fd;
 
 	start_server(*state);
 	fd = connect_without_handshake();
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, 0);
-	msg = vmad_proto_message(999);
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	msg = vmad_proto_make_message(999);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, -EOPNOTSUPP);
 	close(fd);
@@ -472,10 +472,10 @@ static void test_connections_of_a_card_are_watched_for_who_has_shown_cap_net_raw
 	const struct vma_flow_minisock minisock = {.key = key, .state = VMA_MINISOCK_FIN_WAIT};
 
 	start_server(fixture);
-	assert_int_equal(vmad_watch_begin(interface_number(), "test", -1, &client), -EPERM);
+	assert_int_equal(vmad_watch_connect(test_ifindex(), "test", -1, &client), -EPERM);
 	client = connect_test_client();
 	assert_true(vmad_watch_add(client, &key)); /* not answered, and in vain */
-	assert_int_equal(vmad_watch_export(client, &minisock, 1), -EOPNOTSUPP);
+	assert_int_equal(vmad_export_minisocks_of_verbs_card(client, &minisock, 1), -EOPNOTSUPP);
 	rented(client);
 	assert_null(fixture->server.watches);
 	assert_null(fixture->server.card);
@@ -511,18 +511,18 @@ static void test_a_slot_goes_over_to_another_connection_of_its_process(void **st
 	start_server(*state);
 	first = connect_test_client();
 	assert_int_equal(vmad_client_rent(first, 64, 64, &rental), 0);
-	close_rental(&rental);
+	close_all_fds_of_rental(&rental);
 	second = connect_test_client();
-	assert_int_equal(vmad_client_resume(second, rental.slot, rental.ticket ^ 1), -ENOENT);
-	assert_int_equal(vmad_client_resume(second, rental.slot, 0), -ENOENT);
-	assert_int_equal(vmad_client_resume(second, XDP_SLOTS_MAX, rental.ticket), -ENOENT);
+	assert_int_equal(vmad_client_resume_slot_by_ticket(second, rental.slot, rental.ticket ^ 1), -ENOENT);
+	assert_int_equal(vmad_client_resume_slot_by_ticket(second, rental.slot, 0), -ENOENT);
+	assert_int_equal(vmad_client_resume_slot_by_ticket(second, XDP_SLOTS_MAX, rental.ticket), -ENOENT);
 	child = fork();
 	if (child == 0) /* it knows the ticket, and is another process */
-		_exit(vmad_client_resume(connect_test_client(), rental.slot, rental.ticket) != -ENOENT);
+		_exit(vmad_client_resume_slot_by_ticket(connect_test_client(), rental.slot, rental.ticket) != -ENOENT);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
 	assert_int_equal(vmad_client_flow_add(first, rental.slot, &rule, -1, &generic), 0);
-	assert_int_equal(vmad_client_resume(second, rental.slot, rental.ticket), 0);
+	assert_int_equal(vmad_client_resume_slot_by_ticket(second, rental.slot, rental.ticket), 0);
 	assert_int_equal(vmad_client_tell_resumed(second, rental.slot), 0);
 	assert_int_equal(vmad_client_flow_del(first, rental.slot, &rule.key), -ENOENT);
 	vmad_client_close(first);
@@ -547,7 +547,7 @@ static void test_a_connection_without_an_answer_is_used_no_more(void **state)
 
 static void test_who_does_not_read_is_dropped_and_delays_nobody(void **state)
 {
-	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_make_message(VMAD_HELLO);
 	struct vmad_client *client;
 	uint32_t slot;
 	int fd, rc = 0;
@@ -555,10 +555,11 @@ static void test_who_does_not_read_is_dropped_and_delays_nobody(void **state)
 	start_server(*state);
 	client = connect_test_client();
 	fd = connect_without_handshake();
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
-	msg = vmad_proto_message(999);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
+	msg = vmad_proto_make_message(999);
 	/* Whenever vmad is behind with that one, another is served. */
-	for (int i = 0; i < 10000 && (rc = vmad_send(fd, &msg, NULL, 0)) != -EPIPE; i += rc == -EAGAIN) {
+	for (int i = 0; i < 10000 && (rc = vmad_send_message_with_fds(fd, &msg, NULL, 0)) != -EPIPE;
+	     i += rc == -EAGAIN) {
 		if (rc != -EAGAIN)
 			continue;
 		slot = rented(client);
@@ -602,20 +603,20 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	assert_int_equal(poll(&poll_fd, 1, 3000), 1);
 	assert_int_equal(vmad_client_flow_del(client, slot, &rule.key),
 	                 -ENOENT); /* the event comes before the answer */
-	assert_int_equal(vmad_client_next_event(client, &told, &key), 1);
+	assert_int_equal(vmad_client_next_revoked_flow(client, &told, &key), 1);
 	assert_int_equal(told, slot);
 	assert_memory_equal(&key, &rule.key, sizeof(key));
-	assert_int_equal(vmad_client_next_event(client, &told, &key), 0);
-	assert_int_equal(vmad_client_next_event(other, &told, &key), 0);
+	assert_int_equal(vmad_client_next_revoked_flow(client, &told, &key), 0);
+	assert_int_equal(vmad_client_next_revoked_flow(other, &told, &key), 0);
 	vmad_client_close(client);
 	vmad_client_close(other);
 }
 
 /* What a client is told if this socket, which is bound, takes nobody in. */
-static int connect_with_full_backlog(int listener, const struct sockaddr *address, socklen_t len)
+static int client_connect_result_at_full_backlog(int listener, const struct sockaddr *address, socklen_t len)
 {
 	const struct vmad_connect_attr how = {
-	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .timeout_ms = 60000};
+	        .ifindex = test_ifindex(), .ifname = "test", .right_fd = -1, .timeout_ms = 60000};
 	struct vmad_client *client;
 	int waiting[8], rc;
 	unsigned n = 0;
@@ -637,13 +638,13 @@ static void test_a_full_queue_is_given_up_soon(void **state)
 {
 	struct fixture *fixture = *state;
 	struct sockaddr_un address;
-	const socklen_t len = vmad_address(interface_number(), &address);
+	const socklen_t len = vmad_address(test_ifindex(), &address);
 	const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	const bool needs_name = geteuid() != 0 || access(VMAD_PARENT, W_OK) < 0;
 	const uint64_t begun = os_now_ms();
 
 	assert_int_equal(bind(listener, (const struct sockaddr *)&address, len), 0);
-	assert_int_equal(connect_with_full_backlog(listener, (const struct sockaddr *)&address, len),
+	assert_int_equal(client_connect_result_at_full_backlog(listener, (const struct sockaddr *)&address, len),
 	                 needs_name ? -EAGAIN : -ECONNREFUSED);
 	assert_true(os_now_ms() - begun < 30000);
 	start_server(fixture); /* for teardown */
@@ -655,13 +656,14 @@ static void test_a_full_queue_in_the_folder_is_given_up_soon(void **state)
 	struct sockaddr_un address;
 	const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	const uint64_t begun = os_now_ms();
-	const int rc = vmad_bind_in_own_folder(listener, interface_number(), "vmad", 0666);
+	const int rc = vmad_bind_in_own_folder(listener, test_ifindex(), "vmad", 0666);
 
 	if (rc == 0) {
-		const int len = vmad_socket_path_address(listener, interface_number(), "vmad", &address);
+		const int len = vmad_socket_path_address(listener, test_ifindex(), "vmad", &address);
 
 		assert_true(len > 0);
-		assert_int_equal(connect_with_full_backlog(listener, (const struct sockaddr *)&address, (socklen_t)len),
+		assert_int_equal(client_connect_result_at_full_backlog(listener, (const struct sockaddr *)&address,
+		                                                       (socklen_t)len),
 		                 -EAGAIN);
 		assert_true(os_now_ms() - begun < 30000);
 	}
@@ -672,7 +674,7 @@ static void test_a_full_queue_in_the_folder_is_given_up_soon(void **state)
 		print_message("not here: no socket in %s\n", VMAD_FOLDER);
 }
 
-static int udp_socket(uint64_t *cookie)
+static int open_udp_socket_and_get_cookie(uint64_t *cookie)
 {
 	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	socklen_t len = sizeof(*cookie);
@@ -694,8 +696,8 @@ static void test_only_a_socket_that_was_shown_is_believed(void **state)
 	start_server(*state);
 	client = connect_test_client();
 	slot = rented(client);
-	shadow = udp_socket(&cookie);
-	stranger = udp_socket(&other);
+	shadow = open_udp_socket_and_get_cookie(&cookie);
+	stranger = open_udp_socket_and_get_cookie(&other);
 	named.shadow_cookie = cookie;
 	assert_int_equal(vmad_client_flow_add(client, slot, &named, -1, &generic), 0);
 	assert_int_equal(fake.proof.cookie, 0);
@@ -707,8 +709,8 @@ static void test_only_a_socket_that_was_shown_is_believed(void **state)
 	assert_int_equal(fake.proof.cookie, 0);
 	vmad_client_flow_add(client, slot, &named, fake.fd, &generic); /* no socket */
 	assert_int_equal(fake.proof.cookie, 0);
-	assert_int_equal(vmad_client_flow_shadows(client, slot, &rule.key, &cookie, &stranger, 1), -EPERM);
-	assert_int_equal(vmad_client_flow_shadows(client, slot, &rule.key, &cookie, &shadow, 1), 0);
+	assert_int_equal(vmad_client_send_flow_shadow_cookies(client, slot, &rule.key, &cookie, &stranger, 1), -EPERM);
+	assert_int_equal(vmad_client_send_flow_shadow_cookies(client, slot, &rule.key, &cookie, &shadow, 1), 0);
 	assert_int_equal(fake.shadows, 1);
 	vmad_client_close(client);
 	close(shadow);
@@ -729,12 +731,12 @@ static void test_all_shadows_of_a_flow_arrive_in_order(void **state)
 	other = connect_test_client();
 	slot = rented(client);
 	for (unsigned i = 0; i < n; i++)
-		shadows[i] = udp_socket(&cookies[i]);
-	assert_int_equal(vmad_client_flow_shadows(client, slot, &rule.key, cookies, shadows, n), 0);
+		shadows[i] = open_udp_socket_and_get_cookie(&cookies[i]);
+	assert_int_equal(vmad_client_send_flow_shadow_cookies(client, slot, &rule.key, cookies, shadows, n), 0);
 	assert_int_equal(fake.shadows, n);
 	for (unsigned i = 0; i < n; i++)
 		assert_int_equal(fake.shadow[i], cookies[i]);
-	assert_int_equal(vmad_client_flow_shadows(other, slot, &rule.key, cookies, shadows, n), -ENOENT);
+	assert_int_equal(vmad_client_send_flow_shadow_cookies(other, slot, &rule.key, cookies, shadows, n), -ENOENT);
 	assert_int_equal(fake.shadows, n);
 	for (unsigned i = 0; i < n; i++)
 		close(shadows[i]);
@@ -744,21 +746,21 @@ static void test_all_shadows_of_a_flow_arrive_in_order(void **state)
 
 static void test_more_shadows_than_a_message_holds_are_refused(void **state)
 {
-	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
+	struct vmad_msg msg = vmad_proto_make_message(VMAD_HELLO);
 	int fd;
 
 	start_server(*state);
 	fd = connect_without_handshake();
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
-	msg = vmad_proto_message(VMAD_RENT);
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	msg = vmad_proto_make_message(VMAD_RENT);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, 0);
-	msg = vmad_proto_message(VMAD_FLOW_SHADOWS);
+	msg = vmad_proto_make_message(VMAD_FLOW_SHADOWS);
 	msg.shadows.key = rule.key;
 	msg.shadows.count = VMAD_SHADOWS_MAX + 1;
-	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(vmad_send_message_with_fds(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, -EINVAL);
 	assert_int_equal(fake.shadows, 0);
@@ -811,13 +813,13 @@ static void test_last_words_are_heard_when_the_process_has_ended(void **state)
 	if (pid == 0) {
 		struct vmad_client *client = connect_test_client();
 		const uint32_t slot = rented(client);
-		struct vmad_msg msg = vmad_proto_message(VMAD_MINISOCK_EXPORT);
+		struct vmad_msg msg = vmad_proto_make_message(VMAD_MINISOCK_EXPORT);
 
 		msg.minisocks.slot = slot;
 		msg.minisocks.count = 4;
 		msg.minisocks.more = 1;
 		for (int i = 0; i < 100; i++)
-			if (vmad_send(vmad_client_fd(client), &msg, NULL, 0) < 0)
+			if (vmad_send_message_with_fds(vmad_client_fd(client), &msg, NULL, 0) < 0)
 				_exit(1);
 		_exit(0);
 	}
@@ -845,14 +847,14 @@ static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)
 	poll_fd = (struct pollfd){.fd = vmad_client_fd(client), .events = POLLIN};
 	assert_int_equal(poll(&poll_fd, 1, 3000), 1);
 	assert_int_equal(vmad_client_flow_add(client, slot, &rule, -1, &generic), 0);
-	assert_int_equal(vmad_client_next_event(client, &told, &key), 0);
+	assert_int_equal(vmad_client_next_revoked_flow(client, &told, &key), 0);
 	vmad_client_close(client);
 }
 
 static int fd_from_forked_client = -1; /* the grandchild lives until this is closed */
 
 /* In a child: become a client, tell the parent, wait to be killed. */
-static pid_t forked_client(bool leave_grandchild)
+static pid_t fork_client_that_rents_and_waits(bool leave_grandchild)
 {
 	int told[2];
 	char byte;
@@ -887,7 +889,7 @@ static void test_a_killed_client_is_missed(void **state)
 	pid_t pid;
 
 	start_server(*state);
-	pid = forked_client(false);
+	pid = fork_client_that_rents_and_waits(false);
 	assert_int_equal(atomic_load(&fake.rents), 1);
 	assert_int_equal(atomic_load(&fake.finals), 0);
 	kill(pid, SIGKILL);
@@ -901,7 +903,7 @@ static void test_a_killed_parent_is_missed_although_its_child_has_the_socket(voi
 	pid_t pid;
 
 	start_server(*state);
-	pid = forked_client(true);
+	pid = fork_client_that_rents_and_waits(true);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
 	assert_true(await_counter_value(&fake.finals, 1));
@@ -961,12 +963,12 @@ static void test_an_idle_one_stays_until_its_probes_are_sent(void **state)
 	fixture->attr.exit_when_idle = true;
 	atomic_store(&probes_have_room, false);
 	atomic_store(&probes, 0);
-	listen_for_clients(fixture);
+	vmad_proto_listen_without_serving(fixture);
 	fixture->server.watches = vmad_watches_create(fixture->server.ifindex, "test");
 	assert_non_null(fixture->server.watches);
 	vmad_watches_add(fixture->server.watches, VMAD_PEERS_MAX - 1, 0, &watched);
-	vmad_watches_probe(fixture->server.watches, VMAD_PEERS_MAX - 1);
-	vmad_proto_serve(fixture);
+	vmad_watches_probe_all_of_client(fixture->server.watches, VMAD_PEERS_MAX - 1);
+	vmad_proto_start_server_thread(fixture);
 	vmad_client_close(connect_test_client());
 	usleep(2000000);
 	fixture->ended = pthread_tryjoin_np(fixture->thread, NULL) == 0;
@@ -979,15 +981,15 @@ static void test_an_idle_one_stays_until_its_probes_are_sent(void **state)
 static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **state)
 {
 	struct fixture *fixture = *state;
-	const struct vmad_msg hello = vmad_proto_message(VMAD_HELLO);
+	const struct vmad_msg hello = vmad_proto_make_message(VMAD_HELLO);
 	int fd;
 
 	fixture->attr.exit_when_idle = true;
-	listen_for_clients(fixture);
+	vmad_proto_listen_without_serving(fixture);
 	fd = connect_without_handshake();
-	assert_int_equal(vmad_send(fd, &hello, NULL, 0), 0);
+	assert_int_equal(vmad_send_message_with_fds(fd, &hello, NULL, 0), 0);
 	close(fd);
-	vmad_proto_serve(fixture);
+	vmad_proto_start_server_thread(fixture);
 	assert_server_ends_soon(fixture);
 }
 

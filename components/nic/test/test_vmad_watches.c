@@ -18,7 +18,7 @@
 
 /* ---- in place of the kernel; of ../owner/owner.h, which knows another struct xdp_owner ---- */
 
-int owner_probe_open(void);
+int owner_open_raw_ip_socket(void);
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
 
 static unsigned syns, acks;
@@ -26,7 +26,7 @@ static bool kernel_owns_connection, repair_has_no_room;
 static int local_type, peer_type;
 static uint16_t last_port_be;
 
-int owner_probe_open(void)
+int owner_open_raw_ip_socket(void)
 {
 	return os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 }
@@ -43,8 +43,8 @@ int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, b
 	return 0;
 }
 
-int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                           void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+int kernel_sock_visit_sockets_of_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
+                                            void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	struct kernel_sock found = {.state = 1, .peer_port_be = key->peer_port_be};
 
@@ -86,7 +86,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct vmad_watched connection(unsigned number)
+static struct vmad_watched make_watched_connection(unsigned number)
 {
 	return (struct vmad_watched){.local = {10, 0, 0, 1},
 	                             .peer = {10, 0, (uint8_t)(number >> 16), 2},
@@ -96,13 +96,13 @@ static struct vmad_watched connection(unsigned number)
 
 static void watch_connection(unsigned client, unsigned number)
 {
-	const struct vmad_watched watched = connection(number);
+	const struct vmad_watched watched = make_watched_connection(number);
 
 	vmad_watches_add(watches, client, USER, &watched);
 }
 
 /* Until nothing is to come. */
-static void run(void)
+static void run_watches_until_idle(void)
 {
 	int ms;
 
@@ -118,9 +118,9 @@ static void test_peers_of_a_client_that_has_gone_are_probed_twice(void **state)
 	watch_connection(3, 1);
 	watch_connection(3, 2);
 	watch_connection(4, 3);
-	vmad_watches_probe(watches, 3);
+	vmad_watches_probe_all_of_client(watches, 3);
 	assert_true(vmad_watches_tick(watches, &fake) > 0); /* its rules may still be there */
-	run();
+	run_watches_until_idle();
 	assert_int_equal(syns, 2);
 	assert_int_equal(acks, 4);
 	assert_int_equal(vmad_watches_count(watches), 1);
@@ -128,7 +128,7 @@ static void test_peers_of_a_client_that_has_gone_are_probed_twice(void **state)
 
 static void test_what_a_client_has_taken_back_is_not_probed(void **state)
 {
-	const struct vmad_watched first = connection(1);
+	const struct vmad_watched first = make_watched_connection(1);
 
 	(void)state;
 	watch_connection(3, 1);
@@ -137,32 +137,32 @@ static void test_what_a_client_has_taken_back_is_not_probed(void **state)
 	vmad_watches_del(watches, 5, &first);
 	vmad_watches_del(watches, 3, &first);
 	vmad_watches_del(watches, 3, &first);
-	vmad_watches_probe(watches, 3);
-	vmad_watches_probe(watches, 5);
-	run();
+	vmad_watches_probe_all_of_client(watches, 3);
+	vmad_watches_probe_all_of_client(watches, 5);
+	run_watches_until_idle();
 	assert_int_equal(syns, 1);
-	assert_int_equal(last_port_be, connection(2).peer_port_be);
+	assert_int_equal(last_port_be, make_watched_connection(2).peer_port_be);
 	watch_connection(3, 1);
-	vmad_watches_forget(watches, 3);
-	vmad_watches_probe(watches, 3);
-	run();
+	vmad_watches_del_all_of_client(watches, 3);
+	vmad_watches_probe_all_of_client(watches, 3);
+	run_watches_until_idle();
 	assert_int_equal(syns, 1);
 }
 
 static void test_a_connection_that_is_anybodys_is_not_probed(void **state)
 {
-	const struct vmad_watched third = connection(3);
+	const struct vmad_watched third = make_watched_connection(3);
 
 	(void)state;
 	watch_connection(3, 1);
 	kernel_owns_connection = true;
-	vmad_watches_probe(watches, 3);
-	run();
+	vmad_watches_probe_all_of_client(watches, 3);
+	run_watches_until_idle();
 	kernel_owns_connection = false;
 	watch_connection(3, 2);
 	watch_connection(4, 2);
-	vmad_watches_probe(watches, 3);
-	run();
+	vmad_watches_probe_all_of_client(watches, 3);
+	run_watches_until_idle();
 	watch_connection(3, 3);
 	fake.flow[0].key = (struct vma_flow_key){.family = AF_INET,
 	                                         .proto = IPPROTO_TCP,
@@ -171,8 +171,8 @@ static void test_a_connection_that_is_anybodys_is_not_probed(void **state)
 	memcpy(fake.flow[0].key.local, third.local, 4);
 	memcpy(fake.flow[0].key.peer, third.peer, 4);
 	fake.flow[0].used = true;
-	vmad_watches_probe(watches, 3);
-	run();
+	vmad_watches_probe_all_of_client(watches, 3);
+	run_watches_until_idle();
 	assert_int_equal(syns + acks, 0);
 	assert_int_equal(vmad_watches_count(watches), 1);
 }
@@ -182,13 +182,13 @@ static void test_only_an_address_of_this_host_is_probed_for(void **state)
 	(void)state;
 	local_type = RTN_UNICAST;
 	watch_connection(3, 1);
-	vmad_watches_probe(watches, 3);
-	run();
+	vmad_watches_probe_all_of_client(watches, 3);
+	run_watches_until_idle();
 	local_type = RTN_LOCAL;
 	peer_type = RTN_BROADCAST;
 	watch_connection(3, 1);
-	vmad_watches_probe(watches, 3);
-	run();
+	vmad_watches_probe_all_of_client(watches, 3);
+	run_watches_until_idle();
 	assert_int_equal(syns + acks, 0);
 	assert_int_equal(vmad_watches_count(watches), 0);
 }
@@ -196,7 +196,7 @@ static void test_only_an_address_of_this_host_is_probed_for(void **state)
 /* Else one connection would have as many entries as a client likes, all of one chain. */
 static void test_a_connection_has_one_name(void **state)
 {
-	struct vmad_watched watched = connection(1);
+	struct vmad_watched watched = make_watched_connection(1);
 
 	(void)state;
 	watch_connection(3, 1);
@@ -210,7 +210,7 @@ static void test_a_connection_has_one_name(void **state)
 
 static void test_a_user_has_a_bound_and_root_another(void **state)
 {
-	const struct vmad_watched last = connection(1u << 20);
+	const struct vmad_watched last = make_watched_connection(1u << 20);
 
 	(void)state;
 	for (unsigned i = 0; i < VMAD_WATCHES_MAX; i++) {
@@ -231,18 +231,18 @@ static void test_a_user_has_a_bound_and_root_another(void **state)
 		vmad_watches_add(watches, 2, 0, &watched);
 	}
 	assert_int_equal(vmad_watches_count(watches), VMAD_WATCHES_MAX);
-	vmad_watches_forget(watches, 0);
+	vmad_watches_del_all_of_client(watches, 0);
 	vmad_watches_add(watches, 0, USER, &last);
 	assert_int_equal(vmad_watches_count(watches), VMAD_WATCHES_MAX - VMAD_USER_FLOWS / 2 + 1);
 }
 
 static void test_a_peer_that_was_probed_once_makes_room_for_a_connection(void **state)
 {
-	const struct vmad_watched last = connection(1u << 20);
+	const struct vmad_watched last = make_watched_connection(1u << 20);
 
 	(void)state;
 	watch_connection(3, 1);
-	vmad_watches_probe(watches, 3);
+	vmad_watches_probe_all_of_client(watches, 3);
 	while (syns == 0)
 		os_poll_one_fd(-1, 0, vmad_watches_tick(watches, &fake));
 	for (unsigned i = 0; i < VMAD_WATCHES_MAX - 1; i++) {
@@ -260,7 +260,7 @@ static void test_a_peer_that_was_probed_once_makes_room_for_a_connection(void **
 	vmad_watches_add(watches, 2, 0, &last);
 	vmad_watches_add(watches, 2, USER, &(struct vmad_watched){.local_port_be = 1, .peer_port_be = 1});
 	assert_int_equal(vmad_watches_count(watches), VMAD_WATCHES_MAX); /* nobody makes room for another living one */
-	run();
+	run_watches_until_idle();
 	assert_int_equal(acks, 0);
 }
 
@@ -269,7 +269,7 @@ static void test_probes_are_paced_and_wait_for_room(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 100; i++)
 		watch_connection(3, i);
-	vmad_watches_probe(watches, 3);
+	vmad_watches_probe_all_of_client(watches, 3);
 	os_poll_one_fd(-1, 0, 60);
 	repair_has_no_room = true;
 	assert_true(vmad_watches_tick(watches, &fake) >= 0);
@@ -278,7 +278,7 @@ static void test_probes_are_paced_and_wait_for_room(void **state)
 	os_poll_one_fd(-1, 0, 2);
 	assert_true(vmad_watches_tick(watches, &fake) >= 0);
 	assert_int_equal(syns, 32);
-	run();
+	run_watches_until_idle();
 	assert_int_equal(syns, 100);
 	assert_int_equal(acks, 200);
 }

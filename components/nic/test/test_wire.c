@@ -20,12 +20,12 @@ static void wire_make_fixture(struct fixture *w, const struct vma_wire_pair_attr
 	attr.virtual_now_ns = &clock_ns;
 	assert_int_equal(wire_pair_create(&attr, index_start, w->nic), 0);
 	for (int end = 0; end < 2; end++) {
-		fixture_qp(w, end, 0, 512);
-		fixture_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
+		fixture_create_qp_with_posted_rx(w, end, 0, 512);
+		fixture_add_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
 	}
 }
 
-static void wire_end_fixture(struct fixture *w)
+static void wire_destroy_fixture(struct fixture *w)
 {
 	for (int end = 0; end < 2; end++)
 		if (w->nic[end] != NULL)
@@ -40,7 +40,7 @@ static uint32_t poll_frame_numbers(struct fixture *w, uint32_t *out, uint32_t ma
 	static struct packet packet;
 	uint32_t n = 0;
 
-	while (n < max && fixture_poll(w->qp[1][0], &packet))
+	while (n < max && fixture_poll_one_packet(w->qp[1][0], &packet))
 		out[n++] = frame_number(packet.bytes, IPPROTO_UDP);
 	return n;
 }
@@ -82,7 +82,7 @@ static void test_loss_duplication_and_order_are_as_planned_and_counted(void **st
 		highest = got[i] > highest ? got[i] : highest;
 	}
 	assert_in_range(overtaken, 50, counts.reordered + counts.duplicated);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 /* Sends in bursts of `burst`, so that polls fall differently, and hashes what arrives when. */
@@ -110,10 +110,10 @@ static uint64_t hash_of_arrivals(uint64_t seed, uint32_t burst)
 			vma_wire_drive_both_ends(w.nic[0]);
 	}
 	clock_ns += 10000000;
-	while (fixture_poll(w.qp[1][0], &packet))
+	while (fixture_poll_one_packet(w.qp[1][0], &packet))
 		for (uint32_t i = 0; i < packet.len; i++)
 			hash = hash * 31 + packet.bytes[i];
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 	return hash;
 }
 
@@ -144,13 +144,13 @@ static void test_delay_follows_the_virtual_clock(void **state)
 	assert_int_equal(got[0], 1);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	clock_ns = 1400000;
-	assert_false(fd_readable(vma_nic_fd(w.qp[1][0]), 0));
+	assert_false(wait_fd_readable(vma_nic_fd(w.qp[1][0]), 0));
 	vma_wire_drive_both_ends(w.nic[0]); /* the clock is looked at: the sleeper hears of it */
-	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 0));
+	assert_true(wait_fd_readable(vma_nic_fd(w.qp[1][0]), 0));
 	assert_int_equal(poll_frame_numbers(&w, got, 8), 1);
 	assert_int_equal(got[0], 2);
 	assert_int_equal(vma_nic_now_ns(w.nic[0]), 1400000);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_jitter_changes_order_within_its_bound(void **state)
@@ -169,7 +169,7 @@ static void test_jitter_changes_order_within_its_bound(void **state)
 	for (uint32_t i = 1; i < 100; i++)
 		turned += got[i] < got[i - 1];
 	assert_true(turned > 20);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_corruption_turns_one_bit(void **state)
@@ -186,7 +186,7 @@ static void test_corruption_turns_one_bit(void **state)
 	for (uint32_t i = 0; i < 200; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 100, i);
 		fixture_send(&w, 0, 0, spec);
-		if (!fixture_poll(w.qp[1][0], &packet))
+		if (!fixture_poll_one_packet(w.qp[1][0], &packet))
 			continue; /* the bit was in an address or port: nobody's flow */
 		arrived++;
 		spec.src_mac = w.mac[0];
@@ -204,7 +204,7 @@ static void test_corruption_turns_one_bit(void **state)
 	assert_int_equal(counts.delivered + counts.no_flow, 200);
 	assert_int_equal(arrived, counts.delivered);
 	assert_true(arrived > 100);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
@@ -218,10 +218,10 @@ static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
 	wire_make_fixture(&w, &attr, 0);
 	for (;; taken++) {
 		spec.number = taken;
-		struct vma_nic_seg seg = fixture_frame(&w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(&w, 0, 0, &spec);
 		unsigned n = vma_nic_tx(w.qp[0][0], &seg, 1);
 		vma_nic_kick(w.qp[0][0]);
-		fixture_reap(w.qp[0][0]);
+		fixture_reap_and_free_tx_bufs(w.qp[0][0]);
 		if (n == 0) {
 			vma_buf_put(w.arena, seg.buf);
 			break;
@@ -231,7 +231,7 @@ static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
 	assert_int_equal(poll_frame_numbers(&w, got, 32), 20);
 	for (uint32_t i = 0; i < 20; i++)
 		assert_int_equal(got[i], i);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_a_full_delay_line_drops_the_newest(void **state)
@@ -252,7 +252,7 @@ static void test_a_full_delay_line_drops_the_newest(void **state)
 	assert_int_equal(got[7], 7);
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.queue_full, 4);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 /* Or a user that waits for one more packet before it lets go of any would wait for ever. */
@@ -264,7 +264,7 @@ static void test_a_user_may_hold_fewer_frames_than_the_queue_has(void **state)
 	(void)state;
 	wire_make_fixture(&w, &attr, 0);
 	assert_in_range(w.qp[0][0]->rx_quota, 1, w.qp[0][0]->rx_depth - 1);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
@@ -291,7 +291,7 @@ static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
 	assert_int_equal(clock_ns, 1100);
 	assert_int_equal(poll_frame_numbers(&w, got, 8), 1);
 	assert_int_equal(vma_wire_next_arrival_ns(w.nic[0]), UINT64_MAX);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_moderation_reports_after_count_or_period(void **state)
@@ -304,30 +304,30 @@ static void test_moderation_reports_after_count_or_period(void **state)
 	wire_make_fixture(&w, &attr, 0);
 	int fd = vma_nic_fd(w.qp[1][0]);
 	clock_ns = 5;
-	assert_int_equal(vma_nic_moderate(w.qp[1][0], 4, 100), 0);
+	assert_int_equal(vma_nic_set_interrupt_moderation(w.qp[1][0], 4, 100), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	wire_send_numbered(&w, 0, 3);
-	assert_false(fd_readable(fd, 0));
+	assert_false(wait_fd_readable(fd, 0));
 	wire_send_numbered(&w, 3, 1);
-	assert_true(fd_readable(fd, 0)); /* count */
+	assert_true(wait_fd_readable(fd, 0)); /* count */
 	assert_int_equal(poll_frame_numbers(&w, got, 16), 4);
 
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
-	assert_false(fd_readable(fd, 0));
+	assert_false(wait_fd_readable(fd, 0));
 	wire_send_numbered(&w, 4, 1);
 	clock_ns += 99999;
 	vma_wire_drive_both_ends(w.nic[1]);
-	assert_false(fd_readable(fd, 0));
+	assert_false(wait_fd_readable(fd, 0));
 	clock_ns += 1;
 	vma_wire_drive_both_ends(w.nic[1]);
-	assert_true(fd_readable(fd, 0)); /* period, from the first frame */
+	assert_true(wait_fd_readable(fd, 0)); /* period, from the first frame */
 	assert_int_equal(poll_frame_numbers(&w, got, 16), 1);
 
-	assert_int_equal(vma_nic_moderate(w.qp[1][0], 0, 0), 0);
+	assert_int_equal(vma_nic_set_interrupt_moderation(w.qp[1][0], 0, 0), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	wire_send_numbered(&w, 5, 1);
-	assert_true(fd_readable(fd, 0));
-	wire_end_fixture(&w);
+	assert_true(wait_fd_readable(fd, 0));
+	wire_destroy_fixture(&w);
 }
 
 static void test_real_time_delay_and_moderation_wake_by_timer(void **state)
@@ -339,25 +339,25 @@ static void test_real_time_delay_and_moderation_wake_by_timer(void **state)
 	(void)state;
 	w.arena = attr.arena[0] = attr.arena[1] = fixture_arena();
 	assert_int_equal(vma_wire_pair(&attr, w.nic), 0);
-	fixture_qp(&w, 0, 0, 64);
-	fixture_qp(&w, 1, 0, 64);
-	fixture_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_create_qp_with_posted_rx(&w, 0, 0, 64);
+	fixture_create_qp_with_posted_rx(&w, 1, 0, 64);
+	fixture_add_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	uint64_t start = fixture_now_ns();
 	wire_send_numbered(&w, 1, 1);
-	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
+	assert_true(wait_fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
 	assert_true(fixture_now_ns() - start >= 3000000);
 	assert_int_equal(poll_frame_numbers(&w, got, 4), 1);
 
 	assert_int_equal(vma_wire_set_faults(w.nic[0], &(struct vma_wire_faults){0}), 0);
-	assert_int_equal(vma_nic_moderate(w.qp[1][0], 10, 2000), 0);
+	assert_int_equal(vma_nic_set_interrupt_moderation(w.qp[1][0], 10, 2000), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	start = fixture_now_ns();
 	wire_send_numbered(&w, 2, 1);
-	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
+	assert_true(wait_fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
 	assert_true(fixture_now_ns() - start >= 2000000);
 	assert_int_equal(poll_frame_numbers(&w, got, 4), 1);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_a_queue_pair_without_buffers_holds_up_no_other(void **state)
@@ -370,7 +370,7 @@ static void test_a_queue_pair_without_buffers_holds_up_no_other(void **state)
 	wire_make_fixture(&w, &attr, 0);
 	struct vma_nic_qp_attr qp_attr = {.rx_wre = 64, .tx_wre = 64};
 	assert_int_equal(vma_nic_qp_create(w.nic[1], &qp_attr, &w.qp[1][1]), 0); /* posts nothing */
-	fixture_flow(&w, 1, 1, IPPROTO_UDP, PORT + 1, 0, 0);
+	fixture_add_flow(&w, 1, 1, IPPROTO_UDP, PORT + 1, 0, 0);
 	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
 	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
@@ -379,7 +379,7 @@ static void test_a_queue_pair_without_buffers_holds_up_no_other(void **state)
 	fixture_post_rx_bufs(w.qp[1][1]);
 	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 3));
 	fixture_assert_receives(&w, 1, 1, udp(PEER_PORT, PORT + 1, 100, 3));
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
@@ -401,21 +401,21 @@ static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
 	assert_int_equal(vma_nic_post_rx(w.qp[1][0], held, 512), 512);
 	assert_int_equal(poll_frame_numbers(&w, got, 128), 88);
 	assert_int_equal(got[87], 599);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 /* 40 segments of one frame. */
-static unsigned fixture_send_40_segments(struct fixture *w, uint32_t len)
+static unsigned fixture_send_frame_of_40_segments(struct fixture *w, uint32_t len)
 {
 	struct frame_spec frame = udp(PEER_PORT, PORT, 2000, 1);
 	struct vma_nic_seg segs[40];
 
 	for (uint32_t i = 0; i < 40; i++) {
-		segs[i] = fixture_frame(w, 0, 0, &frame);
+		segs[i] = fixture_build_frame_in_tx_buf(w, 0, 0, &frame);
 		segs[i].len = len / 40;
 		segs[i].flags = i < 39 ? VMA_NIC_SEG_MORE : 0;
 	}
-	frame_put16((uint8_t *)vma_buf_frame(w->arena, segs[0].buf) + segs[0].off + 16, len - 14);
+	frame_put_be16((uint8_t *)vma_buf_frame(w->arena, segs[0].buf) + segs[0].off + 16, len - 14);
 	unsigned taken = vma_nic_tx(w->qp[0][0], segs, 40);
 	vma_nic_kick(w->qp[0][0]);
 	return taken;
@@ -431,16 +431,16 @@ static void test_the_shallowest_queue_takes_the_longest_frame(void **state)
 	(void)state;
 	assert_int_equal(vma_wire_pair(&attr, w.nic), 0);
 	for (int end = 0; end < 2; end++)
-		fixture_qp(&w, end, 0, 16);
-	fixture_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	assert_int_equal(fixture_send_40_segments(&w, 65520), 40);
+		fixture_create_qp_with_posted_rx(&w, end, 0, 16);
+	fixture_add_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_int_equal(fixture_send_frame_of_40_segments(&w, 65520), 40);
 	wire_send_numbered(&w, 7, 1);
 	while (vma_nic_poll_rx(w.qp[1][0], &buf, 1) == 1) {
 		bytes += buf->len;
 		vma_buf_put(w.arena, buf);
 	}
 	assert_int_equal(bytes, 65520 + 100);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_frames_of_one_end_stay_when_its_queue_pair_ends(void **state)
@@ -454,7 +454,7 @@ static void test_frames_of_one_end_stay_when_its_queue_pair_ends(void **state)
 	wire_send_numbered(&w, 1, 1);
 	fixture_qp_destroy(&w, 0, 0);
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
-	fixture_qp(&w, 0, 0, 64); /* goes on where the lane stopped */
+	fixture_create_qp_with_posted_rx(&w, 0, 0, 64); /* goes on where the lane stopped */
 	wire_send_numbered(&w, 2, 1);
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
 	vma_wire_counts(w.nic[0], &counts);
@@ -463,7 +463,7 @@ static void test_frames_of_one_end_stay_when_its_queue_pair_ends(void **state)
 	wire_send_numbered(&w, 3, 1); /* to nobody */
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.lost, 1);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_sixteen_queue_pairs_and_no_more(void **state)
@@ -480,7 +480,7 @@ static void test_sixteen_queue_pairs_and_no_more(void **state)
 	assert_int_equal(vma_nic_qp_create(w.nic[0], &qp_attr, &qp[15]), -ENOSPC);
 	for (int i = 0; i < 15; i++)
 		vma_nic_qp_destroy(qp[i]);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_indices_wrap(void **state)
@@ -497,7 +497,7 @@ static void test_indices_wrap(void **state)
 		assert_int_equal(got[0], i);
 		assert_int_equal(got[49], i + 49);
 	}
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_thousands_of_flows_are_told_apart(void **state)
@@ -509,9 +509,9 @@ static void test_thousands_of_flows_are_told_apart(void **state)
 	(void)state;
 	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 1; i < 5000; i++)
-		fixture_flow(&w, 1, 0, IPPROTO_TCP, PORT, (uint16_t)i, 0);
+		fixture_add_flow(&w, 1, 0, IPPROTO_TCP, PORT, (uint16_t)i, 0);
 	for (uint32_t i = 1; i < 5000; i += 2) {
-		rule = flow_rule(1, IPPROTO_TCP, PORT, (uint16_t)i, 0);
+		rule = make_flow_rule(1, IPPROTO_TCP, PORT, (uint16_t)i, 0);
 		assert_int_equal(vma_nic_flow_del(w.qp[1][0], &rule.key), 0);
 	}
 	for (uint32_t i = 1; i < 5000; i++) {
@@ -520,7 +520,7 @@ static void test_thousands_of_flows_are_told_apart(void **state)
 			fixture_assert_receives(&w, 1, 0, tcp((uint16_t)i, PORT, 0x10, i));
 	}
 	assert_no_packet_arrives(&w, 1, 0);
-	wire_end_fixture(&w);
+	wire_destroy_fixture(&w);
 }
 
 static void test_vlan_and_fragments_are_steered_as_a_device_does(void **state)

@@ -28,7 +28,7 @@ static int setup(void **state)
 	return 0;
 }
 
-static int teardown(void **state)
+static int teardown_unlink_wire_file(void **state)
 {
 	(void)state;
 	unlink(path);
@@ -41,8 +41,8 @@ static void wire_file_open_end(struct fixture *w, int end)
 	struct vma_nic_attr attr = {.arena = w->arena};
 
 	assert_int_equal(vma_nic_open(spec, &attr, &w->nic[end]), 0);
-	fixture_qp(w, end, 0, 256);
-	fixture_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_create_qp_with_posted_rx(w, end, 0, 256);
+	fixture_add_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
 }
 
 static void wire_file_make_fixture(struct fixture *w)
@@ -52,7 +52,7 @@ static void wire_file_make_fixture(struct fixture *w)
 	w->netns[0] = w->netns[1] = -1;
 }
 
-static void wire_file_end_fixture(struct fixture *w)
+static void wire_file_close_fixture(struct fixture *w)
 {
 	for (int end = 0; end < 2; end++)
 		if (w->nic[end] != NULL)
@@ -71,16 +71,16 @@ static _Noreturn void echo_process(void)
 	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 1);
 	for (;;) {
-		if (fixture_poll(w.qp[1][0], packet))
+		if (fixture_poll_one_packet(w.qp[1][0], packet))
 			fixture_send(&w, 1, 0,
 			             udp(PORT, PORT, packet->len, frame_number(packet->bytes, IPPROTO_UDP) + 1));
 		else if (vma_nic_arm(w.qp[1][0]) == 0)
-			fd_readable(vma_nic_fd(w.qp[1][0]), -1);
+			wait_fd_readable(vma_nic_fd(w.qp[1][0]), -1);
 	}
 }
 
 /* An end whose process forks: the child inherits every descriptor, and only lives. */
-static _Noreturn void fork_process(int fd)
+static _Noreturn void wire_end_forks_idle_child_process(int fd)
 {
 	struct fixture w;
 	pid_t child;
@@ -115,19 +115,19 @@ static pid_t start_process_as_other_end(const char *role, int fd)
 	return pid;
 }
 
-static pid_t start_echo(void)
+static pid_t start_echo_process_as_other_end(void)
 {
 	return start_process_as_other_end("echo", -1);
 }
 
-static void wire_file_end_process(pid_t pid)
+static void wire_file_kill_process(pid_t pid)
 {
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
 }
 
 /* Until the other end answers: frames are lost while there is no link. */
-static bool answers(struct fixture *w, uint32_t number)
+static bool other_end_answers_frame(struct fixture *w, uint32_t number)
 {
 	struct packet *packet = malloc(sizeof(*packet));
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
@@ -146,12 +146,12 @@ static void test_two_processes_exchange_frames(void **state)
 {
 	struct fixture w;
 	struct packet *packet = malloc(sizeof(*packet));
-	pid_t pid = start_echo();
+	pid_t pid = start_echo_process_as_other_end();
 
 	(void)state;
 	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
-	assert_true(answers(&w, 1000000));
+	assert_true(other_end_answers_frame(&w, 1000000));
 	while (fixture_recv(w.qp[0][0], packet, 20000000))
 		; /* answers to what was sent while waiting */
 	for (uint32_t i = 0; i < 2000; i++) {
@@ -160,8 +160,8 @@ static void test_two_processes_exchange_frames(void **state)
 		assert_int_equal(packet->len, 60 + i % 1400);
 		assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP), i + 1);
 	}
-	wire_file_end_process(pid);
-	wire_file_end_fixture(&w);
+	wire_file_kill_process(pid);
+	wire_file_close_fixture(&w);
 	free(packet);
 }
 
@@ -178,7 +178,7 @@ static void test_a_third_end_is_refused(void **state)
 	assert_int_equal(vma_nic_open(spec, &attr, &third), -EBUSY);
 	fixture_nic_close(&w, 1);
 	wire_file_open_end(&w, 1); /* the place is free again */
-	wire_file_end_fixture(&w);
+	wire_file_close_fixture(&w);
 }
 
 static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
@@ -191,23 +191,23 @@ static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
 		pid_t pid;
 		if (first)
 			wire_file_open_end(&w, 0);
-		pid = start_echo();
+		pid = start_echo_process_as_other_end();
 		if (!first)
 			while (access(path, F_OK) != 0)
 				usleep(1000);
 		if (!first)
 			wire_file_open_end(&w, 0);
 		for (uint32_t round = 0; round < 3; round++) {
-			assert_true(answers(&w, round * 10));
-			wire_file_end_process(pid);
-			pid = start_echo();
+			assert_true(other_end_answers_frame(&w, round * 10));
+			wire_file_kill_process(pid);
+			pid = start_echo_process_as_other_end();
 		}
-		assert_true(answers(&w, 77));
-		wire_file_end_process(pid);
+		assert_true(other_end_answers_frame(&w, 77));
+		wire_file_kill_process(pid);
 		fixture_nic_close(&w, 0);
 		unlink(path);
 	}
-	wire_file_end_fixture(&w);
+	wire_file_close_fixture(&w);
 }
 
 static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
@@ -223,25 +223,25 @@ static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 	pid = start_process_as_other_end("fork", pipe_fd[1]);
 	close(pipe_fd[1]);
 	assert_int_equal(read(pipe_fd[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
-	wire_file_end_process(pid);
-	pid = start_echo();
-	assert_true(answers(&w, 1));
+	wire_file_kill_process(pid);
+	pid = start_echo_process_as_other_end();
+	assert_true(other_end_answers_frame(&w, 1));
 	kill(grandchild, SIGKILL);
-	wire_file_end_process(pid);
+	wire_file_kill_process(pid);
 	close(pipe_fd[0]);
-	wire_file_end_fixture(&w);
+	wire_file_close_fixture(&w);
 }
 
 static void test_a_stopped_peer_stalls_nobody(void **state)
 {
 	struct fixture w;
 	struct vma_wire_counts counts;
-	pid_t pid = start_echo();
+	pid_t pid = start_echo_process_as_other_end();
 
 	(void)state;
 	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
-	assert_true(answers(&w, 1));
+	assert_true(other_end_answers_frame(&w, 1));
 	kill(pid, SIGSTOP);
 	uint64_t start = fixture_now_ns();
 	for (uint32_t i = 0; i < 5000; i++) /* ten times what the lane holds */
@@ -250,9 +250,9 @@ static void test_a_stopped_peer_stalls_nobody(void **state)
 	vma_wire_counts(w.nic[0], &counts);
 	assert_in_range(counts.queue_full, 4000, 5000);
 	kill(pid, SIGCONT);
-	assert_true(answers(&w, 1000000));
-	wire_file_end_process(pid);
-	wire_file_end_fixture(&w);
+	assert_true(other_end_answers_frame(&w, 1000000));
+	wire_file_kill_process(pid);
+	wire_file_close_fixture(&w);
 }
 
 static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
@@ -267,8 +267,8 @@ static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
 	shutdown(atomic_load(&wire_end_of(w.nic[1])->doorbell_fd), SHUT_RDWR);
 	do
 		assert_true(fixture_now_ns() - start < FIXTURE_TIMEOUT_NS);
-	while (vma_nic_arm(w.qp[0][0]) != 0 || fd_readable(vma_nic_fd(w.qp[0][0]), 50));
-	wire_file_end_fixture(&w);
+	while (vma_nic_arm(w.qp[0][0]) != 0 || wait_fd_readable(vma_nic_fd(w.qp[0][0]), 50));
+	wire_file_close_fixture(&w);
 }
 
 static void test_mtu_is_part_of_the_name(void **state)
@@ -292,12 +292,12 @@ static void test_mtu_is_part_of_the_name(void **state)
 	snprintf(big, sizeof(big), "%s,speed=12", spec);
 	assert_int_equal(vma_nic_open(big, &attr, &nic), -EINVAL);
 	assert_int_equal(vma_nic_open("wire:/nonexistent/file", &attr, &nic), -ENOENT);
-	wire_file_end_fixture(&w);
+	wire_file_close_fixture(&w);
 }
 
 /* ---- a listener that is not one of us ---- */
 
-static int listen_at_path(void)
+static int listen_on_unix_path(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -315,7 +315,7 @@ struct wire_hello_offer {
 	bool silent, late;
 };
 
-static void *make_offer(void *arg)
+static void *wire_hello_accept_and_send_thread(void *arg)
 {
 	struct wire_hello_offer *wire_hello_offer = arg;
 	int fd = accept(wire_hello_offer->listen_fd, NULL, NULL), bell[2];
@@ -343,10 +343,10 @@ static int open_wire_with_offer(struct wire_hello_offer wire_hello_offer)
 	sigset_t all, before;
 	pthread_t thread;
 
-	wire_hello_offer.listen_fd = listen_at_path();
+	wire_hello_offer.listen_fd = listen_on_unix_path();
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* the listener's thread is not to be disturbed */
-	pthread_create(&thread, NULL, make_offer, &wire_hello_offer);
+	pthread_create(&thread, NULL, wire_hello_accept_and_send_thread, &wire_hello_offer);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	int rc = vma_nic_open(spec, &attr, &nic);
 	pthread_join(thread, NULL);
@@ -446,7 +446,7 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 		tx->nonce = atomic_load(&peer->nonce);
 		wire_producer_push(tx, slot, lengths[i]);
 		wire_producer_publish(tx);
-		assert_false(fixture_poll(w.qp[0][0], packet));
+		assert_false(fixture_poll_one_packet(w.qp[0][0], packet));
 	}
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.bad_peer, 6);
@@ -455,13 +455,13 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	struct frame_spec frame = udp(PEER_PORT, PORT, 100, 1);
 	uint64_t nonsense[] = {5000, UINT32_MAX, 1U << 31, 513};
 	for (uint32_t i = 0; i < 512; i++) {
-		struct vma_nic_seg seg = fixture_frame(&w, 0, 0, &frame);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(&w, 0, 0, &frame);
 		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 1);
 		vma_nic_kick(w.qp[0][0]);
-		fixture_reap(w.qp[0][0]);
+		fixture_reap_and_free_tx_bufs(w.qp[0][0]);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
-		struct vma_nic_seg seg = fixture_frame(&w, 0, 0, &frame);
+		struct vma_nic_seg seg = fixture_build_frame_in_tx_buf(&w, 0, 0, &frame);
 		atomic_store(&page->consumed[0].value,
 		             wire_index_with_nonce(atomic_load(&end->nonce), (uint32_t)nonsense[i]));
 		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 0);
@@ -470,11 +470,11 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.bad_peer, 10);
 	free(packet);
-	wire_file_end_fixture(&w);
+	wire_file_close_fixture(&w);
 }
 
 static const struct CMUnitTest tests[] = {
-#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown_unlink_wire_file)
         CASE(test_two_processes_exchange_frames),
         CASE(test_a_third_end_is_refused),
         CASE(test_a_new_process_takes_the_place_of_a_dead_one),
@@ -494,8 +494,8 @@ int main(int argc, char **argv)
 		snprintf(spec, sizeof(spec), "%s", argv[2]);
 		if (strcmp(argv[1], "echo") == 0)
 			echo_process();
-		fork_process(atoi(argv[3]));
+		wire_end_forks_idle_child_process(atoi(argv[3]));
 	}
-	vma_test_filter();
+	vma_test_set_filter_from_env();
 	return cmocka_run_group_tests_name(__FILE__, tests, NULL, NULL);
 }

@@ -11,12 +11,12 @@ static jmp_buf crash;
 static long steps_until_crash;
 static bool victim_is_running;
 
-static inline void crash_point(void)
+static inline void crash_victim_if_step_reached(void)
 {
 	if (victim_is_running && steps_until_crash-- == 0)
 		longjmp(crash, 1);
 }
-#define XDP_SHARED_STEP() crash_point()
+#define XDP_SHARED_STEP() crash_victim_if_step_reached()
 
 #include "../xdp/shared.c"
 #include "../xdp/recover.c"
@@ -103,7 +103,7 @@ static void test_taken_lock_makes_calls_return_zero(void **state)
 static void xdp_shared_send_all(struct client *client, uint32_t queue)
 {
 	for (int i = 0; i < 1000; i++) {
-		client_send(client, queue);
+		client_send_random_frames(client, queue);
 		fake_kernel_take_tx(fixture, client->slot, queue);
 		fake_kernel_complete(fixture, queue);
 	}
@@ -115,11 +115,11 @@ static void test_completions_find_their_slots_whoever_drains(void **state)
 
 	(void)state;
 	xdp_shared_send_all(&clients[0], 0);
-	assert_int_equal(fixture_in_flight(&fixture->shared, 0), W_TX_FRAMES);
+	assert_int_equal(fixture_count_tx_frames_in_flight(&fixture->shared, 0), W_TX_FRAMES);
 	assert_int_equal(xdp_shared_drain_completion_ring(&clients[3].driver[0]), W_TX_FRAMES);
 	xdp_shared_send_all(&clients[2], 0);
 	assert_int_equal(xdp_shared_drain_completion_ring(&clients[3].driver[0]), W_TX_FRAMES);
-	assert_int_equal(fixture_in_flight(&fixture->shared, 0), 0);
+	assert_int_equal(fixture_count_tx_frames_in_flight(&fixture->shared, 0), 0);
 	assert_int_equal(xdp_shared_take_completed_tx(&fixture->shared, 1, frames, W_TX_FRAMES), 0);
 	assert_int_equal(xdp_shared_take_completed_tx(&fixture->shared, 0, frames, 5), 5);
 	assert_int_equal(xdp_shared_take_completed_tx(&fixture->shared, 0, frames, W_TX_FRAMES), W_TX_FRAMES - 5);
@@ -136,12 +136,12 @@ static void test_completion_of_what_is_not_in_flight_is_ignored(void **state)
 	uint32_t frames[8];
 
 	(void)state;
-	xdp_shared_set_in_flight(&fixture->shared, W_RX_FRAMES, 1, 0); /* in flight, but on the other queue */
+	xdp_shared_set_tx_frame_in_flight(&fixture->shared, W_RX_FRAMES, 1, 0); /* in flight, but on the other queue */
 	for (uint32_t i = 0; i < 5; i++)
 		comp->addrs[(*comp->producer)++ & comp->mask] = addrs[i] << XDP_FRAME_SHIFT;
 	assert_int_equal(xdp_shared_drain_completion_ring(&clients[0].driver[0]), 5);
 	assert_int_equal(xdp_shared_take_completed_tx(&fixture->shared, 0, frames, 8), 0);
-	assert_int_equal(fixture_in_flight(&fixture->shared, 0), 1);
+	assert_int_equal(fixture_count_tx_frames_in_flight(&fixture->shared, 0), 1);
 }
 
 static void test_hints_that_do_not_fit_are_not_missed(void **state)
@@ -153,7 +153,7 @@ static void test_hints_that_do_not_fit_are_not_missed(void **state)
 	(void)state;
 	xdp_shared_set_tx_range_of_slot(&fixture->shared, 9, first, count);
 	for (uint32_t i = 0; i < count; i++) {
-		xdp_shared_set_in_flight(&fixture->shared, first + i, 0, i);
+		xdp_shared_set_tx_frame_in_flight(&fixture->shared, first + i, 0, i);
 		comp->addrs[(*comp->producer)++ & comp->mask] = (uint64_t)(first + i) << XDP_FRAME_SHIFT;
 		if (ring_used_entries(comp) == W_COMP || i == count - 1)
 			assert_true(xdp_shared_drain_completion_ring(&clients[0].driver[0]) > 0);
@@ -225,11 +225,11 @@ static void test_garbage_in_shared_memory_is_survived(void **state)
 			assert_int_equal(shared->queue[q].fill.lock, 0);
 			assert_int_equal(shared->queue[q].comp.lock, 0);
 			xdp_shared_hold_frames_in_rx_ring(shared, VICTIM, &clients[VICTIM].rx[q]);
-			fixture_end_untaken_tx(shared, VICTIM, q, (uint32_t)seed);
+			fixture_end_tx_frames_kernel_did_not_take(shared, VICTIM, q, (uint32_t)seed);
 			xdp_shared_drain_completion_ring(&clients[0].driver[q]);
 			xdp_shared_put_in_fill_ring(&clients[0].driver[q], (const uint32_t[]){1, 2, 3}, 3);
 		}
-		fixture_in_flight(shared, VICTIM);
+		fixture_count_tx_frames_in_flight(shared, VICTIM);
 		assert_in_range(xdp_shared_take_completed_tx(shared, 0, frames, 64), 0, 64);
 		at = 0;
 		assert_in_range(xdp_shared_take_frames_of_slot(shared, VICTIM, &at, W_FRAMES, frames, 64), 0, 64);
@@ -294,11 +294,13 @@ static void test_what_was_never_sent_is_settled(void **state)
 
 	(void)state;
 	for (uint32_t i = 0; i < 6; i++)
-		xdp_shared_set_in_flight(&fixture->shared, first + i, i % 2, W_START + 8 + i); /* across the wrap */
-	fixture_end_untaken_tx(&fixture->shared, VICTIM, 0, W_START + 11);
-	assert_int_equal(fixture_in_flight(&fixture->shared, VICTIM), 5); /* index 12 of queue 0 is gone */
-	fixture_end_untaken_tx(&fixture->shared, VICTIM, 1, W_START + 9);
-	assert_int_equal(fixture_in_flight(&fixture->shared, VICTIM), 2);
+		xdp_shared_set_tx_frame_in_flight(&fixture->shared, first + i, i % 2,
+		                                  W_START + 8 + i); /* across the wrap */
+	fixture_end_tx_frames_kernel_did_not_take(&fixture->shared, VICTIM, 0, W_START + 11);
+	assert_int_equal(fixture_count_tx_frames_in_flight(&fixture->shared, VICTIM),
+	                 5); /* index 12 of queue 0 is gone */
+	fixture_end_tx_frames_kernel_did_not_take(&fixture->shared, VICTIM, 1, W_START + 9);
+	assert_int_equal(fixture_count_tx_frames_in_flight(&fixture->shared, VICTIM), 2);
 }
 
 /* ---- dying at every step ---- */
@@ -386,13 +388,13 @@ static bool run_with_victim_killed_at(uint64_t seed, long at, int meanwhile)
 	fixture_owner_fill_rings(fixture);
 	run_other_clients(30);
 	assert_each_frame_accounted();
-	for (int i = 0; i < 20000 && fixture_in_flight(&fixture->shared, VICTIM) > 0; i++) {
+	for (int i = 0; i < 20000 && fixture_count_tx_frames_in_flight(&fixture->shared, VICTIM) > 0; i++) {
 		fake_kernel_step(fixture);
 		fixture_owner_fill_rings(fixture);
 	}
-	if (fixture_in_flight(&fixture->shared, VICTIM) > 0)
+	if (fixture_count_tx_frames_in_flight(&fixture->shared, VICTIM) > 0)
 		complain(fixture, "in flight for ever", 0, VICTIM);
-	fixture_rent(fixture, VICTIM); /* somebody else takes the slot */
+	fixture_reset_rings_of_rented_slot(fixture, VICTIM); /* somebody else takes the slot */
 	client_init(&clients[VICTIM], fixture, VICTIM, seed + 7);
 	for (int i = 0; i < 30; i++) {
 		fake_client_random_step(&clients[VICTIM]);
@@ -421,7 +423,7 @@ static void test_death_at_every_step_loses_and_doubles_nothing(void **state)
 	assert_true(lives > 2500);
 }
 
-static bool victim_dies_in_completion(long at)
+static bool crash_victim_draining_completions(long at)
 {
 	volatile bool died = true;
 
@@ -451,15 +453,15 @@ static void test_frame_sent_again_is_not_completed_by_recovery(void **state)
 
 		for (uint32_t i = 0; i < 2; i++)
 			comp->addrs[(*comp->producer)++ & comp->mask] = (uint64_t)(i ? late : early) << XDP_FRAME_SHIFT;
-		xdp_shared_set_in_flight(&fixture->shared, early, 0, 7);
-		xdp_shared_set_in_flight(&fixture->shared, late, 0, 8);
-		died = victim_dies_in_completion(at);
+		xdp_shared_set_tx_frame_in_flight(&fixture->shared, early, 0, 7);
+		xdp_shared_set_tx_frame_in_flight(&fixture->shared, late, 0, 8);
+		died = crash_victim_draining_completions(at);
 		fixture->shared.slot[0].rescan = 1; /* a hint too many, at the worst time */
 		if (xdp_shared_take_completed_tx(&fixture->shared, 0, frames, W_TX_FRAMES) == 1) {
 			assert_int_equal(frames[0], early);
-			xdp_shared_set_in_flight(&fixture->shared, early, 0, 8);
+			xdp_shared_set_tx_frame_in_flight(&fixture->shared, early, 0, 8);
 			xdp_shared_release_dead_locks(clients[0].driver, W_QUEUES, VICTIM);
-			assert_int_equal(fixture_in_flight(&fixture->shared, 0), 1);
+			assert_int_equal(fixture_count_tx_frames_in_flight(&fixture->shared, 0), 1);
 		} else {
 			xdp_shared_release_dead_locks(clients[0].driver, W_QUEUES, VICTIM);
 		}
@@ -480,15 +482,16 @@ static void test_frame_of_next_tenant_is_not_completed_by_recovery(void **state)
 	(void)state;
 	for (long at = 0;; at++) {
 		comp->addrs[(*comp->producer)++ & comp->mask] = (uint64_t)frame << XDP_FRAME_SHIFT;
-		xdp_shared_set_in_flight(&fixture->shared, frame, 0, 0);
-		if (!victim_dies_in_completion(at))
+		xdp_shared_set_tx_frame_in_flight(&fixture->shared, frame, 0, 0);
+		if (!crash_victim_draining_completions(at))
 			break;
-		if (fixture_in_flight(&fixture->shared, 0) == 0) { /* tenant 0 may be buried before the drainer */
+		if (fixture_count_tx_frames_in_flight(&fixture->shared, 0) ==
+		    0) { /* tenant 0 may be buried before the drainer */
 			xdp_shared_release_dead_locks(clients[2].driver, W_QUEUES, 0);
 			xdp_shared_set_tx_range_of_slot(&fixture->shared, 0, frame, W_TX_FRAMES);
-			xdp_shared_set_in_flight(&fixture->shared, frame, 0, 0);
+			xdp_shared_set_tx_frame_in_flight(&fixture->shared, frame, 0, 0);
 			xdp_shared_release_dead_locks(clients[2].driver, W_QUEUES, VICTIM);
-			assert_int_equal(fixture_in_flight(&fixture->shared, 0), 1);
+			assert_int_equal(fixture_count_tx_frames_in_flight(&fixture->shared, 0), 1);
 			tried++;
 		}
 		xdp_shared_release_dead_locks(clients[2].driver, W_QUEUES, VICTIM);

@@ -209,7 +209,7 @@ static inline void client_init(struct client *client, struct fixture *fixture, u
 		client->free[client->free_count++] = W_RX_FRAMES + slot * W_TX_FRAMES + i;
 }
 
-static inline void client_poll(struct client *client, uint32_t queue)
+static inline void client_take_received_frames(struct client *client, uint32_t queue)
 {
 	struct xdp_ring *rx = &client->rx[queue];
 	uint32_t n = ring_used_entries(rx), consumer = *rx->consumer, frames[W_RX];
@@ -234,7 +234,7 @@ static inline void client_poll(struct client *client, uint32_t queue)
 		atomic_fetch_add_explicit(&client->fixture->received, n, memory_order_relaxed);
 }
 
-static inline void client_fill(struct client *client, uint32_t queue)
+static inline void client_return_frames_to_fill_ring(struct client *client, uint32_t queue)
 {
 	uint32_t n = client->held_count < 8 ? client->held_count : 8, taken;
 	const uint32_t *frames = &client->held[client->held_count - n];
@@ -249,7 +249,7 @@ static inline void client_fill(struct client *client, uint32_t queue)
 	client->held_count -= taken;
 }
 
-static inline void client_send(struct client *client, uint32_t queue)
+static inline void client_send_random_frames(struct client *client, uint32_t queue)
 {
 	struct xdp_ring *tx = &client->tx[queue];
 	uint32_t producer = *tx->producer, room = W_TX - ring_used_entries(tx),
@@ -263,7 +263,7 @@ static inline void client_send(struct client *client, uint32_t queue)
 		tx->descs[(producer + i) & tx->mask] =
 		        (struct xdp_desc){.addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + frame, .len = 60};
 		XDP_SHARED_STEP();
-		xdp_shared_set_in_flight(&client->fixture->shared, frame, queue, producer + i);
+		xdp_shared_set_tx_frame_in_flight(&client->fixture->shared, frame, queue, producer + i);
 		client->sent[frame] = true;
 	}
 	XDP_SHARED_STEP();
@@ -274,7 +274,7 @@ static inline void client_send(struct client *client, uint32_t queue)
 		atomic_fetch_add_explicit(&client->fixture->sent, n, memory_order_relaxed);
 }
 
-static inline void client_reap(struct client *client)
+static inline void client_take_completed_tx_frames(struct client *client)
 {
 	uint32_t frames[W_TX_FRAMES];
 	unsigned n = xdp_shared_take_completed_tx(&client->fixture->shared, client->slot, frames,
@@ -296,19 +296,19 @@ static inline void fake_client_random_step(struct client *client)
 
 	switch (xdp_fixture_random_below(&client->seed, 5)) {
 	case 0:
-		client_poll(client, queue);
+		client_take_received_frames(client, queue);
 		break;
 	case 1:
-		client_fill(client, queue);
+		client_return_frames_to_fill_ring(client, queue);
 		break;
 	case 2:
-		client_send(client, queue);
+		client_send_random_frames(client, queue);
 		break;
 	case 3:
 		xdp_shared_drain_completion_ring(&client->driver[queue]);
 		break;
 	default:
-		client_reap(client);
+		client_take_completed_tx_frames(client);
 	}
 }
 
@@ -316,17 +316,17 @@ static inline void fake_client_random_step(struct client *client)
 static inline bool fake_client_return_all(struct client *client)
 {
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		client_poll(client, q);
-		client_fill(client, q);
+		client_take_received_frames(client, q);
+		client_return_frames_to_fill_ring(client, q);
 		xdp_shared_drain_completion_ring(&client->driver[q]);
 	}
-	client_reap(client);
+	client_take_completed_tx_frames(client);
 	return client->held_count == 0 && client->free_count == W_TX_FRAMES;
 }
 
 /* ---- the owner ---- */
 
-static inline void fixture_rent(struct fixture *fixture, uint32_t slot)
+static inline void fixture_reset_rings_of_rented_slot(struct fixture *fixture, uint32_t slot)
 {
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
 		ring_reset(&fixture->rx[slot][q]);
@@ -352,7 +352,7 @@ static inline struct fixture *fixture_create(uint64_t seed)
 	for (uint32_t i = 0; i < W_RX_FRAMES; i++)
 		fixture->owner_frames[fixture->owner_count++] = i;
 	for (uint32_t slot = 0; slot < W_SLOTS; slot++)
-		fixture_rent(fixture, slot);
+		fixture_reset_rings_of_rented_slot(fixture, slot);
 	return fixture;
 }
 
@@ -362,18 +362,19 @@ static inline void fixture_destroy(struct fixture *fixture)
 }
 
 /* TX frames of a slot, by the shared object, whose completion has not come yet. */
-static inline uint32_t fixture_in_flight(const struct xdp_shared *shared, uint32_t slot)
+static inline uint32_t fixture_count_tx_frames_in_flight(const struct xdp_shared *shared, uint32_t slot)
 {
 	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
 
 	return xdp_shared_count_in_flight(shared, range.first, range.end - range.first);
 }
 
-static inline void fixture_end_untaken_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken)
+static inline void fixture_end_tx_frames_kernel_did_not_take(struct xdp_shared *shared, uint32_t slot, uint32_t queue,
+                                                             uint32_t taken)
 {
 	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
 
-	xdp_shared_end_untaken_tx(shared, range.first, range.end - range.first, queue, taken);
+	xdp_shared_reset_unsent_tx_frames(shared, range.first, range.end - range.first, queue, taken);
 }
 
 /* What the owner has goes into the fill rings, as far as they take it now. */
@@ -412,7 +413,7 @@ static inline void fixture_owner_reclaim_dead(struct fixture *fixture, uint32_t 
 		                tx = xdp_ring_in_memory(&fixture->tx[slot][q], W_TX);
 
 		xdp_shared_hold_frames_in_rx_ring(&fixture->shared, slot, &rx);
-		fixture_end_untaken_tx(&fixture->shared, slot, q, *tx.consumer);
+		fixture_end_tx_frames_kernel_did_not_take(&fixture->shared, slot, q, *tx.consumer);
 		*tx.producer = *tx.consumer;
 	}
 	while ((n = xdp_shared_take_frames_of_slot(&fixture->shared, slot, &at, W_FRAMES, frames, 7)) > 0) {

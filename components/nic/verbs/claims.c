@@ -3,10 +3,10 @@
  * (members.c).
  *
  * A card takes the same rule from two processes, and gives each packet to both: two workers of a TCP service would both
- * answer a SYN, and two sockets of UDP that are connected to the same peer would both receive its datagrams. So a process
- * binds a datagram socket to an abstract name that says interface, addresses and ports. Whoever finds the name taken is
- * refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want it, it is the kernel's,
- * which knows how to share it.
+ * answer a SYN, and two sockets of UDP that are connected to the same peer would both receive its datagrams. So a
+ * process binds a datagram socket to an abstract name that says interface, addresses and ports. Whoever finds the name
+ * taken is refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want it, it is the
+ * kernel's, which knows how to share it.
  *
  * Both will ask again, now and then. So the holder keeps the name for a contest: it is refused its own flow as well,
  * until CONTEST_MS have passed since the last byte. If the other has gone by then, the holder may have its flow again.
@@ -145,7 +145,7 @@ bool verbs_flow_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *
 }
 
 /* Another process has asked again. If this one does not any more, there is nothing to contest. */
-void verbs_flow_contest_asked_again(struct nic_verbs *nic, int fd)
+void verbs_flow_contest_extend_or_drop_claim(struct nic_verbs *nic, int fd)
 {
 	struct verbs_flow_contest **place = &nic->contests;
 	const uint64_t now_ms = os_now_ms();
@@ -162,7 +162,7 @@ void verbs_flow_contest_asked_again(struct nic_verbs *nic, int fd)
 }
 
 /* The claim of a contest that is over; -EADDRINUSE: it is not; -ENOENT: there is none. */
-int verbs_flow_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key)
+int verbs_flow_contest_take_back_claim(struct nic_verbs *nic, const struct vma_flow_key *key)
 {
 	struct verbs_flow_contest **place = &nic->contests;
 	int fd;
@@ -201,7 +201,7 @@ int verbs_flow_contests_expire(struct nic_verbs *nic)
 	return next_ms != UINT64_MAX ? (int)(next_ms - now_ms) : -1;
 }
 
-void verbs_flow_contests_close_in_child(const struct nic_verbs *nic)
+void verbs_flow_contests_close_fds_in_child(const struct nic_verbs *nic)
 {
 	for (const struct verbs_flow_contest *contest = nic->contests; contest != NULL; contest = contest->next)
 		os_close(contest->fd);

@@ -72,7 +72,7 @@ static bool shadow_index_has(const struct shadow_index *index, uint64_t cookie)
 	return index->n != 0 && bsearch(&cookie, index->cookies, index->n, sizeof(cookie), compare_cookies) != NULL;
 }
 
-static void describe_rule(const struct vma_flow_rule *rule, char *text, size_t size)
+static void format_flow_rule_text(const struct vma_flow_rule *rule, char *text, size_t size)
 {
 	char address[INET_ADDRSTRLEN];
 
@@ -93,7 +93,7 @@ struct search {
 	int rc;
 };
 
-static void search_check(const struct kernel_sock *socket, void *arg)
+static void search_note_conflicting_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct search *search = arg;
 
@@ -126,10 +126,11 @@ static int search_kernel_socks(struct search *search)
 	int *diag_fd = &search->nic->diag_fd, rc;
 
 	if (rule->key.peer_port_be != 0)
-		rc = kernel_sock_walk_connected(diag_fd, &rule->key, search_check, search);
+		rc = kernel_sock_walk_connected(diag_fd, &rule->key, search_note_conflicting_socket, search);
 	else
-		rc = kernel_sock_walk(diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
-		                      rule->flags & VMA_FLOW_LISTENER, search_check, search);
+		rc = kernel_sock_visit_sockets_of_port(diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
+		                                       rule->flags & VMA_FLOW_LISTENER, search_note_conflicting_socket,
+		                                       search);
 	if (rc == 0)
 		rc = search->rc;
 	if (rc == 0 && !search->any)
@@ -139,7 +140,7 @@ static int search_kernel_socks(struct search *search)
 	return rc;
 }
 
-int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule)
+int verbs_refuse_flow_on_kernel_conflict(struct nic_verbs *nic, const struct vma_flow_rule *rule)
 {
 	struct search search = {.nic = nic, .rule = rule};
 	char text[64];
@@ -150,7 +151,7 @@ int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *ru
 	rc = search_kernel_socks(&search);
 	if (rc == 0 && !search.any)
 		return 0;
-	describe_rule(rule, text, sizeof(text));
+	format_flow_rule_text(rule, text, sizeof(text));
 	if (rc < 0) /* not knowing is no licence to rob */
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: the kernel's sockets cannot be listed (error %d): %s stays with the kernel",
@@ -207,12 +208,12 @@ static void flow_note_conflict(const struct look *look, struct verbs_flow *flow,
 	if (flow->is_contested || !kernel_sock_suspected_before(&flow->suspect, socket, nic->looks))
 		return;
 	flow->is_contested = true;
-	describe_rule(&flow->rule, text, sizeof(text));
+	format_flow_rule_text(&flow->rule, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
 	             nic->name, text, socket->inode, socket->uid);
 }
 
-static void conflict_look_check_socket(const struct kernel_sock *socket, void *arg)
+static void mark_flows_contested_by_kernel_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct look *look = arg;
 	struct nic_verbs *nic = look->nic;
@@ -252,9 +253,10 @@ static uint32_t conflict_look_walk_sockets(struct look *look, uint8_t proto)
 	conflict_look_index_ports(look);
 	if (look->flows == 0)
 		return 0;
-	port_ranges_of(look->ports, &ranges);
-	kernel_sock_walk_ranges(&look->nic->diag_fd, proto, &ranges, proto == IPPROTO_TCP && look->listeners,
-	                        conflict_look_check_socket, look);
+	port_ranges_covering_bitmap(look->ports, &ranges);
+	kernel_sock_visit_sockets_in_port_ranges(&look->nic->diag_fd, proto, &ranges,
+	                                         proto == IPPROTO_TCP && look->listeners,
+	                                         mark_flows_contested_by_kernel_socket, look);
 	return look->flows;
 }
 
@@ -266,7 +268,7 @@ static uint64_t thread_cpu_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-int verbs_conflicts_search(struct nic_verbs *nic)
+int verbs_conflicts_search_and_revoke(struct nic_verbs *nic)
 {
 	const uint64_t now_ms = os_now_ms(), begun = thread_cpu_ns();
 	struct look look = {.nic = nic};

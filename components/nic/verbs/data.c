@@ -55,7 +55,7 @@ static void post_receive_list(struct verbs_qp *qp, unsigned n)
 	if (n == 0)
 		return;
 	qp->rx_wr[n - 1].next = NULL;
-	rc = qp->queue.mlx5 != NULL ? mlx5_post_list(qp, n) : ibv_post_recv(qp->queue.qp, qp->rx_wr, &bad);
+	rc = qp->queue.mlx5 != NULL ? mlx5_post_receive_list(qp, n) : ibv_post_recv(qp->queue.qp, qp->rx_wr, &bad);
 	if (n < VERBS_BURST)
 		qp->rx_wr[n - 1].next = &qp->rx_wr[n];
 	if (__builtin_expect(rc != 0, 0))
@@ -101,13 +101,13 @@ static void post_receive_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsign
 		qp->rx_open[qp->rx_open_n++] = bufs[at++];
 }
 
-static __attribute__((noinline)) unsigned verbs_post_slow(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static __attribute__((noinline)) unsigned verbs_post_rx_slow(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct vma_nic_qp *base = &qp->base;
 	uint32_t lkey, room;
 	unsigned done = 0, run;
 
-	if (!data_usable(qp))
+	if (!qp_is_usable_in_this_process(qp))
 		return 0;
 	while (done < n) {
 		room = base->rx_depth - qp->rx_with_nic;
@@ -136,7 +136,7 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	int rc;
 
 	if (n != 1 || qp->rx_with_nic >= qp->rx_single_max || !verbs_lkey(qp, bufs[0], &qp->rx_one_sge.lkey))
-		return verbs_post_slow(qp, bufs, n);
+		return verbs_post_rx_slow(qp, bufs, n);
 	buf = bufs[0];
 	vma_buf_debug_mark_lent(base->arena, buf);
 	buf->user = &data_with_nic;
@@ -178,7 +178,7 @@ static inline uint16_t buf_flags_of_completion(unsigned wc_flags)
 }
 
 /* Reads the next completion that there is. A poll that has begun has to be ended by end_cq_poll. */
-static inline bool read_received(struct verbs_qp *qp, bool *reading, struct data_received *out)
+static inline bool read_rx_completion(struct verbs_qp *qp, bool *reading, struct data_received *out)
 {
 	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
 	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
@@ -186,7 +186,7 @@ static inline bool read_received(struct verbs_qp *qp, bool *reading, struct data
 
 	if (__builtin_expect(ex == NULL, 0)) {
 		if (qp->queue.mlx5 != NULL)
-			return mlx5_read_received(qp, out);
+			return mlx5_read_rx_completion(qp, out);
 		if (ibv_poll_cq(qp->queue.rx_cq, 1, &wc) <= 0)
 			return false;
 		*out = (struct data_received){wc.wr_id, wc.byte_len, wc.wc_flags, wc.status, 0};
@@ -200,8 +200,8 @@ static inline bool read_received(struct verbs_qp *qp, bool *reading, struct data
 	if (__builtin_expect(ex->status == IBV_WC_SUCCESS, 1)) {
 		out->len = ibv_wc_read_byte_len(ex);
 		out->flags = ibv_wc_read_wc_flags(ex);
-		if (__builtin_expect(data_stamps_of(qp) != VERBS_STAMPS_NONE, 0))
-			out->stamp_ns = verbs_timestamp_to_ns(qp, data_stamps_of(qp));
+		if (__builtin_expect(verbs_qp_timestamp_kind(qp) != VERBS_STAMPS_NONE, 0))
+			out->stamp_ns = verbs_read_completion_timestamp_ns(qp, verbs_qp_timestamp_kind(qp));
 	}
 	return true;
 }
@@ -212,7 +212,7 @@ static inline void end_cq_poll(struct verbs_qp *qp, bool reading)
 		ibv_end_poll(qp->queue.rx_cq_ex);
 }
 
-static __attribute__((cold, noinline)) void poll_stopped_by_failure(struct verbs_qp *qp, struct ibv_cq_ex *ex)
+static __attribute__((cold, noinline)) void end_cq_poll_on_failed_receive(struct verbs_qp *qp, struct ibv_cq_ex *ex)
 {
 	const struct data_received what = {.id = ex->wr_id, .status = ex->status};
 
@@ -221,7 +221,7 @@ static __attribute__((cold, noinline)) void poll_stopped_by_failure(struct verbs
 }
 
 /* On buffers that are the user's, the first of each packet. */
-void data_put_stamps(const struct verbs_qp *qp, struct vma_buf **bufs, const uint64_t *stamps_ns, unsigned n)
+void data_set_rx_timestamps(const struct verbs_qp *qp, struct vma_buf **bufs, const uint64_t *stamps_ns, unsigned n)
 {
 	const bool own = qp->queue.rx_stamps != VERBS_STAMPS_SYSTEM;
 
@@ -253,11 +253,12 @@ static inline __attribute__((always_inline)) unsigned poll_single_buffer_packets
 			const uint16_t flags = buf_flags_of_completion(ibv_wc_read_wc_flags(ex));
 			struct vma_buf *buf = (struct vma_buf *)ex->wr_id;
 
-			data_adopt(qp, buf, len, flags);
+			data_init_received_buf(qp, buf, len, flags);
 			if (with_stamps) {
-				const uint64_t stamp_ns = verbs_timestamp_to_ns(qp, data_stamps_of(qp));
+				const uint64_t stamp_ns =
+				        verbs_read_completion_timestamp_ns(qp, verbs_qp_timestamp_kind(qp));
 
-				data_put_stamps(qp, &buf, &stamp_ns, 1);
+				data_set_rx_timestamps(qp, &buf, &stamp_ns, 1);
 			}
 			vma_stats_add(&qp->stats->rx_frames, 1);
 			bufs[got++] = buf;
@@ -269,7 +270,7 @@ static inline __attribute__((always_inline)) unsigned poll_single_buffer_packets
 			ibv_end_poll(ex);
 			break;
 		}
-		poll_stopped_by_failure(qp, ex);
+		end_cq_poll_on_failed_receive(qp, ex);
 	}
 	return got;
 }
@@ -282,14 +283,14 @@ static __attribute__((noinline)) unsigned poll_single_by_poll_cq(struct verbs_qp
 	unsigned got = 0;
 
 	if (qp->queue.mlx5 != NULL)
-		return mlx5_poll_single(qp, bufs, n);
-	while (got < n && read_received(qp, &reading, &what)) {
+		return mlx5_poll_rx_single_buffer(qp, bufs, n);
+	while (got < n && read_rx_completion(qp, &reading, &what)) {
 		if (__builtin_expect(what.status != IBV_WC_SUCCESS, 0)) {
 			data_receive_failed(qp, &what);
 			continue;
 		}
 		bufs[got] = (struct vma_buf *)what.id;
-		data_adopt(qp, bufs[got++], what.len, buf_flags_of_completion(what.flags));
+		data_init_received_buf(qp, bufs[got++], what.len, buf_flags_of_completion(what.flags));
 	}
 	vma_stats_add(&qp->stats->rx_frames, got);
 	return got;
@@ -311,12 +312,13 @@ static void collect_multi_buffer_packet(struct verbs_qp *qp, const struct data_r
 			continue;
 		}
 		left -= len;
-		data_adopt(qp, buf, len,
-		           (n == 0 ? buf_flags_of_completion(what->flags) : 0) | (left != 0 ? VMA_BUF_RX_MORE : 0));
+		data_init_received_buf(qp, buf, len,
+		                       (n == 0 ? buf_flags_of_completion(what->flags) : 0) |
+		                               (left != 0 ? VMA_BUF_RX_MORE : 0));
 		qp->rx_pending[n++] = buf;
 	}
 	if (__builtin_expect(what->stamp_ns != 0, 0))
-		data_put_stamps(qp, qp->rx_pending, &what->stamp_ns, 1);
+		data_set_rx_timestamps(qp, qp->rx_pending, &what->stamp_ns, 1);
 	qp->rx_pending_at = 0;
 	qp->rx_pending_n = n;
 	vma_stats_add(&qp->stats->rx_frames, 1);
@@ -348,7 +350,7 @@ static bool poll_into_pending(struct verbs_qp *qp)
 		                poll_single_buffer_packets(qp, qp->queue.rx_cq_ex, qp->rx_pending, 1, true)) != 0;
 	if (qp->rx_bufs == 1)
 		return (qp->rx_pending_n = poll_single_by_poll_cq(qp, qp->rx_pending, 1)) != 0;
-	if (!read_received(qp, &reading, &what))
+	if (!read_rx_completion(qp, &reading, &what))
 		return false;
 	end_cq_poll(qp, reading);
 	if (what.status != IBV_WC_SUCCESS)
@@ -367,11 +369,11 @@ static unsigned poll_multi_buffer_packets(struct verbs_qp *qp, struct vma_buf **
 	return got;
 }
 
-static __attribute__((noinline)) unsigned verbs_poll_slow(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static __attribute__((noinline)) unsigned verbs_poll_rx_slow(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned got;
 
-	if (!data_usable(qp))
+	if (!qp_is_usable_in_this_process(qp))
 		return 0;
 	got = take_pending_bufs(qp, bufs, n);
 	bufs += got;
@@ -388,10 +390,10 @@ unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	struct verbs_qp *qp = verbs_qp_of(base);
 	struct ibv_cq_ex *ex = atomic_load_explicit(&qp->rx_ex, memory_order_relaxed);
 
-	if (__builtin_expect(!data_opened_here(qp), 0))
+	if (__builtin_expect(!qp_opened_by_this_process(qp), 0))
 		return 0;
 	if (__builtin_expect(ex == NULL || qp->rx_pending_n != 0, 0))
-		return verbs_poll_slow(qp, bufs, n);
+		return verbs_poll_rx_slow(qp, bufs, n);
 	return poll_single_buffer_packets(qp, ex, bufs, n, false);
 }
 
@@ -410,7 +412,7 @@ static bool ack_cq_events(struct verbs_qp *qp)
 	if (n != 0)
 		lib->ibv_ack_cq_events(qp->queue.rx_cq, n);
 	if (qp->queue.mlx5 != NULL)
-		mlx5_note_events(qp, n);
+		mlx5_advance_cq_arm_sequence(qp, n);
 	return n != 0;
 }
 
@@ -427,7 +429,7 @@ int verbs_rx_arm(struct verbs_qp *qp)
 	if (ack_cq_events(qp))
 		qp->rx_armed = false;
 	if (!qp->rx_armed) {
-		rc = qp->queue.mlx5 != NULL ? mlx5_arm(qp) : ibv_req_notify_cq(qp->queue.rx_cq, 0);
+		rc = qp->queue.mlx5 != NULL ? mlx5_arm_rx_cq(qp) : ibv_req_notify_cq(qp->queue.rx_cq, 0);
 		if (rc != 0)
 			return -rc;
 		qp->rx_armed = true;
@@ -437,13 +439,13 @@ int verbs_rx_arm(struct verbs_qp *qp)
 			return -errno;
 		qp->rx_watched = true;
 	}
-	data_keeps(qp, true);
+	data_set_has_pending_rx(qp, true);
 	found = poll_into_pending(qp);
-	data_keeps(qp, qp->rx_pending_n != 0);
+	data_set_has_pending_rx(qp, qp->rx_pending_n != 0);
 	return found;
 }
 
-int verbs_arm(struct vma_nic_qp *base)
+int verbs_arm_rx_wakeup(struct vma_nic_qp *base)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 	const int saved = errno;
@@ -460,18 +462,18 @@ int verbs_arm(struct vma_nic_qp *base)
 }
 
 /* The device cannot be told to stay silent: an arrival may be told of once more. */
-void verbs_unarm(struct vma_nic_qp *base)
+void verbs_unarm_rx_wakeup(struct vma_nic_qp *base)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 	const int saved = errno;
 
 	qp->rx_sleeps = false;
-	if (data_usable(qp) && qp->rx_armed && ack_cq_events(qp))
+	if (qp_is_usable_in_this_process(qp) && qp->rx_armed && ack_cq_events(qp))
 		qp->rx_armed = false;
 	errno = saved;
 }
 
-int verbs_fd(const struct vma_nic_qp *base)
+int verbs_qp_epoll_fd(const struct vma_nic_qp *base)
 {
 	return ((const struct verbs_qp *)base)->epoll_fd;
 }
@@ -506,8 +508,8 @@ static bool packet_can_use_tso(const struct verbs_qp *qp, const struct vma_nic_s
 }
 
 /* Looks at the packet that starts at segs[0]; *count becomes its number of segments. */
-static enum tx_verdict classify_packet(const struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n,
-                                       unsigned *count)
+static enum tx_verdict classify_outgoing_packet(const struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n,
+                                                unsigned *count)
 {
 	const uint32_t caps = qp->base.nic->info.caps;
 	const uint16_t unable = VMA_NIC_SEG_DUMMY | (caps & VMA_NIC_CAP_TX_CSUM ? 0 : VMA_NIC_SEG_CSUM) |
@@ -543,7 +545,8 @@ static enum tx_verdict classify_packet(const struct verbs_qp *qp, const struct v
  * What nearly all packets are: one segment of memory that this device knows, with at most a checksum to be done. True:
  * it waits for the kick. That it has a key says that the queue pair is usable, too.
  */
-static inline __attribute__((always_inline)) bool queue_plain_packet(struct verbs_qp *qp, const struct vma_nic_seg *seg)
+static inline __attribute__((always_inline)) bool queue_single_segment_packet(struct verbs_qp *qp,
+                                                                              const struct vma_nic_seg *seg)
 {
 	const uint32_t len = seg->len;
 	struct vma_stats_nic *stats;
@@ -591,7 +594,7 @@ static __attribute__((noinline)) unsigned verbs_tx_slow(struct verbs_qp *qp, con
 	unsigned done = 0, count = 0;
 
 	while (done < n) {
-		const enum tx_verdict verdict = classify_packet(qp, segs + done, n - done, &count);
+		const enum tx_verdict verdict = classify_outgoing_packet(qp, segs + done, n - done, &count);
 
 		if (verdict == PACKET_STOP)
 			break;
@@ -614,22 +617,23 @@ static __attribute__((noinline)) unsigned verbs_tx_slow(struct verbs_qp *qp, con
 	return done;
 }
 
-static __attribute__((noinline)) unsigned tx_burst(struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+static __attribute__((noinline)) unsigned tx_queue_burst(struct verbs_qp *qp, const struct vma_nic_seg *segs,
+                                                         unsigned n)
 {
 	unsigned done = 0;
 
-	if (!data_usable(qp))
+	if (!qp_is_usable_in_this_process(qp))
 		return 0;
-	while (done < n && queue_plain_packet(qp, &segs[done]))
+	while (done < n && queue_single_segment_packet(qp, &segs[done]))
 		done++;
 	return done == n ? done : done + verbs_tx_slow(qp, segs + done, n - done);
 }
 
-unsigned verbs_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
+unsigned verbs_tx_queue_packets(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 
-	return n == 1 && queue_plain_packet(qp, segs) ? 1 : tx_burst(qp, segs, n);
+	return n == 1 && queue_single_segment_packet(qp, segs) ? 1 : tx_queue_burst(qp, segs, n);
 }
 
 static void wr_set_inline_segments(struct ibv_qp_ex *ex, const struct data_outgoing *out)
@@ -645,8 +649,10 @@ static void wr_set_inline_segments(struct ibv_qp_ex *ex, const struct data_outgo
 }
 
 /* A packet of one segment, with the place behind it. */
-static inline __attribute__((always_inline)) void
-wr_build_plain(struct verbs_qp *qp, struct ibv_qp_ex *ex, struct verbs_send_segment *seg, uint32_t end, bool signal)
+static inline __attribute__((always_inline)) void wr_build_single_segment_packet(struct verbs_qp *qp,
+                                                                                 struct ibv_qp_ex *ex,
+                                                                                 struct verbs_send_segment *seg,
+                                                                                 uint32_t end, bool signal)
 {
 	ex->wr_id = end;
 	ex->wr_flags = (uint8_t)seg->how;
@@ -667,7 +673,7 @@ static __attribute__((noinline)) uint32_t wr_build_packet(struct verbs_qp *qp, s
 {
 	struct data_outgoing out;
 
-	data_outgoing_at(qp, at, &out);
+	data_collect_outgoing_packet(qp, at, &out);
 	ex->wr_id = out.end;
 	ex->wr_flags = data_send_flags(qp, &out);
 	if (data_is_tso(&out))
@@ -676,7 +682,7 @@ static __attribute__((noinline)) uint32_t wr_build_packet(struct verbs_qp *qp, s
 		ibv_wr_send(ex);
 	if (data_is_inline(qp, &out)) {
 		wr_set_inline_segments(ex, &out);
-		data_put_inlined(qp, &out);
+		data_release_inlined_bufs(qp, &out);
 	} else if (out.sges == 1) {
 		ibv_wr_set_sge(ex, out.sge[0].lkey, out.sge[0].addr, out.sge[0].length);
 	} else {
@@ -692,10 +698,10 @@ static int verbs_kick_by_ibv_wr(struct verbs_qp *qp, struct ibv_qp_ex *ex)
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued;) {
 		struct verbs_send_segment *seg = &qp->sent[at & qp->sent_mask];
 
-		if (__builtin_expect(data_is_plain(seg), 1)) {
+		if (__builtin_expect(send_seg_is_fast_path_packet(seg), 1)) {
 			at++;
-			wr_build_plain(qp, ex, seg, at,
-			               verbs_send_needs_signal(&qp->signals, 1, at == qp->sent_queued));
+			wr_build_single_segment_packet(qp, ex, seg, at,
+			                               verbs_send_needs_signal(&qp->signals, 1, at == qp->sent_queued));
 		} else {
 			at = wr_build_packet(qp, ex, at);
 		}
@@ -714,7 +720,7 @@ static __attribute__((noinline)) int verbs_kick_by_post_send(struct verbs_qp *qp
 		unsigned n = 0;
 
 		for (; at != qp->sent_queued && n < VERBS_BURST; at = out[n++].end) {
-			data_outgoing_at(qp, at, &out[n]);
+			data_collect_outgoing_packet(qp, at, &out[n]);
 			wr[n] = (struct ibv_send_wr){.wr_id = out[n].end,
 			                             .sg_list = out[n].sge,
 			                             .num_sge = (int)out[n].sges,
@@ -735,7 +741,7 @@ static __attribute__((noinline)) int verbs_kick_by_post_send(struct verbs_qp *qp
 		rc = ibv_post_send(qp->queue.qp, wr, &bad);
 		for (unsigned i = 0; i < n && (rc == 0 || &wr[i] != bad); i++) {
 			if (wr[i].send_flags & IBV_SEND_INLINE)
-				data_put_inlined(qp, &out[i]);
+				data_release_inlined_bufs(qp, &out[i]);
 			qp->sent_kicked = out[i].end;
 		}
 	}
@@ -746,7 +752,7 @@ static __attribute__((noinline)) int verbs_kick_by_post_send(struct verbs_qp *qp
  * What the provider refused will never be sent: its buffers go home, and its places with the next completion, which the
  * next packet asks for.
  */
-int data_kick_failed(struct verbs_qp *qp, int error)
+int data_drop_sends_after_kick_failure(struct verbs_qp *qp, int error)
 {
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued; at++) {
 		struct verbs_send_segment *seg = &qp->sent[at & qp->sent_mask];
@@ -755,7 +761,7 @@ int data_kick_failed(struct verbs_qp *qp, int error)
 			vma_buf_put(qp->base.arena, seg->buf);
 		seg->buf = NULL;
 	}
-	verbs_signal_interval_finish(&qp->signals);
+	verbs_signal_request_on_next_send(&qp->signals);
 	if (qp->sent_completed == qp->sent_kicked)
 		qp->sent_completed = qp->sent_queued; /* nothing is on its way that they could come behind */
 	qp->sent_kicked = qp->sent_queued;
@@ -764,20 +770,20 @@ int data_kick_failed(struct verbs_qp *qp, int error)
 	return -error;
 }
 
-int data_kick_any(struct verbs_qp *qp)
+int data_send_all_queued_packets(struct verbs_qp *qp)
 {
 	int error;
 
-	if (!data_usable(qp))
+	if (!qp_is_usable_in_this_process(qp))
 		return -ENODEV;
 	if (qp->sent_kicked == qp->sent_queued)
 		return 0;
 	if (__builtin_expect(qp->queue.qp_ex != NULL, 1))
 		error = verbs_kick_by_ibv_wr(qp, qp->queue.qp_ex);
 	else
-		error = qp->queue.mlx5 != NULL ? mlx5_send_waiting(qp) : verbs_kick_by_post_send(qp);
+		error = qp->queue.mlx5 != NULL ? mlx5_send_queued_packets(qp) : verbs_kick_by_post_send(qp);
 	if (__builtin_expect(error != 0, 0))
-		return data_kick_failed(qp, error);
+		return data_drop_sends_after_kick_failure(qp, error);
 	qp->sent_kicked = qp->sent_queued;
 	vma_stats_add(&qp->stats->kicks, 1);
 	return 0;
@@ -791,13 +797,13 @@ int verbs_kick(struct vma_nic_qp *base)
 	struct verbs_send_segment *seg = &qp->sent[qp->sent_kicked & qp->sent_mask];
 	int error;
 
-	if (ex == NULL || qp->sent_kicked + 1 != qp->sent_queued || !data_is_plain(seg))
-		return data_kick_any(qp);
+	if (ex == NULL || qp->sent_kicked + 1 != qp->sent_queued || !send_seg_is_fast_path_packet(seg))
+		return data_send_all_queued_packets(qp);
 	ibv_wr_start(ex);
-	wr_build_plain(qp, ex, seg, qp->sent_queued, verbs_single_send_needs_signal(&qp->signals));
+	wr_build_single_segment_packet(qp, ex, seg, qp->sent_queued, verbs_single_send_needs_signal(&qp->signals));
 	error = ibv_wr_complete(ex);
 	if (__builtin_expect(error != 0, 0))
-		return data_kick_failed(qp, error);
+		return data_drop_sends_after_kick_failure(qp, error);
 	qp->sent_kicked++;
 	vma_stats_add(&qp->stats->kicks, 1);
 	return error;
@@ -825,21 +831,21 @@ static void poll_send_completions(struct verbs_qp *qp)
 		if (ibv_start_poll(ex, &attr) != 0)
 			return;
 		do
-			data_note_sent(qp, ex->wr_id, ex->status);
+			data_handle_send_completion(qp, ex->wr_id, ex->status);
 		while (ibv_next_poll(ex) == 0);
 		ibv_end_poll(ex);
 		return;
 	}
 	if (qp->queue.mlx5 != NULL) {
-		mlx5_poll_sent(qp);
+		mlx5_poll_tx_completions(qp);
 		return;
 	}
 	while ((n = ibv_poll_cq(qp->queue.tx_cq, VERBS_BURST, wc)) > 0)
 		for (int i = 0; i < n; i++)
-			data_note_sent(qp, wc[i].wr_id, wc[i].status);
+			data_handle_send_completion(qp, wc[i].wr_id, wc[i].status);
 }
 
-static inline uint32_t least(uint32_t a, uint32_t b)
+static inline uint32_t min_of_u32(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
 }
@@ -849,17 +855,17 @@ unsigned verbs_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	struct verbs_qp *qp = verbs_qp_of(base);
 	unsigned got = 0;
 
-	if (!data_usable(qp))
+	if (!qp_is_usable_in_this_process(qp))
 		return 0;
 	if (qp->sent_completed != qp->sent_kicked)
 		poll_send_completions(qp);
 	while (got < n && qp->sent_reaped != qp->sent_completed) {
 		const uint32_t first = qp->sent_reaped & qp->sent_mask;
-		uint32_t run = least(qp->sent_completed - qp->sent_reaped, qp->sent_mask + 1 - first);
+		uint32_t run = min_of_u32(qp->sent_completed - qp->sent_reaped, qp->sent_mask + 1 - first);
 		const struct verbs_send_segment *at = &qp->sent[first], *end;
 		struct vma_buf **out = bufs + got;
 
-		run = least(run, n - got);
+		run = min_of_u32(run, n - got);
 		for (end = at + run; at != end; at++)
 			if (at->buf != NULL)
 				*out++ = at->buf;
@@ -876,7 +882,7 @@ bool verbs_tx_is_idle(struct vma_nic_qp *base)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 
-	if (!data_usable(qp))
+	if (!qp_is_usable_in_this_process(qp))
 		return true;
 	if (qp->sent_completed != qp->sent_kicked)
 		poll_send_completions(qp);
@@ -889,7 +895,7 @@ bool verbs_tx_is_idle(struct vma_nic_qp *base)
 void verbs_data_select_paths(struct verbs_qp *qp)
 {
 	const bool works = !vma_nic_qp_lost(&qp->base);
-	const bool is_single = works && qp->rx_bufs == 1 && data_stamps_of(qp) == VERBS_STAMPS_NONE;
+	const bool is_single = works && qp->rx_bufs == 1 && verbs_qp_timestamp_kind(qp) == VERBS_STAMPS_NONE;
 
 	atomic_store_explicit(&qp->lkeys, works ? qp->nic->lkeys : qp->nic->no_lkeys, memory_order_relaxed);
 	atomic_store_explicit(&qp->rx_ex, is_single ? qp->queue.rx_cq_ex : NULL, memory_order_relaxed);
@@ -900,7 +906,7 @@ void verbs_data_select_paths(struct verbs_qp *qp)
 	atomic_store(&qp->rx_look, works ? qp->queue.mlx5 : NULL);
 }
 
-void verbs_data_init(struct verbs_qp *qp)
+void verbs_qp_data_path_init(struct verbs_qp *qp)
 {
 	const bool has_checksum = qp->base.nic->info.caps & VMA_NIC_CAP_TX_CSUM;
 	const struct vma_bufarena *arena = qp->base.arena;
@@ -917,11 +923,11 @@ void verbs_data_init(struct verbs_qp *qp)
 	qp->rx_one_sge.length = data_frame_bytes(qp);
 	qp->rx_single_max = qp->rx_bufs == 1 ? qp->base.rx_depth : 0;
 	qp->tx_frame_bytes = data_frame_bytes(qp);
-	qp->tx_plain_most = least(qp->tx_longest, data_frame_bytes(qp)) - VERBS_L2_BYTES;
+	qp->tx_plain_most = min_of_u32(qp->tx_longest, data_frame_bytes(qp)) - VERBS_L2_BYTES;
 	qp->tx_not_plain = (uint16_t) ~(has_checksum ? VMA_NIC_SEG_CSUM : 0);
 	qp->rx_with_nic = qp->rx_open_n = qp->rx_pending_at = qp->rx_pending_n = 0;
 	qp->rx_armed = qp->rx_watched = false;
-	data_keeps(qp, false);
+	data_set_has_pending_rx(qp, false);
 	qp->sent_reaped = qp->sent_completed = qp->sent_kicked = qp->sent_queued = 0;
 	qp->sent_end = qp->base.tx_depth;
 	qp->signals = verbs_signal_interval_init(qp->attr.tx_batching, qp->base.tx_depth);

@@ -13,15 +13,15 @@
 
 extern char data_with_nic; /* its address: vma_buf.user of each buffer that the device has, beside 0 references */
 
-static inline bool data_opened_here(const struct verbs_qp *qp)
+static inline bool qp_opened_by_this_process(const struct verbs_qp *qp)
 {
 	return __builtin_expect(atomic_load_explicit(qp->fork_guard, memory_order_relaxed) != 0, 1);
 }
 
 /* Not in a forked child, and the device works. */
-static inline bool data_usable(const struct verbs_qp *qp)
+static inline bool qp_is_usable_in_this_process(const struct verbs_qp *qp)
 {
-	return data_opened_here(qp) && !vma_nic_qp_lost(&qp->base);
+	return qp_opened_by_this_process(qp) && !vma_nic_qp_lost(&qp->base);
 }
 
 static inline uint32_t data_frame_bytes(const struct verbs_qp *qp)
@@ -31,12 +31,12 @@ static inline uint32_t data_frame_bytes(const struct verbs_qp *qp)
 
 /* Receive half: whether rx_pending has something, for whoever asks without it (mlx5_rx_is_empty). Release: whoever sees
  * the queue's next index sees this, too. */
-static inline void data_keeps(struct verbs_qp *qp, bool keeps)
+static inline void data_set_has_pending_rx(struct verbs_qp *qp, bool keeps)
 {
 	atomic_store_explicit(&qp->rx_keeps, keeps, memory_order_release);
 }
 
-static inline enum verbs_timestamp_kind data_stamps_of(const struct verbs_qp *qp)
+static inline enum verbs_timestamp_kind verbs_qp_timestamp_kind(const struct verbs_qp *qp)
 {
 	return atomic_load_explicit(&qp->rx_stamps, memory_order_relaxed);
 }
@@ -55,11 +55,11 @@ struct data_received {
 /* A receive that has failed: its buffers are posted again, unless the queue has stopped. */
 void data_receive_failed(struct verbs_qp *qp, const struct data_received *what) __attribute__((cold, noinline));
 /* On buffers that are the user's, the first of each packet. */
-void data_put_stamps(const struct verbs_qp *qp, struct vma_buf **bufs, const uint64_t *stamps_ns, unsigned n)
+void data_set_rx_timestamps(const struct verbs_qp *qp, struct vma_buf **bufs, const uint64_t *stamps_ns, unsigned n)
         __attribute__((noinline));
 
 /* A buffer that the device has filled with so many bytes is the user's. */
-static inline void data_adopt(struct verbs_qp *qp, struct vma_buf *buf, uint32_t len, uint16_t flags)
+static inline void data_init_received_buf(struct verbs_qp *qp, struct vma_buf *buf, uint32_t len, uint16_t flags)
 {
 	struct vma_stats_nic *stats = qp->stats;
 
@@ -77,7 +77,7 @@ static inline void data_adopt(struct verbs_qp *qp, struct vma_buf *buf, uint32_t
 
 /* ---- sending ---- */
 
-static inline bool data_is_plain(const struct verbs_send_segment *seg)
+static inline bool send_seg_is_fast_path_packet(const struct verbs_send_segment *seg)
 {
 	return seg->how & SENT_PLAIN;
 }
@@ -94,11 +94,11 @@ struct data_outgoing {
 
 static inline bool data_is_tso(const struct data_outgoing *out)
 {
-	return !data_is_plain(out->first) && (out->first->flags & VMA_NIC_SEG_TSO);
+	return !send_seg_is_fast_path_packet(out->first) && (out->first->flags & VMA_NIC_SEG_TSO);
 }
 
 /* The one at `at`. Of a TSO packet the headers are no part of the list. */
-static inline void data_outgoing_at(const struct verbs_qp *qp, uint32_t at, struct data_outgoing *out)
+static inline void data_collect_outgoing_packet(const struct verbs_qp *qp, uint32_t at, struct data_outgoing *out)
 {
 	const struct verbs_send_segment *seg;
 	uint32_t skip;
@@ -112,7 +112,7 @@ static inline void data_outgoing_at(const struct verbs_qp *qp, uint32_t at, stru
 		out->sge[out->sges++] = (struct ibv_sge){seg->addr + skip, seg->len - skip, seg->lkey};
 		out->bytes += seg->len;
 		skip = 0;
-	} while (!data_is_plain(seg) && (seg->flags & VMA_NIC_SEG_MORE));
+	} while (!send_seg_is_fast_path_packet(seg) && (seg->flags & VMA_NIC_SEG_MORE));
 	out->count = out->sges;
 	out->end = at;
 }
@@ -123,7 +123,7 @@ static inline bool data_is_inline(const struct verbs_qp *qp, const struct data_o
 }
 
 /* It has been copied into the send queue. */
-static inline void data_put_inlined(struct verbs_qp *qp, const struct data_outgoing *out)
+static inline void data_release_inlined_bufs(struct verbs_qp *qp, const struct data_outgoing *out)
 {
 	for (unsigned i = 0; i < out->count; i++) {
 		struct verbs_send_segment *seg = &qp->sent[(out->end - out->count + i) & qp->sent_mask];
@@ -141,13 +141,13 @@ static inline unsigned data_send_flags(struct verbs_qp *qp, const struct data_ou
 }
 
 /* All that waits, and the doorbell. 0 or -errno. */
-int data_kick_any(struct verbs_qp *qp) __attribute__((noinline));
+int data_send_all_queued_packets(struct verbs_qp *qp) __attribute__((noinline));
 /* What the device refused will never be sent. Returns -error. */
-int data_kick_failed(struct verbs_qp *qp, int error) __attribute__((cold, noinline));
+int data_drop_sends_after_kick_failure(struct verbs_qp *qp, int error) __attribute__((cold, noinline));
 void data_send_failed(struct verbs_qp *qp, enum ibv_wc_status status) __attribute__((cold, noinline));
 
 /* A completion's buffers are complete, and all before them. */
-static inline void data_note_sent(struct verbs_qp *qp, uint64_t id, enum ibv_wc_status status)
+static inline void data_handle_send_completion(struct verbs_qp *qp, uint64_t id, enum ibv_wc_status status)
 {
 	const uint32_t end = (uint32_t)id;
 

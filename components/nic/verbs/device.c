@@ -35,10 +35,10 @@ int verbs_fd_move_high_nonblock(int *fd)
 
 void verbs_fd_forget(int fd)
 {
-	nic_fd_unreport(fd);
+	nic_fd_report_not_internal(fd);
 }
 
-static struct ibv_context *open_context(const struct verbs_lib *lib, const char *name, int *error)
+static struct ibv_context *open_ibv_context_by_name(const struct verbs_lib *lib, const char *name, int *error)
 {
 	struct ibv_context *context = NULL;
 	struct ibv_device **list;
@@ -59,7 +59,7 @@ static struct ibv_context *open_context(const struct verbs_lib *lib, const char 
 	return context;
 }
 
-static int read_limits(struct verbs_device *device)
+static int query_rdma_device_limits(struct verbs_device *device)
 {
 	const struct verbs_context *extended = verbs_get_ctx_op(device->context, query_device_ex);
 	struct ibv_device_attr_ex attr = {.comp_mask = 0};
@@ -99,7 +99,7 @@ static int read_limits(struct verbs_device *device)
 }
 
 /* Segmentation offload is used if the driver also makes queue pairs for it. */
-static int open_probe(struct verbs_device *device, struct verbs_queue *queue, const char **what)
+static int open_probe_queue(struct verbs_device *device, struct verbs_queue *queue, const char **what)
 {
 	struct verbs_queue_attr attr = {.rx_packets = PROBE_PACKETS,
 	                                .rx_sges = 1,
@@ -121,7 +121,7 @@ static int open_probe(struct verbs_device *device, struct verbs_queue *queue, co
 static int probe_device_queues(struct verbs_device *device, const char **what)
 {
 	struct verbs_queue queue = {0};
-	int rc = open_probe(device, &queue, what);
+	int rc = open_probe_queue(device, &queue, what);
 
 	device->limits.has_wall = rc == 0 && queue.rx_stamps == VERBS_STAMPS_WALL;
 	if (rc == 0) {
@@ -171,7 +171,7 @@ int verbs_device_open(const char *name, const struct verbs_device_port *place, u
 	if (device == NULL)
 		return -ENOMEM;
 	*device = (struct verbs_device){.lib = lib, .refs = 1, .generation = generation, .place = *place};
-	device->context = open_context(lib, place->device, &rc);
+	device->context = open_ibv_context_by_name(lib, place->device, &rc);
 	if (rc < 0)
 		goto fail;
 	verbs_exempts_init(&device->exempts, device->context->device);
@@ -182,7 +182,7 @@ int verbs_device_open(const char *name, const struct verbs_device_port *place, u
 	if (rc < 0)
 		goto fail;
 	what = "asking for its limits";
-	rc = read_limits(device);
+	rc = query_rdma_device_limits(device);
 	if (rc < 0)
 		goto fail;
 	what = "a protection domain";

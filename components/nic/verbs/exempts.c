@@ -40,7 +40,7 @@ static struct {
 static bool mlx5_found;
 
 /* libibverbs has loaded it, if there is such a device. It is not loaded for this. */
-static void mlx5_find(void)
+static void mlx5_resolve_library_symbols(void)
 {
 	void *library = dlopen("libmlx5.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
 
@@ -56,14 +56,14 @@ void verbs_exempts_init(struct verbs_exempts *exempts, struct ibv_device *device
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, mlx5_find);
+	pthread_once(&once, mlx5_resolve_library_symbols);
 	exempts->refused = !mlx5_found || !mlx5.mlx5dv_is_supported(device);
 }
 
 /* ---- rules ---- */
 
-void verbs_exempt_match(const struct vma_flow_key *key, const uint8_t mac[6], struct mlx5_outer_headers *value,
-                        struct mlx5_outer_headers *mask)
+void verbs_exempt_fill_match_value_and_mask(const struct vma_flow_key *key, const uint8_t mac[6],
+                                            struct mlx5_outer_headers *value, struct mlx5_outer_headers *mask)
 {
 	*value = (struct mlx5_outer_headers){.ether_type_be = htons(ETH_P_IP),
 	                                     .ip_proto = IPPROTO_TCP,
@@ -93,7 +93,8 @@ _Static_assert(offsetof(struct match, size) == offsetof(struct mlx5dv_flow_match
                        offsetof(struct match, headers) == offsetof(struct mlx5dv_flow_match_parameters, match_buf),
                "as mlx5dv has it");
 
-static struct mlx5dv_flow_matcher *matcher_of(struct verbs_device *device, bool tagged, struct match *mask)
+static struct mlx5dv_flow_matcher *exempt_flow_matcher_get_or_create(struct verbs_device *device, bool tagged,
+                                                                     struct match *mask)
 {
 	struct mlx5dv_flow_matcher **matcher = &device->exempts.matchers[tagged];
 	struct mlx5dv_flow_matcher_attr attr = {.type = IBV_FLOW_ATTR_NORMAL,
@@ -115,15 +116,16 @@ static struct ibv_flow *card_rule_create(struct verbs_device *device, const stru
 	struct match value = {.size = sizeof(value.headers)}, mask = {.size = sizeof(mask.headers)};
 	struct mlx5dv_flow_matcher *matcher;
 
-	verbs_exempt_match(key, mac, &value.headers, &mask.headers);
-	matcher = matcher_of(device, key->vlan != 0, &mask);
+	verbs_exempt_fill_match_value_and_mask(key, mac, &value.headers, &mask.headers);
+	matcher = exempt_flow_matcher_get_or_create(device, key->vlan != 0, &mask);
 	if (matcher == NULL)
 		return NULL;
 	/* cppcheck-suppress returnDanglingLifetime ; as above */
 	return mlx5.mlx5dv_create_flow(matcher, (struct mlx5dv_flow_match_parameters *)&value, 1, &action);
 }
 
-static struct verbs_exempt **place_of(struct verbs_exempts *exempts, const struct vma_flow_key *key)
+static struct verbs_exempt **verbs_exempt_find_link_by_key(struct verbs_exempts *exempts,
+                                                           const struct vma_flow_key *key)
 {
 	struct verbs_exempt **place = &exempts->first;
 
@@ -132,7 +134,7 @@ static struct verbs_exempt **place_of(struct verbs_exempts *exempts, const struc
 	return place;
 }
 
-static void exempt_end(struct verbs_exempts *exempts, struct verbs_exempt **place)
+static void verbs_exempt_unlink_and_destroy_rule(struct verbs_exempts *exempts, struct verbs_exempt **place)
 {
 	struct verbs_exempt *exempt = *place;
 
@@ -144,7 +146,7 @@ static void exempt_end(struct verbs_exempts *exempts, struct verbs_exempt **plac
 
 /* ---- calls; lock held ---- */
 
-static int exempt_create(struct nic_verbs *nic, const struct vma_flow_key *key)
+static int verbs_exempt_create_card_rule(struct nic_verbs *nic, const struct vma_flow_key *key)
 {
 	struct verbs_device *device = nic->device;
 	struct verbs_exempt *exempt;
@@ -175,7 +177,7 @@ static int exempt_create(struct nic_verbs *nic, const struct vma_flow_key *key)
 	return 0;
 }
 
-int verbs_exempt_add(struct nic_verbs *nic, const struct vma_flow_key *key)
+int verbs_exempt_rule_ref_or_create(struct nic_verbs *nic, const struct vma_flow_key *key)
 {
 	struct verbs_device *device = nic->device;
 	struct verbs_exempt *exempt;
@@ -184,34 +186,34 @@ int verbs_exempt_add(struct nic_verbs *nic, const struct vma_flow_key *key)
 		return -EAGAIN;
 	if (device->exempts.refused)
 		return -EOPNOTSUPP;
-	exempt = *place_of(&device->exempts, key);
+	exempt = *verbs_exempt_find_link_by_key(&device->exempts, key);
 	if (exempt == NULL)
-		return exempt_create(nic, key);
+		return verbs_exempt_create_card_rule(nic, key);
 	exempt->refs++;
 	return 0;
 }
 
 /* One that a device of before had may end another user's in this one. The users do without it. */
-void verbs_exempt_del(struct nic_verbs *nic, const struct vma_flow_key *key)
+void verbs_exempt_rule_unref(struct nic_verbs *nic, const struct vma_flow_key *key)
 {
-	struct verbs_exempt **place = place_of(&nic->device->exempts, key);
+	struct verbs_exempt **place = verbs_exempt_find_link_by_key(&nic->device->exempts, key);
 
 	if (*place != NULL && --(*place)->refs == 0)
-		exempt_end(&nic->device->exempts, place);
+		verbs_exempt_unlink_and_destroy_rule(&nic->device->exempts, place);
 }
 
-void verbs_exempt_end(struct nic_verbs *nic, const struct vma_flow_key *key)
+void verbs_exempt_rule_remove(struct nic_verbs *nic, const struct vma_flow_key *key)
 {
-	struct verbs_exempt **place = place_of(&nic->device->exempts, key);
+	struct verbs_exempt **place = verbs_exempt_find_link_by_key(&nic->device->exempts, key);
 
 	if (*place != NULL)
-		exempt_end(&nic->device->exempts, place);
+		verbs_exempt_unlink_and_destroy_rule(&nic->device->exempts, place);
 }
 
 void verbs_exempts_fini(struct verbs_exempts *exempts)
 {
 	while (exempts->first != NULL)
-		exempt_end(exempts, &exempts->first);
+		verbs_exempt_unlink_and_destroy_rule(exempts, &exempts->first);
 	for (int tagged = 0; tagged < 2; tagged++)
 		if (exempts->matchers[tagged] != NULL)
 			mlx5.mlx5dv_destroy_flow_matcher(exempts->matchers[tagged]);

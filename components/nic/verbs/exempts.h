@@ -1,8 +1,8 @@
 /*
  * exempts - connections of TCP that the card itself leaves to the kernel, although a wider rule of ours takes them.
  *
- * Plain verbs have no such rule. mlx5 has: an action "default miss", by mlx5dv_create_flow. Its match is a buffer in the
- * device's own form.
+ * Plain verbs have no such rule. mlx5 has: an action "default miss", by mlx5dv_create_flow. Its match is a buffer in
+ * the device's own form.
  *
  * Threads: the nic's lock is held. Memory: the caller's; one allocation for each exemption.
  * Example: test/test_verbs_exempts.c. Source: mlx5dv_create_flow(3).
@@ -36,8 +36,8 @@ _Static_assert(sizeof(struct mlx5_outer_headers) == 64, "as the device has it");
 #define MLX5_CRITERIA_OUTER (1 << 0)
 
 /* key: a connection of TCP over IPv4; mac: the port's. */
-void verbs_exempt_match(const struct vma_flow_key *key, const uint8_t mac[6], struct mlx5_outer_headers *value,
-                        struct mlx5_outer_headers *mask);
+void verbs_exempt_fill_match_value_and_mask(const struct vma_flow_key *key, const uint8_t mac[6],
+                                            struct mlx5_outer_headers *value, struct mlx5_outer_headers *mask);
 
 struct verbs_exempt;
 /* Of one opening of a device. All 0 at first. */

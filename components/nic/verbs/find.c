@@ -13,14 +13,14 @@
 #define GIDS_MAX 1024
 #define PATH_BYTES 512
 
-const char *verbs_sysfs(void)
+const char *verbs_sysfs_path(void)
 {
 	const char *path = secure_getenv("SYSFS_PATH"); /* as libibverbs does */
 
 	return path != NULL && *path != '\0' ? path : "/sys";
 }
 
-static DIR *open_devices(const char *sysfs)
+static DIR *open_infiniband_sysfs_dir(const char *sysfs)
 {
 	char path[PATH_BYTES];
 
@@ -38,9 +38,9 @@ static const char *readdir_next_name(DIR *dir)
 	return entry != NULL ? entry->d_name : NULL;
 }
 
-bool verbs_any_device(const char *sysfs)
+bool verbs_has_any_device(const char *sysfs)
 {
-	DIR *devices = open_devices(sysfs);
+	DIR *devices = open_infiniband_sysfs_dir(sysfs);
 	const bool any = devices != NULL && readdir_next_name(devices) != NULL;
 
 	if (devices != NULL)
@@ -69,7 +69,7 @@ static int gid_entry_is_of_interface(const char *ports, unsigned port, unsigned 
 	return rc;
 }
 
-static bool port_is_of_interface(const char *ports, unsigned port, const char *ifname)
+static bool rdma_port_is_of_interface(const char *ports, unsigned port, const char *ifname)
 {
 	int rc = 0;
 
@@ -79,7 +79,7 @@ static bool port_is_of_interface(const char *ports, unsigned port, const char *i
 }
 
 /* The lowest port that has the interface; 0: none. */
-static unsigned find_port(const char *ports, const char *ifname)
+static unsigned find_rdma_port_of_interface(const char *ports, const char *ifname)
 {
 	DIR *dir = opendir(ports);
 	const char *name;
@@ -91,7 +91,7 @@ static unsigned find_port(const char *ports, const char *ifname)
 		const unsigned long port = strtoul(name, NULL, 10);
 
 		if (port > 0 && port <= UINT8_MAX && (found == 0 || port < found) &&
-		    port_is_of_interface(ports, (unsigned)port, ifname))
+		    rdma_port_is_of_interface(ports, (unsigned)port, ifname))
 			found = (unsigned)port;
 	}
 	closedir(dir);
@@ -100,7 +100,7 @@ static unsigned find_port(const char *ports, const char *ifname)
 
 int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct verbs_device_port *out)
 {
-	DIR *devices = open_devices(sysfs);
+	DIR *devices = open_infiniband_sysfs_dir(sysfs);
 	char ports[PATH_BYTES];
 	const char *name;
 	unsigned port = 0;
@@ -111,7 +111,7 @@ int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct
 		if (strlen(name) >= sizeof(out->device))
 			continue;
 		snprintf(ports, sizeof(ports), "%s/class/infiniband/%s/ports", sysfs, name);
-		port = find_port(ports, ifname);
+		port = find_rdma_port_of_interface(ports, ifname);
 		if (port != 0) {
 			strcpy(out->device, name);
 			out->port = (uint8_t)port;

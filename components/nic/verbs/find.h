@@ -20,8 +20,8 @@ struct verbs_device_port {
 	uint8_t port;
 };
 
-const char *verbs_sysfs(void); /* SYSFS_PATH of the environment, if it may be believed; else /sys */
-bool verbs_any_device(const char *sysfs);
+const char *verbs_sysfs_path(void); /* SYSFS_PATH of the environment, if it may be believed; else /sys */
+bool verbs_has_any_device(const char *sysfs);
 /* 0, or -ENODEV: no port of any device has this interface. */
 int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct verbs_device_port *out);
 /* What carries a VLAN interface; of another one: itself. */

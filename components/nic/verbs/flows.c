@@ -103,7 +103,7 @@ static struct verbs_flow *flow_unlink(struct nic_verbs *nic, struct verbs_flow *
 static void flow_free(struct verbs_flow *flow)
 {
 	if (flow->is_noted)
-		verbs_peers_del(flow->qp->nic, flow);
+		verbs_peers_report_conn_end_to_vmad(flow->qp->nic, flow);
 	if (flow->claim_fd >= 0)
 		nic_fd_close(flow->claim_fd);
 	verbs_members_end(flow);
@@ -113,7 +113,7 @@ static void flow_free(struct verbs_flow *flow)
 
 static void stats_count_ended_flow(const struct verbs_qp *qp)
 {
-	vma_stats_set(&qp->stats->flows, vma_stats_read(&qp->stats->flows) - 1);
+	vma_stats_set(&qp->stats->flows, vma_stats_read_counter(&qp->stats->flows) - 1);
 }
 
 static void publish_flow_count(const struct verbs_qp *qp)
@@ -222,7 +222,7 @@ int verbs_probe_flow_rules(const struct verbs_device *device, struct ibv_qp *qp)
 static int flow_claim(struct verbs_flow *flow)
 {
 	struct nic_verbs *nic = flow->qp->nic;
-	int fd = verbs_flow_contest_take(nic, &flow->rule.key);
+	int fd = verbs_flow_contest_take_back_claim(nic, &flow->rule.key);
 
 	if (fd == -ENOENT)
 		fd = verbs_claim_flow_address(nic, &flow->rule.key);
@@ -237,10 +237,10 @@ static int flow_claim_and_create_rule(struct verbs_flow *flow)
 	int rc = 0;
 
 	verbs_members_name_all(flow);
-	if (verbs_flow_is_claimed(&flow->rule))
+	if (verbs_flow_needs_claim(&flow->rule))
 		rc = flow_claim(flow);
 	if (rc == 0)
-		rc = verbs_conflicts_refuse(nic, &flow->rule);
+		rc = verbs_refuse_flow_on_kernel_conflict(nic, &flow->rule);
 	if (rc < 0)
 		return rc;
 	rc = card_rule_create_for_flow(flow);
@@ -256,7 +256,7 @@ static void flow_add_member_shadow(struct verbs_flow *flow, const struct vma_flo
 {
 	if (!(rule->flags & VMA_FLOW_PORT_EXCLUSIVE))
 		flow->rule.flags &= ~(uint32_t)VMA_FLOW_PORT_EXCLUSIVE;
-	if (verbs_flow_is_claimed(&flow->rule) && flow->claim_fd < 0 && flow_claim(flow) < 0)
+	if (verbs_flow_needs_claim(&flow->rule) && flow->claim_fd < 0 && flow_claim(flow) < 0)
 		flow->is_contested = true;
 	if (nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie) < 0)
 		vma_log_debug("%s: a flow has more shadows than are kept", flow->qp->nic->name);
@@ -286,7 +286,7 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule
 		return -EPIPE;
 	if (flow_rule_is_lingering(nic, &rule->key))
 		return -EADDRINUSE;
-	verbs_exempt_end(nic, &rule->key); /* the kernel has had such a connection */
+	verbs_exempt_rule_remove(nic, &rule->key); /* the kernel has had such a connection */
 	rc = flow_table_grow_if_full(nic);
 	flow = rc == 0 ? calloc(1, sizeof(*flow)) : NULL;
 	if (flow == NULL)
@@ -305,7 +305,7 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule
 	}
 	flow_insert(nic, flow);
 	nic->flows_n++;
-	verbs_peers_add(nic, flow);
+	verbs_peers_report_connection_to_vmad(nic, flow);
 	vma_stats_add(&qp->stats->flows, 1);
 	return 0;
 }
@@ -327,7 +327,7 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	return rc;
 }
 
-int verbs_flow_exempt(struct vma_nic *base, const struct vma_flow_key *key)
+int verbs_flow_begin_kernel_exemption(struct vma_nic *base, const struct vma_flow_key *key)
 {
 	struct nic_verbs *nic = (struct nic_verbs *)base;
 	int rc;
@@ -335,19 +335,19 @@ int verbs_flow_exempt(struct vma_nic *base, const struct vma_flow_key *key)
 	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	rc = verbs_flow_find(nic, key) == NULL ? verbs_exempt_add(nic, key) : -EEXIST;
+	rc = verbs_flow_find(nic, key) == NULL ? verbs_exempt_rule_ref_or_create(nic, key) : -EEXIST;
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }
 
-void verbs_flow_unexempt(struct vma_nic *base, const struct vma_flow_key *key)
+void verbs_flow_end_kernel_exemption(struct vma_nic *base, const struct vma_flow_key *key)
 {
 	struct nic_verbs *nic = (struct nic_verbs *)base;
 
 	if (!verbs_opened_by_this_process(nic))
 		return;
 	pthread_mutex_lock(&nic->lock);
-	verbs_exempt_del(nic, key);
+	verbs_exempt_rule_unref(nic, key);
 	pthread_mutex_unlock(&nic->lock);
 }
 
@@ -368,7 +368,8 @@ static bool end_flow_of_qp_in_list(struct verbs_flow **place, const struct verbs
 	return true;
 }
 
-static bool drop_revoked(struct nic_verbs *nic, const struct verbs_qp *qp, const struct vma_flow_key *key)
+static bool end_revoked_or_lingering_flow(struct nic_verbs *nic, const struct verbs_qp *qp,
+                                          const struct vma_flow_key *key)
 {
 	return end_flow_of_qp_in_list(&nic->revoked, qp, key) || end_flow_of_qp_in_list(&nic->lingering, qp, key);
 }
@@ -383,7 +384,7 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	drop_revoked(nic, qp, key);
+	end_revoked_or_lingering_flow(nic, qp, key);
 	flow = verbs_flow_find(nic, key);
 	if (flow != NULL && flow->qp == qp) {
 		card_rule_destroy(flow);
@@ -395,7 +396,7 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	return rc;
 }
 
-void verbs_flow_leave(struct verbs_qp *qp, const struct vma_flow_key *key)
+void verbs_flow_remove_handed_to_vmad(struct verbs_qp *qp, const struct vma_flow_key *key)
 {
 	struct nic_verbs *nic = qp->nic;
 	struct verbs_flow *flow = verbs_flow_find(nic, key);
@@ -521,7 +522,7 @@ void verbs_flows_end_of_qp(struct verbs_qp *qp)
 			flow_free(flow_unlink(nic, place));
 		}
 	}
-	while (drop_revoked(nic, qp, NULL))
+	while (end_revoked_or_lingering_flow(nic, qp, NULL))
 		;
 }
 
@@ -552,7 +553,7 @@ static void flow_revoke_to_kernel(struct nic_verbs *nic, struct verbs_flow **pla
 	stats_count_ended_flow(flow->qp);
 }
 
-void verbs_flows_revoke(struct verbs_qp *qp)
+void verbs_flows_revoke_all_of_qp(struct verbs_qp *qp)
 {
 	for (uint32_t i = 0; i < qp->nic->flow_buckets_n; i++) {
 		struct verbs_flow **place = &qp->nic->flow_buckets[i];
@@ -566,7 +567,7 @@ void verbs_flows_revoke(struct verbs_qp *qp)
 	}
 }
 
-void verbs_flows_give_up_requested(struct nic_verbs *nic)
+void verbs_flows_revoke_wanted_by_other_process(struct nic_verbs *nic)
 {
 	int fd;
 
@@ -574,7 +575,7 @@ void verbs_flows_give_up_requested(struct nic_verbs *nic)
 		struct verbs_flow **place = flow_find_link_by_claim(nic, fd);
 
 		if (place == NULL) {
-			verbs_flow_contest_asked_again(nic, fd);
+			verbs_flow_contest_extend_or_drop_claim(nic, fd);
 			continue;
 		}
 		(*place)->claim_fd = -1;
@@ -632,7 +633,7 @@ void verbs_flows_close_claims_in_child(const struct nic_verbs *nic)
 		flow_close_names_in_child(flow);
 	for (const struct verbs_flow *flow = nic->lingering; flow != NULL; flow = flow->next)
 		flow_close_names_in_child(flow);
-	verbs_flow_contests_close_in_child(nic);
+	verbs_flow_contests_close_fds_in_child(nic);
 }
 
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key)

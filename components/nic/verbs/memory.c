@@ -49,7 +49,8 @@ void verbs_wipeonfork_free(void *memory, size_t bytes)
 		munmap(memory, bytes);
 }
 
-static void set_generation(struct nic_verbs *nic, const struct verbs_registered_memory *window, uint32_t generation)
+static void lkeys_set_generation(struct nic_verbs *nic, const struct verbs_registered_memory *window,
+                                 uint32_t generation)
 {
 	const uint32_t end = (window->first + window->count - 1) >> VERBS_UNIT_SHIFT;
 
@@ -64,13 +65,13 @@ static void set_lkeys(struct nic_verbs *nic, const struct verbs_registered_memor
 
 	for (uint32_t unit = window->first >> VERBS_UNIT_SHIFT; unit <= end; unit++)
 		atomic_store_explicit(&nic->lkeys[unit].key, key, memory_order_relaxed);
-	set_generation(nic, window, generation);
+	lkeys_set_generation(nic, window, generation);
 }
 
 /* It is registered no more. The keys stay: verbs_lkey says why. */
 static void forget_lkeys(struct nic_verbs *nic, const struct verbs_registered_memory *window)
 {
-	set_generation(nic, window, 0);
+	lkeys_set_generation(nic, window, 0);
 }
 
 static int map_shared_frames(struct vma_bufarena *arena, uint32_t count, uint32_t *first)
@@ -152,7 +153,7 @@ bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, s
 	return rc == 0;
 }
 
-static void verbs_pool_drained(void *arg)
+static void verbs_pool_unmap_and_free_when_drained(void *arg)
 {
 	struct verbs_pool *pool = arg;
 
@@ -194,7 +195,7 @@ int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, 
 	while (rc < 0 && (first /= 2) >= WINDOW_LEAST);
 	if (rc < 0) {
 		note_memlock_limit_reached(nic, pool, rc);
-		vma_bufpool_retire(pool->pool, verbs_pool_drained, pool);
+		vma_bufpool_retire(pool->pool, verbs_pool_unmap_and_free_when_drained, pool);
 		return rc;
 	}
 	*out = pool;
@@ -211,5 +212,5 @@ void verbs_pool_deregister_and_retire(struct nic_verbs *nic, const struct verbs_
 		window->mr = NULL;
 		nic->frames -= window->count;
 	}
-	vma_bufpool_retire(pool->pool, verbs_pool_drained, pool);
+	vma_bufpool_retire(pool->pool, verbs_pool_unmap_and_free_when_drained, pool);
 }

@@ -19,7 +19,7 @@ static struct mlx5_lib lib;
 static bool lib_complete;
 
 /* It is there if the card is one of its: libibverbs has opened it. It stays open. */
-static void lib_load(void)
+static void mlx5_library_load(void)
 {
 	void *library = dlopen("libmlx5.so.1", RTLD_NOW | RTLD_LOCAL);
 
@@ -41,12 +41,12 @@ static bool env_is_set(const char *name)
 	return value != NULL && strcmp(value, "0") != 0;
 }
 
-void mlx5_look(struct verbs_device *device, const char *name)
+void mlx5_enable_direct_rings_if_supported(struct verbs_device *device, const char *name)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const char *why = NULL;
 
-	pthread_once(&once, lib_load);
+	pthread_once(&once, mlx5_library_load);
 	if (!MLX5_KNOWN_ORDER)
 		why = "not on this kind of processor";
 	else if (!lib_complete)
@@ -69,31 +69,33 @@ static bool is_power_of_2(uint32_t n)
 }
 
 /* What the longest packet takes, in blocks. */
-static unsigned most_blocks(const struct verbs_queue *queue, const struct verbs_queue_attr *attr)
+static unsigned max_wqe_blocks_per_packet(const struct verbs_queue *queue, const struct verbs_queue_attr *attr)
 {
 	const unsigned header = attr->tso ? MLX5_TSO_HEADER_MAX : MLX5_INLINE_HEADER;
 	const unsigned listed = 1 + mlx5_eth_segs(header) + attr->tx_sges;
 	const unsigned in_line = 1 + mlx5_eth_segs(MLX5_INLINE_HEADER) + mlx5_inline_segs(queue->inline_max);
 
-	return mlx5_blocks(listed > in_line ? listed : in_line);
+	return mlx5_wqe_blocks_of_segs(listed > in_line ? listed : in_line);
 }
 
-static bool qp_fits(const struct mlx5dv_qp *dv, const struct verbs_queue *queue, const struct verbs_queue_attr *attr)
+static bool mlx5_qp_layout_is_supported(const struct mlx5dv_qp *dv, const struct verbs_queue *queue,
+                                        const struct verbs_queue_attr *attr)
 {
 	return dv->dbrec != NULL && dv->bf.reg != NULL && (dv->bf.size == 0 || is_power_of_2(dv->bf.size)) &&
 	       dv->sq.buf != NULL && dv->sq.stride == MLX5_SEND_WQE_BB && is_power_of_2(dv->sq.wqe_cnt) &&
-	       dv->sq.wqe_cnt <= WQES_MAX && (uint64_t)attr->tx_packets * most_blocks(queue, attr) <= dv->sq.wqe_cnt &&
+	       dv->sq.wqe_cnt <= WQES_MAX &&
+	       (uint64_t)attr->tx_packets * max_wqe_blocks_per_packet(queue, attr) <= dv->sq.wqe_cnt &&
 	       dv->rq.buf != NULL && is_power_of_2(dv->rq.stride) && dv->rq.stride >= attr->rx_sges * MLX5_SEG_BYTES &&
 	       is_power_of_2(dv->rq.wqe_cnt) && dv->rq.wqe_cnt <= WQES_MAX && dv->rq.wqe_cnt >= attr->rx_packets;
 }
 
-static bool cq_fits(const struct mlx5dv_cq *dv, uint32_t packets, bool armed)
+static bool mlx5_cq_layout_is_supported(const struct mlx5dv_cq *dv, uint32_t packets, bool armed)
 {
 	return dv->buf != NULL && dv->dbrec != NULL && (!armed || dv->cq_uar != NULL) && is_power_of_2(dv->cqe_cnt) &&
 	       dv->cqe_cnt >= packets && dv->cqe_cnt <= CQES_MAX && (dv->cqe_size == 64 || dv->cqe_size == 128);
 }
 
-static void cq_take(struct mlx5_cq *cq, const struct mlx5dv_cq *dv, bool armed)
+static void mlx5_copy_cq_ring_layout(struct mlx5_cq *cq, const struct mlx5dv_cq *dv, bool armed)
 {
 	cq->cqes = (const char *)dv->buf + dv->cqe_size - MLX5_CQE_BYTES;
 	cq->mask = dv->cqe_cnt - 1;
@@ -105,17 +107,18 @@ static void cq_take(struct mlx5_cq *cq, const struct mlx5dv_cq *dv, bool armed)
 }
 
 /* What a receive does not need of its WQE ends the list, once for all times. */
-static void rq_end_lists(const struct verbs_mlx5 *mlx5, uint32_t sges)
+static void rq_write_sge_list_terminators(const struct verbs_mlx5 *mlx5, uint32_t sges)
 {
 	const uint32_t most = (UINT32_C(1) << mlx5->rq_shift) / MLX5_SEG_BYTES;
 
 	for (uint32_t i = 0; i <= mlx5->rq_mask; i++)
 		for (uint32_t at = sges; at < most; at++)
-			mlx5_put_data(mlx5->rq + ((size_t)i << mlx5->rq_shift) + at * MLX5_SEG_BYTES, 0, 0,
-			              MLX5_INVALID_LKEY);
+			mlx5_write_data_seg(mlx5->rq + ((size_t)i << mlx5->rq_shift) + at * MLX5_SEG_BYTES, 0, 0,
+			                    MLX5_INVALID_LKEY);
 }
 
-static void qp_take(struct verbs_mlx5 *mlx5, const struct mlx5dv_qp *dv, const struct verbs_queue *queue)
+static void mlx5_copy_qp_ring_layout(struct verbs_mlx5 *mlx5, const struct mlx5dv_qp *dv,
+                                     const struct verbs_queue *queue)
 {
 	mlx5->rq = dv->rq.buf;
 	mlx5->rq_mask = dv->rq.wqe_cnt - 1;
@@ -141,13 +144,13 @@ static struct verbs_mlx5 *rings_alloc(uint32_t receives, uint32_t blocks)
 	mlx5->rq_bufs = calloc(receives, sizeof(mlx5->rq_bufs[0]));
 	mlx5->sq_places = calloc(blocks, sizeof(mlx5->sq_places[0]));
 	if (mlx5->rq_bufs == NULL || mlx5->sq_places == NULL) {
-		mlx5_close(mlx5);
+		mlx5_queue_close_rings(mlx5);
 		return NULL;
 	}
 	return mlx5;
 }
 
-int mlx5_open(struct verbs_queue *queue, const struct verbs_queue_attr *attr, const char **what)
+int mlx5_queue_open_rings(struct verbs_queue *queue, const struct verbs_queue_attr *attr, const char **what)
 {
 	const struct verbs_device *device = queue->device;
 	struct mlx5dv_qp qp = {.comp_mask = 0};
@@ -167,8 +170,9 @@ int mlx5_open(struct verbs_queue *queue, const struct verbs_queue_attr *attr, co
 	    device->mlx5->init_obj(&of_tx, MLX5DV_OBJ_CQ) != 0)
 		return -EOPNOTSUPP;
 	*what = "its rings are of another form";
-	if (!qp_fits(&qp, queue, attr) || !cq_fits(&rx, attr->rx_packets, true) ||
-	    !cq_fits(&tx, attr->tx_packets, false))
+	if (!mlx5_qp_layout_is_supported(&qp, queue, attr) ||
+	    !mlx5_cq_layout_is_supported(&rx, attr->rx_packets, true) ||
+	    !mlx5_cq_layout_is_supported(&tx, attr->tx_packets, false))
 		return -EOPNOTSUPP;
 	*what = "memory";
 	mlx5 = rings_alloc(qp.rq.wqe_cnt, qp.sq.wqe_cnt);
@@ -177,17 +181,17 @@ int mlx5_open(struct verbs_queue *queue, const struct verbs_queue_attr *attr, co
 	mlx5->lib = device->mlx5;
 	mlx5->context = device->context;
 	mlx5->checksum_mask = device->limits.has_checksum ? MLX5_CHECKSUM_MASK : 0;
-	qp_take(mlx5, &qp, queue);
-	cq_take(&mlx5->rx_cq, &rx, true);
-	cq_take(&mlx5->tx_cq, &tx, false);
-	rq_end_lists(mlx5, attr->rx_sges);
+	mlx5_copy_qp_ring_layout(mlx5, &qp, queue);
+	mlx5_copy_cq_ring_layout(&mlx5->rx_cq, &rx, true);
+	mlx5_copy_cq_ring_layout(&mlx5->tx_cq, &tx, false);
+	rq_write_sge_list_terminators(mlx5, attr->rx_sges);
 	queue->mlx5 = mlx5;
 	queue->rx_cq_ex = queue->tx_cq_ex = NULL;
 	queue->qp_ex = NULL;
 	return 0;
 }
 
-void mlx5_close(struct verbs_mlx5 *mlx5)
+void mlx5_queue_close_rings(struct verbs_mlx5 *mlx5)
 {
 	if (mlx5 == NULL)
 		return;

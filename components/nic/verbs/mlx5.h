@@ -13,12 +13,12 @@
  *
  * All that is more than one byte is in network order. Source of the layouts: <infiniband/mlx5dv.h>.
  *
- * A card that does not keep to this ends the direct path: refuse_card in mlx5_data.c. Nothing that a card writes is used as an index or
- * a length before it is checked.
+ * A card that does not keep to this ends the direct path: mlx5_mark_rings_failed in mlx5_data.c. Nothing that a card
+ * writes is used as an index or a length before it is checked.
  *
  * Threads: as verbs.h says of each half; mlx5_rx_is_empty any thread. Progress: no call waits.
- * Memory: mlx5_open allocates, mlx5_close frees. The rings are the provider's, and end with the queue's objects.
- * Example: test/test_mlx5.c, over a model of the card (test/mlx5_model.h).
+ * Memory: mlx5_queue_open_rings allocates, mlx5_queue_close_rings frees. The rings are the provider's, and end with the
+ * queue's objects. Example: test/test_mlx5.c, over a model of the card (test/mlx5_model.h).
  */
 #ifndef VMA_NIC_VERBS_MLX5_H
 #define VMA_NIC_VERBS_MLX5_H
@@ -74,7 +74,7 @@ struct verbs_mlx5 {
 	_Atomic uint32_t *sq_record;
 	char *bf;
 	uint32_t bf_size, bf_at; /* of each of the two halves; 0: no BlueFlame */
-	uint32_t *sq_places;     /* by a WQE's first block: what its completion says (data_note_sent) */
+	uint32_t *sq_places;     /* by a WQE's first block: what its completion says (data_handle_send_completion) */
 };
 
 extern const struct vma_nic_ops vma_nic_mlx5_ops; /* verbs.c: those of verbs, but for the four functions below */
@@ -82,12 +82,12 @@ extern const struct vma_nic_ops vma_nic_mlx5_ops; /* verbs.c: those of verbs, bu
 /* ---- mlx5.c: control path, the nic's lock held ---- */
 
 /* Whether the device's rings can be driven: device->mlx5. If not, a line says why. `name` is the interface's. */
-void mlx5_look(struct verbs_device *device, const char *name);
+void mlx5_enable_direct_rings_if_supported(struct verbs_device *device, const char *name);
 
 /* Of a queue that was opened with this attr. 0: it is the library's from now on. Else a negative errno, *what says why
  * not, and the queue is to be closed: libmlx5 believes that its completion queues are not its own any more. */
-int mlx5_open(struct verbs_queue *queue, const struct verbs_queue_attr *attr, const char **what);
-void mlx5_close(struct verbs_mlx5 *mlx5); /* before the queue's objects end; NULL is allowed */
+int mlx5_queue_open_rings(struct verbs_queue *queue, const struct verbs_queue_attr *attr, const char **what);
+void mlx5_queue_close_rings(struct verbs_mlx5 *mlx5); /* before the queue's objects end; NULL is allowed */
 
 static inline bool mlx5_has_failed(const struct verbs_queue *queue)
 {
@@ -101,12 +101,13 @@ bool mlx5_rx_is_empty(const struct vma_nic_qp *qp);
 int mlx5_kick(struct vma_nic_qp *qp);
 
 /* ---- mlx5_data.c: what data.c asks in place of libibverbs, of a queue with rings ---- */
-int mlx5_post_list(struct verbs_qp *qp, unsigned n);                               /* of rx_wr; 0 or an errno */
-bool mlx5_read_received(struct verbs_qp *qp, struct data_received *out);           /* false: there is none */
-unsigned mlx5_poll_single(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n); /* with stamps, if it has them */
-int mlx5_arm(struct verbs_qp *qp);                                                 /* 0 or an errno */
-void mlx5_note_events(struct verbs_qp *qp, unsigned n);                            /* so many were taken back */
-void mlx5_poll_sent(struct verbs_qp *qp);
-int mlx5_send_waiting(struct verbs_qp *qp); /* all that waits, and the doorbell; 0 or an errno */
+int mlx5_post_receive_list(struct verbs_qp *qp, unsigned n);                  /* of rx_wr; 0 or an errno */
+bool mlx5_read_rx_completion(struct verbs_qp *qp, struct data_received *out); /* false: there is none */
+unsigned mlx5_poll_rx_single_buffer(struct verbs_qp *qp, struct vma_buf **bufs,
+                                    unsigned n);                    /* with stamps, if it has them */
+int mlx5_arm_rx_cq(struct verbs_qp *qp);                            /* 0 or an errno */
+void mlx5_advance_cq_arm_sequence(struct verbs_qp *qp, unsigned n); /* so many were taken back */
+void mlx5_poll_tx_completions(struct verbs_qp *qp);
+int mlx5_send_queued_packets(struct verbs_qp *qp); /* all that waits, and the doorbell; 0 or an errno */
 
 #endif

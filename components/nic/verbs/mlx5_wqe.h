@@ -52,7 +52,7 @@ static inline void mlx5_flush_mmio(void)
 	__asm__ volatile("dsb st" ::: "memory");
 }
 #else
-#define MLX5_KNOWN_ORDER 0 /* mlx5_look refuses: none of these is called */
+#define MLX5_KNOWN_ORDER 0 /* mlx5_enable_direct_rings_if_supported refuses: none of these is called */
 static inline void mlx5_to_device(void)
 {
 	__sync_synchronize();
@@ -80,24 +80,24 @@ static inline const struct mlx5_cqe64 *mlx5_cqe_at(const struct mlx5_cq *cq, uin
 }
 
 /* The byte that the card writes last. */
-static inline uint8_t mlx5_cqe_owner(const struct mlx5_cqe64 *cqe)
+static inline uint8_t mlx5_cqe_read_op_own(const struct mlx5_cqe64 *cqe)
 {
 	return __atomic_load_n(&cqe->op_own, __ATOMIC_RELAXED);
 }
 
 /* The owner bit that a completion of this index has. */
-static inline uint8_t mlx5_cq_round(const struct mlx5_cq *cq, uint32_t index)
+static inline uint8_t mlx5_cq_owner_bit_at(const struct mlx5_cq *cq, uint32_t index)
 {
 	return index >> cq->count_shift & MLX5_CQE_OWNER_MASK;
 }
 
 static inline bool mlx5_cqe_is_there(const struct mlx5_cq *cq, uint32_t index, uint8_t op_own)
 {
-	return op_own >> 4 != MLX5_CQE_INVALID && (op_own & MLX5_CQE_OWNER_MASK) == mlx5_cq_round(cq, index);
+	return op_own >> 4 != MLX5_CQE_INVALID && (op_own & MLX5_CQE_OWNER_MASK) == mlx5_cq_owner_bit_at(cq, index);
 }
 
 /* Up to this one they have been read. Release: see above; and mlx5_rx_is_empty looks at `index`. */
-static inline void mlx5_cq_consumed(struct mlx5_cq *cq, uint32_t index)
+static inline void mlx5_cq_set_consumer_index(struct mlx5_cq *cq, uint32_t index)
 {
 	atomic_store_explicit(&cq->index, index, memory_order_release);
 	atomic_store_explicit(cq->record, htobe32(index & 0xffffff), memory_order_release);
@@ -141,12 +141,13 @@ static inline unsigned mlx5_inline_segs(uint32_t bytes)
 	return bytes == 0 ? 0 : (unsigned)((sizeof(uint32_t) + bytes + MLX5_SEG_BYTES - 1) / MLX5_SEG_BYTES);
 }
 
-static inline unsigned mlx5_blocks(unsigned segs)
+static inline unsigned mlx5_wqe_blocks_of_segs(unsigned segs)
 {
 	return (segs * MLX5_SEG_BYTES + MLX5_SEND_WQE_BB - 1) / MLX5_SEND_WQE_BB;
 }
 
-static inline void mlx5_put_ctrl(const struct verbs_mlx5 *mlx5, void *at, uint8_t opcode, unsigned segs, bool signal)
+static inline void mlx5_write_ctrl_seg(const struct verbs_mlx5 *mlx5, void *at, uint8_t opcode, unsigned segs,
+                                       bool signal)
 {
 	struct mlx5_wqe_ctrl_seg *ctrl = at;
 
@@ -171,7 +172,7 @@ static inline void mlx5_put_eth(void *at, bool checksum, uint16_t mss, uint16_t 
 	eth->inline_hdr_sz = htobe16(header);
 }
 
-static inline void mlx5_put_data(void *at, uint64_t addr, uint32_t len, uint32_t lkey)
+static inline void mlx5_write_data_seg(void *at, uint64_t addr, uint32_t len, uint32_t lkey)
 {
 	struct mlx5_wqe_data_seg *data = at;
 
@@ -181,12 +182,12 @@ static inline void mlx5_put_data(void *at, uint64_t addr, uint32_t len, uint32_t
 }
 
 /*
- * A WQE of one block: a packet of one segment, longer than the header. The same as mlx5_put_ctrl, _eth and _data, in
- * words of 64 bits. `head` is the second half of the first one.
+ * A WQE of one block: a packet of one segment, longer than the header. The same as mlx5_write_ctrl_seg, _eth and _data,
+ * in words of 64 bits. `head` is the second half of the first one.
  */
 #define MLX5_PLAIN_SEGS 4
-static inline void mlx5_put_plain(void *at, uint32_t index, uint32_t head, uint64_t addr, uint32_t len, uint32_t lkey,
-                                  bool checksum, bool signal)
+static inline void mlx5_write_single_segment_wqe(void *at, uint32_t index, uint32_t head, uint64_t addr, uint32_t len,
+                                                 uint32_t lkey, bool checksum, bool signal)
 {
 	const char *frame = (const char *)(uintptr_t)addr;
 	uint64_t *word = at;

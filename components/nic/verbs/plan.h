@@ -28,7 +28,7 @@ struct verbs_queue_sizes {
 	uint32_t rx_frames, tx_frames; /* of the pools: half as much again, for what the user holds */
 };
 
-static inline uint32_t verbs_pool_frames(uint32_t depth)
+static inline uint32_t verbs_pool_frames_for_depth(uint32_t depth)
 {
 	return depth + depth / 2 + VERBS_SPARE;
 }
@@ -43,7 +43,7 @@ static inline uint32_t verbs_depth_for_frames(uint32_t wanted, uint32_t frames)
  * A queue pair gets half of what is left at most, so that later ones have some, too; and its send queue half of that at
  * most. False: there is too little for any.
  */
-static inline bool verbs_queue_sizes(const struct verbs_queue_sizes_wanted *in, struct verbs_queue_sizes *out)
+static inline bool verbs_compute_queue_sizes(const struct verbs_queue_sizes_wanted *in, struct verbs_queue_sizes *out)
 {
 	const uint32_t share = in->frames_left / 2;
 	const uint32_t rx_wre = in->rx_wre != 0 ? in->rx_wre : VERBS_DEPTH_DEFAULT;
@@ -51,7 +51,7 @@ static inline bool verbs_queue_sizes(const struct verbs_queue_sizes_wanted *in, 
 	out->tx_depth = verbs_depth_for_frames(in->tx_wre != 0 ? in->tx_wre : VERBS_DEPTH_DEFAULT, share / 2);
 	if (out->tx_depth > in->wr_max)
 		out->tx_depth = in->wr_max;
-	out->tx_frames = verbs_pool_frames(out->tx_depth);
+	out->tx_frames = verbs_pool_frames_for_depth(out->tx_depth);
 	out->rx_depth =
 	        verbs_depth_for_frames(rx_wre * in->rx_bufs, share > out->tx_frames ? share - out->tx_frames : 0);
 	if (out->rx_depth / in->rx_bufs > in->wr_max)
@@ -59,7 +59,7 @@ static inline bool verbs_queue_sizes(const struct verbs_queue_sizes_wanted *in, 
 	if (out->rx_depth < 2 * in->rx_bufs)
 		out->rx_depth = 2 * in->rx_bufs;
 	out->rx_depth -= out->rx_depth % in->rx_bufs;
-	out->rx_frames = verbs_pool_frames(out->rx_depth);
+	out->rx_frames = verbs_pool_frames_for_depth(out->rx_depth);
 	out->rx_quota = out->rx_depth / (in->rx_bufs < 2 ? 2 : in->rx_bufs);
 	return out->tx_depth >= VERBS_DEPTH_MIN && out->rx_depth >= VERBS_DEPTH_MIN &&
 	       out->tx_frames + out->rx_frames <= in->frames_left;
@@ -109,7 +109,7 @@ static inline struct verbs_signal_interval verbs_signal_interval_init(uint32_t e
 }
 
 /* The next packet asks for one. */
-static inline void verbs_signal_interval_finish(struct verbs_signal_interval *signals)
+static inline void verbs_signal_request_on_next_send(struct verbs_signal_interval *signals)
 {
 	signals->left = 1;
 	signals->extra = 0;

@@ -22,7 +22,7 @@ static int errno_or_eio(void)
 }
 
 /* One thread at a time has each half, and the two halves have nothing in common that a lock would be for. */
-static void open_domain(struct verbs_queue *queue)
+static void alloc_thread_and_parent_domain(struct verbs_queue *queue)
 {
 	struct ibv_context *context = queue->device->context;
 	struct ibv_td_init_attr td = {.comp_mask = 0};
@@ -39,7 +39,7 @@ static void open_domain(struct verbs_queue *queue)
 	}
 }
 
-static uint64_t wc_flags_of(enum verbs_timestamp_kind stamps)
+static uint64_t wc_flags_for_timestamp_kind(enum verbs_timestamp_kind stamps)
 {
 	switch (stamps) {
 	case VERBS_STAMPS_RAW:
@@ -57,7 +57,7 @@ static struct ibv_cq_ex *create_cq_with_timestamps(struct ibv_context *context, 
 {
 	struct ibv_cq_init_attr_ex attr = {.cqe = entries,
 	                                   .channel = channel,
-	                                   .wc_flags = IBV_WC_EX_WITH_BYTE_LEN | wc_flags_of(stamps),
+	                                   .wc_flags = IBV_WC_EX_WITH_BYTE_LEN | wc_flags_for_timestamp_kind(stamps),
 	                                   .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
 	                                   .flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED};
 	struct ibv_cq_ex *ex = ibv_create_cq_ex(context, &attr);
@@ -161,7 +161,7 @@ static int qp_to_rts_state(struct verbs_queue *queue)
 }
 
 /* Of one that sends: a rate is nothing that it has earlier. */
-int verbs_queue_pace(struct verbs_queue *queue, uint32_t kbps)
+int verbs_queue_set_rate_limit(struct verbs_queue *queue, uint32_t kbps)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .rate_limit = kbps};
 
@@ -176,7 +176,7 @@ int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr 
 
 	*queue = (struct verbs_queue){.device = device, .rx_stamps = attr->rx_stamps};
 	device->refs++;
-	open_domain(queue);
+	alloc_thread_and_parent_domain(queue);
 	errno = 0;
 	*what = "a completion channel";
 	queue->channel = device->lib->ibv_create_comp_channel(device->context);
@@ -211,7 +211,7 @@ void verbs_queue_close(struct verbs_queue *queue)
 
 	if (device == NULL)
 		return;
-	mlx5_close(queue->mlx5);
+	mlx5_queue_close_rings(queue->mlx5);
 	if (queue->qp != NULL)
 		device->lib->ibv_destroy_qp(queue->qp);
 	if (queue->tx_cq != NULL)

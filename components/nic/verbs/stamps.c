@@ -96,7 +96,7 @@ static bool read_clock_conversion(const struct nic_verbs *nic, struct verbs_cloc
 
 /* ---- control path; lock held ---- */
 
-static void sample(struct nic_verbs *nic)
+static void sample_device_and_system_clock(struct nic_verbs *nic)
 {
 	uint64_t ticks, ns;
 
@@ -108,7 +108,7 @@ static void sample(struct nic_verbs *nic)
 	publish_clock_conversion(nic);
 }
 
-void verbs_timestamp_kind_of_device(struct nic_verbs *nic)
+void verbs_nic_init_timestamps_from_device(struct nic_verbs *nic)
 {
 	const struct verbs_limits *limits = &nic->device->limits;
 	const bool has_counter = limits->clock_mask != 0 && limits->clock_khz != 0;
@@ -134,7 +134,7 @@ int verbs_timestamps_sample_if_due(struct nic_verbs *nic)
 		return (int)((due - now) / 1000000) + 1;
 	nic->samples = nic->sampled_ns == 0 ? 1 : nic->samples + (nic->samples < 2);
 	nic->sampled_ns = now;
-	sample(nic);
+	sample_device_and_system_clock(nic);
 	return nic->samples == 1 ? FIRST_SAMPLE_MS : NEXT_SAMPLE_MS;
 }
 
@@ -174,7 +174,7 @@ int verbs_enable_timestamps(struct vma_nic *base)
 /* ---- hot path of those that want stamps; receive half ---- */
 
 /* A line that is new may lie a little below the one before: the stamps of one queue go forward all the same. */
-static uint64_t timestamp_not_backward(struct verbs_qp *qp, uint64_t ns)
+static uint64_t timestamp_make_monotonic(struct verbs_qp *qp, uint64_t ns)
 {
 	if (ns < qp->rx_stamp_last && qp->rx_stamp_last - ns < BACKWARD_NS_MAX)
 		return qp->rx_stamp_last;
@@ -182,7 +182,7 @@ static uint64_t timestamp_not_backward(struct verbs_qp *qp, uint64_t ns)
 	return ns;
 }
 
-uint64_t verbs_stamp_of_ticks(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks)
+uint64_t verbs_rx_ticks_to_timestamp_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks)
 {
 	struct verbs_clock clock = qp->rx_clock;
 
@@ -196,17 +196,18 @@ uint64_t verbs_stamp_of_ticks(struct verbs_qp *qp, enum verbs_timestamp_kind sta
 			clock = qp->rx_last;
 		if (!clock.sampled)
 			return 0;
-		return timestamp_not_backward(qp, verbs_clock_ticks_to_ns(&clock, ticks));
+		return timestamp_make_monotonic(qp, verbs_clock_ticks_to_ns(&clock, ticks));
 	default:
 		return 0;
 	}
 }
 
-uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps)
+uint64_t verbs_read_completion_timestamp_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps)
 {
 	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
 
 	if (stamps == VERBS_STAMPS_WALL)
 		return ibv_wc_read_completion_wallclock_ns(ex);
-	return stamps == VERBS_STAMPS_NONE ? 0 : verbs_stamp_of_ticks(qp, stamps, ibv_wc_read_completion_ts(ex));
+	return stamps == VERBS_STAMPS_NONE ? 0
+	                                   : verbs_rx_ticks_to_timestamp_ns(qp, stamps, ibv_wc_read_completion_ts(ex));
 }

@@ -57,7 +57,7 @@ static bool grow_one_pool(struct nic_verbs *nic)
 	return false;
 }
 
-static void lose_qp(struct verbs_qp *qp)
+static void mark_qp_lost(struct verbs_qp *qp)
 {
 	const uint64_t one = 1;
 
@@ -71,7 +71,7 @@ static void lose_qp(struct verbs_qp *qp)
 		vma_log_debug("verbs: eventfd: error %d", errno);
 }
 
-static struct verbs_qp *qp_of_queue(struct nic_verbs *nic, const struct ibv_qp *queue)
+static struct verbs_qp *verbs_qp_find_by_ibv_qp(struct nic_verbs *nic, const struct ibv_qp *queue)
 {
 	struct verbs_qp *qp = nic->qps;
 
@@ -89,7 +89,7 @@ static struct verbs_qp *qp_of_cq(struct nic_verbs *nic, const struct ibv_cq *cq)
 	return qp;
 }
 
-static void handle_async_event(struct nic_verbs *nic, const struct ibv_async_event *event)
+static void mark_lost_on_rdma_async_event(struct nic_verbs *nic, const struct ibv_async_event *event)
 {
 	struct verbs_qp *qp = NULL;
 
@@ -103,23 +103,23 @@ static void handle_async_event(struct nic_verbs *nic, const struct ibv_async_eve
 	case IBV_EVENT_QP_FATAL:
 	case IBV_EVENT_QP_REQ_ERR:
 	case IBV_EVENT_QP_ACCESS_ERR:
-		qp = qp_of_queue(nic, event->element.qp);
+		qp = verbs_qp_find_by_ibv_qp(nic, event->element.qp);
 		break;
 	default:
 		break;
 	}
 	vma_log_debug("%s: RDMA device %s: event %d", nic->name, nic->device->place.device, event->event_type);
 	if (qp != NULL)
-		lose_qp(qp);
+		mark_qp_lost(qp);
 }
 
-static void handle_async_events(struct nic_verbs *nic)
+static void handle_pending_rdma_async_events(struct nic_verbs *nic)
 {
 	const struct verbs_lib *lib = nic->device->lib;
 	struct ibv_async_event event;
 
 	while (lib->ibv_get_async_event(nic->device->context, &event) == 0) {
-		handle_async_event(nic, &event);
+		mark_lost_on_rdma_async_event(nic, &event);
 		lib->ibv_ack_async_event(&event);
 	}
 }
@@ -138,17 +138,17 @@ static bool queue_is_in_rts_state(struct verbs_qp *qp)
 	       attr.qp_state == IBV_QPS_RTS;
 }
 
-static void lose_broken_qps(struct nic_verbs *nic)
+static void mark_broken_qps_lost(struct nic_verbs *nic)
 {
 	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
 		if (vma_nic_qp_lost(&qp->base))
 			continue;
 		if (qp->queue.device->broken || (atomic_exchange(&qp->broken, false) && !queue_is_in_rts_state(qp)))
-			lose_qp(qp);
+			mark_qp_lost(qp);
 	}
 }
 
-static void give_up_lost_qps(struct nic_verbs *nic)
+static void give_flows_of_lost_qps_to_kernel(struct nic_verbs *nic)
 {
 	const uint64_t now = os_now_ns();
 
@@ -182,7 +182,7 @@ static bool report_lost_verbs_qps(struct nic_verbs *nic)
 	return any;
 }
 
-static bool pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key)
+static bool pop_revoked_flow(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key)
 {
 	bool any;
 
@@ -192,12 +192,12 @@ static bool pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_
 	return any;
 }
 
-static void report_revoked(struct nic_verbs *nic)
+static void report_revoked_flows(struct nic_verbs *nic)
 {
 	struct vma_flow_key key;
 	struct verbs_qp *qp;
 
-	while (pop_revoked(nic, &qp, &key))
+	while (pop_revoked_flow(nic, &qp, &key))
 		if (qp->attr.event != NULL)
 			qp->attr.event(&qp->base, VMA_NIC_EVENT_FLOW_REVOKED, &key, qp->attr.event_arg);
 }
@@ -211,29 +211,29 @@ static int min_timeout_ms(int a, int b)
 }
 
 /* How long to sleep at most, ms; -1: until something happens. */
-static int thread_work(struct nic_verbs *nic)
+static int verbs_nic_thread_run_once(struct nic_verbs *nic)
 {
 	int look_ms, linger_ms, peers_ms;
 	bool more;
 
 	pthread_mutex_lock(&nic->lock);
-	handle_async_events(nic);
-	lose_broken_qps(nic);
-	verbs_flows_give_up_requested(nic);
-	give_up_lost_qps(nic);
-	look_ms = min_timeout_ms(verbs_conflicts_search(nic), verbs_flow_contests_expire(nic));
+	handle_pending_rdma_async_events(nic);
+	mark_broken_qps_lost(nic);
+	verbs_flows_revoke_wanted_by_other_process(nic);
+	give_flows_of_lost_qps_to_kernel(nic);
+	look_ms = min_timeout_ms(verbs_conflicts_search_and_revoke(nic), verbs_flow_contests_expire(nic));
 	more = grow_one_pool(nic);
 	look_ms = min_timeout_ms(look_ms, verbs_timestamps_sample_if_due(nic));
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_lock(&nic->events);
 	if (report_lost_verbs_qps(nic))
 		more = false;
-	report_revoked(nic);
+	report_revoked_flows(nic);
 	pthread_mutex_unlock(&nic->events);
 	pthread_mutex_lock(&nic->lock);
 	linger_ms = verbs_flows_end_lingering(nic);
 	pthread_mutex_unlock(&nic->lock);
-	peers_ms = verbs_peers_follow(nic);
+	peers_ms = verbs_peers_sync_with_vmad(nic);
 	look_ms = min_timeout_ms(min_timeout_ms(look_ms, linger_ms), peers_ms);
 	if (more)
 		return 0;
@@ -251,16 +251,16 @@ static int async_fd(struct nic_verbs *nic)
 	return fd;
 }
 
-static void *thread_main(void *arg)
+static void *verbs_nic_thread_main(void *arg)
 {
 	struct nic_verbs *nic = arg;
 
 	while (!atomic_load(&nic->closing)) {
-		const int sleep_ms = thread_work(nic);
+		const int sleep_ms = verbs_nic_thread_run_once(nic);
 		struct pollfd fds[4] = {{.fd = nic->wake_fd, .events = POLLIN},
 		                        {.fd = async_fd(nic), .events = POLLIN},
 		                        {.fd = nic->claims_fd, .events = POLLIN},
-		                        {.fd = verbs_peers_fd(nic), .events = POLLIN}};
+		                        {.fd = verbs_peers_vmad_fd(nic), .events = POLLIN}};
 
 		if (sleep_ms == 0 || atomic_load(&nic->closing))
 			continue;
@@ -278,7 +278,7 @@ int verbs_thread_start(struct nic_verbs *nic)
 	/* The program's signals are not for this thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&nic->thread, NULL, thread_main, nic);
+	rc = pthread_create(&nic->thread, NULL, verbs_nic_thread_main, nic);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return -rc;
 }

@@ -90,7 +90,7 @@ static void free_nic(struct nic_verbs *nic)
 	if (nic->forked.give_up != NULL)
 		nic_fork_unregister(&nic->forked);
 	verbs_flows_fini(nic);
-	verbs_peers_fini(nic);
+	verbs_peers_disconnect_from_vmad(nic);
 	verbs_device_put(nic->device);
 	if (nic->wake_fd >= 0)
 		nic_fd_close(nic->wake_fd);
@@ -156,8 +156,8 @@ static int open_device(struct nic_verbs *nic, const struct verbs_device_port *pl
 	if (rc < 0)
 		return rc;
 	if (nic->mlx5_direct)
-		mlx5_look(nic->device, nic->name);
-	verbs_timestamp_kind_of_device(nic);
+		mlx5_enable_direct_rings_if_supported(nic->device, nic->name);
+	verbs_nic_init_timestamps_from_device(nic);
 	nic_set_info_from_device(nic);
 	if (bufs_per_rx_packet(nic) <= nic->device->limits.sge_max)
 		return 0;
@@ -171,7 +171,7 @@ static int open_device(struct nic_verbs *nic, const struct verbs_device_port *pl
 /* After the device, which says what it means to lack the capability. */
 static int nic_open_reinject_socket(struct nic_verbs *nic)
 {
-	int fd = vma_reinject_open(false);
+	int fd = vma_reinject_open_raw_socket(false);
 
 	if (fd >= 0)
 		fd = nic->raw_fd = nic_fd_move_high(fd);
@@ -191,7 +191,7 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 	}
 	nic->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	nic->claims_fd = nic_fd_move_high(os_epoll_create());
-	nic->fork_guard = nic_get_fork_guard();
+	nic->fork_guard = nic_get_fork_detection_page();
 	nic->lkeys = verbs_wipeonfork_alloc(2 * lkeys_bytes(nic), &is_wiped);
 	nic->wipe_in_child = !is_wiped;
 	if (nic->wake_fd < 0 || nic->claims_fd < 0 || nic->fork_guard == NULL || nic->lkeys == NULL) {
@@ -205,7 +205,7 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 		rc = nic_open_reinject_socket(nic);
 	if (rc < 0)
 		return rc;
-	verbs_peers_init(nic, unwatched);
+	verbs_peers_get_vmad_permission(nic, unwatched);
 	nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = verbs_nic_close_in_child};
 	nic_fork_register(&nic->forked);
 	return verbs_thread_start(nic);
@@ -221,10 +221,10 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	/* Before anything else: nearly all interfaces have no such device, and are to pay nothing for the question. */
 	if (strlen(name) >= IF_NAMESIZE)
 		return -ENODEV;
-	if (silent && !verbs_any_device(verbs_sysfs()))
+	if (silent && !verbs_has_any_device(verbs_sysfs_path()))
 		return -ENODEV;
 	verbs_vlan_lower_interface(name, lower);
-	rc = verbs_find_device_of_interface(verbs_sysfs(), lower, &place);
+	rc = verbs_find_device_of_interface(verbs_sysfs_path(), lower, &place);
 	if (rc < 0) {
 		if (!silent)
 			vma_log_once(VMA_LOG_WARN, "%s: no RDMA device has this interface", name);
@@ -269,7 +269,7 @@ static int nic_verbs_probe(const char *name, const struct vma_nic_attr *attr)
 	(void)attr;
 	if (strlen(name) < IF_NAMESIZE) {
 		verbs_vlan_lower_interface(name, lower);
-		rc = verbs_find_device_of_interface(verbs_sysfs(), lower, &place);
+		rc = verbs_find_device_of_interface(verbs_sysfs_path(), lower, &place);
 	}
 	if (rc == 0 && verbs_lib() == NULL)
 		rc = -EOPNOTSUPP;
@@ -301,12 +301,12 @@ static int qp_alloc_memory(struct verbs_qp *qp, const struct verbs_queue_sizes *
 }
 
 /* If its rings cannot be driven, it is made anew, for libibverbs. 0 or -errno. */
-static int bind_rings(struct verbs_qp *qp, const struct verbs_queue_attr *attr, const char **what)
+static int qp_open_mlx5_rings_or_fall_back(struct verbs_qp *qp, const struct verbs_queue_attr *attr, const char **what)
 {
 	struct verbs_device *device = qp->nic->device;
 	const char *why;
 
-	if (mlx5_open(&qp->queue, attr, &why) == 0) {
+	if (mlx5_queue_open_rings(&qp->queue, attr, &why) == 0) {
 		vma_log_debug("%s: RDMA device %s: its rings are driven directly", qp->name, device->place.device);
 		return 0;
 	}
@@ -316,7 +316,7 @@ static int bind_rings(struct verbs_qp *qp, const struct verbs_queue_attr *attr, 
 	return verbs_queue_open(device, attr, &qp->queue, what);
 }
 
-static int bind_queue(struct verbs_qp *qp, const struct verbs_queue_sizes *plan, const char **what)
+static int qp_open_queue(struct verbs_qp *qp, const struct verbs_queue_sizes *plan, const char **what)
 {
 	struct verbs_device *device = qp->nic->device;
 	const struct verbs_queue_attr attr = {
@@ -331,7 +331,9 @@ static int bind_queue(struct verbs_qp *qp, const struct verbs_queue_sizes *plan,
 
 	int rc = verbs_queue_open(device, &attr, &qp->queue, what);
 
-	return rc == 0 && qp->nic->mlx5_direct && device->mlx5 != NULL ? bind_rings(qp, &attr, what) : rc;
+	return rc == 0 && qp->nic->mlx5_direct && device->mlx5 != NULL
+	               ? qp_open_mlx5_rings_or_fall_back(qp, &attr, what)
+	               : rc;
 }
 
 static int qp_alloc_send_places(struct verbs_qp *qp, uint32_t tx_depth)
@@ -364,7 +366,7 @@ static void qp_free_memory(struct verbs_qp *qp, const struct verbs_device *devic
 	qp->sent = NULL;
 }
 
-static void unbind_queue(struct verbs_qp *qp)
+static void qp_close_queue_and_free_memory(struct verbs_qp *qp)
 {
 	struct verbs_device *device = qp->queue.device;
 
@@ -380,11 +382,11 @@ static void unbind_queue(struct verbs_qp *qp)
 static void qp_unbind(struct verbs_qp *qp)
 {
 	verbs_flows_destroy_rules(qp);
-	unbind_queue(qp);
+	qp_close_queue_and_free_memory(qp);
 	verbs_queue_close(&qp->before);
 }
 
-/* After unbind_queue, or of a new queue pair. On failure it has nothing. */
+/* After qp_close_queue_and_free_memory, or of a new queue pair. On failure it has nothing. */
 static int qp_bind(struct verbs_qp *qp)
 {
 	static const char memory[] = "memory";
@@ -398,12 +400,12 @@ static int qp_bind(struct verbs_qp *qp)
 	        .rx_bufs = bufs_per_rx_packet(nic),
 	};
 	struct verbs_queue_sizes plan;
-	int rc = verbs_queue_sizes(&in, &plan) ? 0 : -ENOMEM;
+	int rc = verbs_compute_queue_sizes(&in, &plan) ? 0 : -ENOMEM;
 
 	qp->rx_bufs = in.rx_bufs;
 	if (rc == 0)
-		rc = bind_queue(qp, &plan, &what);
-	if (rc == 0 && qp->pace_kbps != 0 && verbs_queue_pace(&qp->queue, qp->pace_kbps) != 0) {
+		rc = qp_open_queue(qp, &plan, &what);
+	if (rc == 0 && qp->pace_kbps != 0 && verbs_queue_set_rate_limit(&qp->queue, qp->pace_kbps) != 0) {
 		/* A device that has changed may have no pacing, or other limits. */
 		vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s paces this queue no longer", qp->name,
 		             nic->device->place.device);
@@ -419,7 +421,7 @@ static int qp_bind(struct verbs_qp *qp)
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s: %s: %s", qp->name, nic->device->place.device, what,
 		             strerror(-rc));
-		unbind_queue(qp);
+		qp_close_queue_and_free_memory(qp);
 		return rc;
 	}
 	qp->generation = nic->device->generation;
@@ -436,7 +438,7 @@ static int qp_bind(struct verbs_qp *qp)
 	qp->rx_clock = nic->clock;
 	qp->rx_clock.sampled = false;
 	qp->rx_last = qp->rx_clock;
-	verbs_data_init(qp);
+	verbs_qp_data_path_init(qp);
 	verbs_timestamps_start_on_qp(qp);
 	atomic_store_explicit(&qp->base.rx_pool, qp->rx_memory->pool, memory_order_release);
 	atomic_store_explicit(&qp->base.tx_pool, qp->tx_memory->pool, memory_order_release);
@@ -457,13 +459,13 @@ static void free_qp(struct verbs_qp *qp)
 	free(qp);
 }
 
-static int open_fds(struct verbs_qp *qp)
+static int qp_open_epoll_and_wake_fds(struct verbs_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
 	qp->epoll_fd = nic_fd_move_high(os_epoll_create());
 	qp->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	vma_reinject_addrs_init(&qp->addrs);
+	vma_reinject_open_netlink_socket(&qp->addrs);
 	qp->addrs.fd = nic_fd_move_high(qp->addrs.fd);
 	if (qp->addrs.fd < 0 || qp->epoll_fd < 0 || qp->wake_fd < 0 ||
 	    os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
@@ -508,7 +510,7 @@ static int verbs_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *a
 	qp->attr = *attr;
 	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
 	qp->attr.name = qp->name;
-	rc = open_fds(qp);
+	rc = qp_open_epoll_and_wake_fds(qp);
 	qp->stats = vma_stats_block_alloc(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
 	if (rc == 0)
 		rc = qp_bind_and_link(qp);
@@ -550,7 +552,7 @@ static int reopen_device(struct nic_verbs *nic)
 	if (rc == 0 && !old->broken)
 		return 0;
 	if (rc == 0)
-		rc = verbs_find_device_of_interface(verbs_sysfs(), nic->name, &place);
+		rc = verbs_find_device_of_interface(verbs_sysfs_path(), nic->name, &place);
 	if (rc == 0)
 		rc = open_device(nic, &place);
 	if (rc == 0)
@@ -563,7 +565,7 @@ static int reopen_device(struct nic_verbs *nic)
 }
 
 /* Whatever comes of a rebind, nobody who sleeps on the queue pair's fd is to find it ready until the next reminder. */
-static void drain_wake(struct verbs_qp *qp)
+static void drain_qp_wake_eventfd(struct verbs_qp *qp)
 {
 	uint64_t drained;
 
@@ -613,7 +615,7 @@ static int qp_rebind_keeping_old_queue(struct verbs_qp *qp)
 /* Lock held. All its flows are the kernel's; rebinds may still come to something. */
 void verbs_qp_give_flows_to_kernel(struct verbs_qp *qp)
 {
-	verbs_flows_revoke(qp);
+	verbs_flows_revoke_all_of_qp(qp);
 	verbs_flows_end_revoked_rules(qp);
 	verbs_queue_close(&qp->before);
 }
@@ -622,11 +624,11 @@ void verbs_qp_give_flows_to_kernel(struct verbs_qp *qp)
  * If there is no room beside it, or the device has failed, the old binding ends first. The pools that `base` names
  * until the next one have ended, and give nothing.
  */
-static int rebind_locked(struct verbs_qp *qp)
+static int qp_rebind_locked(struct verbs_qp *qp)
 {
 	int rc;
 
-	drain_wake(qp);
+	drain_qp_wake_eventfd(qp);
 	if (atomic_load(&qp->lookers) != 0) /* at a ring that would end here: mlx5_rx_is_empty */
 		return -EAGAIN;
 	qp->lacks_memory = false;
@@ -660,13 +662,13 @@ static int verbs_qp_rebind(struct vma_nic_qp *base)
 	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	rc = vma_nic_qp_lost(base) ? rebind_locked(qp) : 0;
+	rc = vma_nic_qp_lost(base) ? qp_rebind_locked(qp) : 0;
 	pthread_mutex_unlock(&nic->lock);
 	verbs_thread_wake(nic); /* windows, flows that could not be had again, another device's events */
 	return rc;
 }
 
-static int verbs_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t period_usec)
+static int verbs_set_cq_moderation(struct vma_nic_qp *base, uint32_t count, uint32_t period_usec)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 	struct ibv_modify_cq_attr attr = {
@@ -680,17 +682,17 @@ static int verbs_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t peri
 	return -ibv_modify_cq(qp->queue.rx_cq, &attr);
 }
 
-static int verbs_to_kernel(struct vma_nic_qp *base, const struct vma_buf *packet)
+static int verbs_reinject_packet_to_kernel(struct vma_nic_qp *base, const struct vma_buf *packet)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 
 	if (!verbs_opened_by_this_process(qp->nic))
 		return -ENODEV;
-	return vma_reinject_frame(qp->nic->raw_fd, &qp->addrs, base->arena, packet);
+	return vma_reinject_frame_to_kernel(qp->nic->raw_fd, &qp->addrs, base->arena, packet);
 }
 
 /* The card allows what it thinks fit for a burst: the same call for it has a minimum that is the firmware's secret. */
-static int verbs_pace(struct vma_nic_qp *base, uint64_t bytes_per_sec, uint32_t burst_bytes)
+static int verbs_qp_set_pacing_rate(struct vma_nic_qp *base, uint64_t bytes_per_sec, uint32_t burst_bytes)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 	const struct verbs_limits *limits;
@@ -704,7 +706,7 @@ static int verbs_pace(struct vma_nic_qp *base, uint64_t bytes_per_sec, uint32_t 
 	limits = &qp->nic->device->limits;
 	kbps = verbs_pace_kbps(bytes_per_sec, limits->pace_min, limits->pace_max);
 	if (qp->queue.qp != NULL && !vma_nic_qp_lost(base))
-		rc = verbs_queue_pace(&qp->queue, kbps);
+		rc = verbs_queue_set_rate_limit(&qp->queue, kbps);
 	if (rc == 0)
 		qp->pace_kbps = kbps; /* a rebind sets it again */
 	pthread_mutex_unlock(&qp->nic->lock);
@@ -722,10 +724,12 @@ static uint64_t verbs_now_ns(const struct vma_nic *nic)
 	.name = "verbs", .open = verbs_open, .look = nic_verbs_probe, .close = verbs_close,                            \
 	.qp_create = verbs_qp_create, .qp_destroy = verbs_qp_destroy, .qp_rebind = verbs_qp_rebind,                    \
 	.flow_add = verbs_flow_add, .flow_del = verbs_flow_del, .flow_move = verbs_flow_move,                          \
-	.minisock_export = verbs_minisock_export, .exempt = verbs_flow_exempt, .unexempt = verbs_flow_unexempt,        \
-	.moderate = verbs_moderate, .pace = verbs_pace, .stamp = verbs_enable_timestamps, .tx = verbs_tx,              \
-	.reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle, .arm = verbs_arm, .unarm = verbs_unarm,              \
-	.fd = verbs_fd, .to_kernel = verbs_to_kernel, .now_ns = verbs_now_ns
+	.minisock_export = verbs_export_minisocks_to_vmad, .exempt = verbs_flow_begin_kernel_exemption,                \
+	.unexempt = verbs_flow_end_kernel_exemption, .moderate = verbs_set_cq_moderation,                              \
+	.pace = verbs_qp_set_pacing_rate, .stamp = verbs_enable_timestamps, .tx = verbs_tx_queue_packets,              \
+	.reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle, .arm = verbs_arm_rx_wakeup,                          \
+	.unarm = verbs_unarm_rx_wakeup, .fd = verbs_qp_epoll_fd, .to_kernel = verbs_reinject_packet_to_kernel,         \
+	.now_ns = verbs_now_ns
 
 const struct vma_nic_ops vma_nic_verbs_ops = {
         VERBS_OPS,

@@ -152,9 +152,9 @@ struct verbs_queue_attr {
 /* The device's objects, without pools; 0 or -errno, *what: the call that failed. */
 int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr *attr, struct verbs_queue *queue,
                      const char **what);
-bool verbs_queue_stop(struct verbs_queue *queue);               /* it neither sends nor receives from now on */
-void verbs_queue_close(struct verbs_queue *queue);              /* accepts a half-built one */
-int verbs_queue_pace(struct verbs_queue *queue, uint32_t kbps); /* 0: no limit */
+bool verbs_queue_stop(struct verbs_queue *queue);  /* it neither sends nor receives from now on */
+void verbs_queue_close(struct verbs_queue *queue); /* accepts a half-built one */
+int verbs_queue_set_rate_limit(struct verbs_queue *queue, uint32_t kbps); /* 0: no limit */
 
 /* ---- queue pairs ---- */
 
@@ -178,7 +178,7 @@ struct verbs_flow {
 	bool is_broadcast, is_contested;
 	bool is_noted, is_told;                      /* peers.c: it counts; vmad knows it */
 	uint64_t until_ms;                           /* revoked: its rule lingers so long */
-	int claim_fd;                                /* -1: it needs none (verbs_flow_is_claimed) */
+	int claim_fd;                                /* -1: it needs none (verbs_flow_needs_claim) */
 	struct verbs_members *members;               /* NULL: it needs none (verbs_flow_is_shared) */
 	struct kernel_sock_suspected_before suspect; /* conflicts.c */
 };
@@ -207,7 +207,7 @@ _Static_assert(sizeof(struct verbs_send_segment) == 32, "two in a cache line");
  *   lkeys          a table without keys, once the queue pair is lost; and in a forked child
  *   rx_ex, tx_ex   NULL, once it is lost; and rx_mlx5, tx_mlx5, one pair of which is always NULL
  *   sent           no entry is SENT_PLAIN in a forked child
- * Who finds no key, NULL or nothing plain asks all that is to be asked (data_usable).
+ * Who finds no key, NULL or nothing plain asks all that is to be asked (qp_is_usable_in_this_process).
  */
 struct verbs_qp {
 	struct vma_nic_qp base;
@@ -349,7 +349,8 @@ static inline bool verbs_opened_by_this_process(const struct nic_verbs *nic)
  * a forked child.
  *
  * Relaxed, in two loads, in either order:
- * - An entry gets its key before its window's buffers reach anybody through a pool, which orders the two. It gets another
+ * - An entry gets its key before its window's buffers reach anybody through a pool, which orders the two. It gets
+ * another
  *   key only as part of a later window, when all buffers of this one have come home, so nobody asks about one of them.
  *   So whoever asks about a buffer finds the key of that buffer's window, and no half of another.
  * - When a window ends, its generation alone becomes 0. If the buffer is of this queue pair's memory, both halves were
@@ -373,29 +374,30 @@ static inline char *verbs_frame_of_buf(const struct verbs_qp *qp, const struct v
 }
 
 /* ---- exempts.c; lock held ---- */
-int verbs_exempt_add(struct nic_verbs *nic, const struct vma_flow_key *key);
-void verbs_exempt_del(struct nic_verbs *nic, const struct vma_flow_key *key);
-void verbs_exempt_end(struct nic_verbs *nic, const struct vma_flow_key *key); /* whoever has asked for it */
-void verbs_exempts_fini(struct verbs_exempts *exempts);                       /* its device is closed next */
+int verbs_exempt_rule_ref_or_create(struct nic_verbs *nic, const struct vma_flow_key *key);
+void verbs_exempt_rule_unref(struct nic_verbs *nic, const struct vma_flow_key *key);
+void verbs_exempt_rule_remove(struct nic_verbs *nic, const struct vma_flow_key *key); /* whoever has asked for it */
+void verbs_exempts_fini(struct verbs_exempts *exempts);                               /* its device is closed next */
 /* No lock, as the loader has one. */
 void verbs_exempts_init(struct verbs_exempts *exempts, struct ibv_device *device);
 
 /* ---- flows.c; lock held but for the first five ---- */
-int verbs_flow_exempt(struct vma_nic *nic, const struct vma_flow_key *key);
-void verbs_flow_unexempt(struct vma_nic *nic, const struct vma_flow_key *key);
+int verbs_flow_begin_kernel_exemption(struct vma_nic *nic, const struct vma_flow_key *key);
+void verbs_flow_end_kernel_exemption(struct vma_nic *nic, const struct vma_flow_key *key);
 int verbs_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int verbs_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 void verbs_flows_destroy_rules(struct verbs_qp *qp); /* its rules leave the device */
 void verbs_flows_restore(struct verbs_qp *qp);       /* and come back; or those of its queue of before are this one's */
 void verbs_flows_end_of_qp(struct verbs_qp *qp);
-void verbs_flow_leave(struct verbs_qp *qp, const struct vma_flow_key *key); /* vmad has it; if there is one */
-void verbs_flows_revoke(struct verbs_qp *qp);                               /* all of them */
+void verbs_flow_remove_handed_to_vmad(struct verbs_qp *qp,
+                                      const struct vma_flow_key *key); /* vmad has it; if there is one */
+void verbs_flows_revoke_all_of_qp(struct verbs_qp *qp);                /* all of them */
 void verbs_flows_end_revoked_rules(
         struct verbs_qp *qp); /* what lingers in the device of those that were: its queue ends */
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key);
 void verbs_flows_fini(struct nic_verbs *nic);
-void verbs_flows_give_up_requested(struct nic_verbs *nic); /* those that another process wants, too */
+void verbs_flows_revoke_wanted_by_other_process(struct nic_verbs *nic); /* those that another process wants, too */
 /* Ends rules of revoked flows that have lingered long enough. How long to the next, ms; -1: none lingers. */
 int verbs_flows_end_lingering(struct nic_verbs *nic);
 void verbs_flows_close_claims_in_child(const struct nic_verbs *nic);
@@ -414,7 +416,7 @@ static inline bool verbs_flow_is_shared(const struct vma_flow_rule *rule)
 
 /* Also UDP with one peer, unless the port is the socket's alone: others share both addresses by SO_REUSEADDR,
  * SO_REUSEPORT and fork. */
-static inline bool verbs_flow_is_claimed(const struct vma_flow_rule *rule)
+static inline bool verbs_flow_needs_claim(const struct vma_flow_rule *rule)
 {
 	if (verbs_flow_is_shared(rule))
 		return false;
@@ -428,10 +430,10 @@ int verbs_next_contested_claim(const struct nic_verbs *nic);
 /* A flow has been given up since another process wants it. The claim, whose descriptor this is, is kept meanwhile;
  * false: it has ended. */
 bool verbs_flow_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd);
-void verbs_flow_contest_asked_again(struct nic_verbs *nic, int fd); /* it was wanted again */
-int verbs_flow_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key);
+void verbs_flow_contest_extend_or_drop_claim(struct nic_verbs *nic, int fd); /* it was wanted again */
+int verbs_flow_contest_take_back_claim(struct nic_verbs *nic, const struct vma_flow_key *key);
 int verbs_flow_contests_expire(struct nic_verbs *nic); /* how long to the next, ms; -1: there is none */
-void verbs_flow_contests_close_in_child(const struct nic_verbs *nic);
+void verbs_flow_contests_close_fds_in_child(const struct nic_verbs *nic);
 void verbs_flow_contests_fini(struct nic_verbs *nic);
 
 /* ---- members.c; lock held ---- */
@@ -465,49 +467,52 @@ void verbs_member_candidates_fini(struct verbs_member_candidates *candidates);
 /* For a connection of TCP no kernel socket is looked for: its shadow, or its listener's, has the port. */
 static inline bool verbs_flow_may_get_conflict(const struct vma_flow_rule *rule)
 {
-	return (verbs_flow_is_claimed(rule) || verbs_flow_is_shared(rule)) && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE);
+	return (verbs_flow_needs_claim(rule) || verbs_flow_is_shared(rule)) && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE);
 }
 
-int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule); /* 0, -EADDRINUSE, -errno */
+int verbs_refuse_flow_on_kernel_conflict(struct nic_verbs *nic,
+                                         const struct vma_flow_rule *rule); /* 0, -EADDRINUSE, -errno */
 /* If it is time, flows whose ports kernel socks have by now are given up. How long to the next look, ms; -1: none is
  * due. */
-int verbs_conflicts_search(struct nic_verbs *nic);
+int verbs_conflicts_search_and_revoke(struct nic_verbs *nic);
 
 /* ---- stamps.c; lock held but for verbs_enable_timestamps and the two reads ---- */
 int verbs_enable_timestamps(struct vma_nic *nic);
-void verbs_timestamp_kind_of_device(struct nic_verbs *nic); /* it has another one */
+void verbs_nic_init_timestamps_from_device(struct nic_verbs *nic); /* it has another one */
 int verbs_timestamps_sample_if_due(
         struct nic_verbs *nic); /* a sample, if it is due; ms until the next one, -1: never */
 void verbs_timestamps_start_on_qp(struct verbs_qp *qp);
 bool verbs_read_device_clock_ticks(struct ibv_context *context, uint64_t *ticks);
 /* Receive half, of the completion at hand. 0: none. */
-uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps) __attribute__((noinline));
+uint64_t verbs_read_completion_timestamp_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps)
+        __attribute__((noinline));
 /* The same of a counter's value; not for VERBS_STAMPS_WALL. */
-uint64_t verbs_stamp_of_ticks(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks);
+uint64_t verbs_rx_ticks_to_timestamp_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks);
 
 /* ---- peers.c; lock held but for init, export, follow and fini ---- */
-void verbs_peers_init(struct nic_verbs *nic, bool unwatched);
-int verbs_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n); /* no lock */
-void verbs_peers_add(struct nic_verbs *nic, struct verbs_flow *flow); /* it has its rule */
-void verbs_peers_del(struct nic_verbs *nic, struct verbs_flow *flow); /* of a flow that was added */
-int verbs_peers_follow(struct nic_verbs *nic);   /* the nic's thread: how long to the next, ms; -1: never */
-int verbs_peers_fd(const struct nic_verbs *nic); /* readable: follow; -1; for the nic's thread */
+void verbs_peers_get_vmad_permission(struct nic_verbs *nic, bool unwatched);
+int verbs_export_minisocks_to_vmad(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks,
+                                   unsigned n);                                             /* no lock */
+void verbs_peers_report_connection_to_vmad(struct nic_verbs *nic, struct verbs_flow *flow); /* it has its rule */
+void verbs_peers_report_conn_end_to_vmad(struct nic_verbs *nic, struct verbs_flow *flow); /* of a flow that was added */
+int verbs_peers_sync_with_vmad(struct nic_verbs *nic); /* the nic's thread: how long to the next, ms; -1: never */
+int verbs_peers_vmad_fd(const struct nic_verbs *nic);  /* readable: follow; -1; for the nic's thread */
 void verbs_peers_child_close(const struct nic_verbs *nic);
-void verbs_peers_fini(struct nic_verbs *nic);
+void verbs_peers_disconnect_from_vmad(struct nic_verbs *nic);
 
 /* ---- data.c ---- */
 unsigned verbs_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 unsigned verbs_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
-unsigned verbs_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
+unsigned verbs_tx_queue_packets(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 int verbs_kick(struct vma_nic_qp *qp);
 unsigned verbs_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 bool verbs_tx_is_idle(struct vma_nic_qp *qp);
-int verbs_arm(struct vma_nic_qp *qp);
-void verbs_unarm(struct vma_nic_qp *qp);
-int verbs_fd(const struct vma_nic_qp *qp);
-void verbs_data_init(struct verbs_qp *qp);         /* of a new binding, both halves held */
+int verbs_arm_rx_wakeup(struct vma_nic_qp *qp);
+void verbs_unarm_rx_wakeup(struct vma_nic_qp *qp);
+int verbs_qp_epoll_fd(const struct vma_nic_qp *qp);
+void verbs_qp_data_path_init(struct verbs_qp *qp); /* of a new binding, both halves held */
 void verbs_data_select_paths(struct verbs_qp *qp); /* lock held: it is bound; its stamps have changed; or it is lost */
-int verbs_rx_arm(struct verbs_qp *qp);             /* as verbs_arm, of a queue pair that works */
+int verbs_rx_arm(struct verbs_qp *qp);             /* as verbs_arm_rx_wakeup, of a queue pair that works */
 void verbs_data_reclaim_bufs(struct verbs_qp *qp); /* what the device had goes home; its queue has been closed */
 
 /* ---- verbs.c ---- */

@@ -50,14 +50,15 @@ static struct vmad_card *card_of_minisocks(struct owner_minisocks *minisocks)
 /* ---- minisocks ---- */
 
 /* Of a minisock that was there the rule is in the card. */
-static int card_minisock_put(struct owner_minisocks *minisocks, const struct owner_minisock *minisock, bool in_place)
+static int card_minisock_add_flow_rule(struct owner_minisocks *minisocks, const struct owner_minisock *minisock,
+                                       bool in_place)
 {
 	const struct vma_flow_rule rule = {.key = minisock->key, .shadow_fd = -1};
 
 	return in_place ? 0 : vma_nic_flow_add(card_of_minisocks(minisocks)->qp, &rule);
 }
 
-static void card_minisock_del(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
+static void card_minisock_del_flow_rule(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
 {
 	const int rc = vma_nic_flow_del(card_of_minisocks(minisocks)->qp, key);
 
@@ -65,9 +66,10 @@ static void card_minisock_del(struct owner_minisocks *minisocks, const struct vm
 		vma_log_debug("%s: a minisock's rule had ended: error %d", minisocks->name, -rc);
 }
 
-static const struct owner_minisocks_ops card_minisocks_ops = {.put = card_minisock_put, .del = card_minisock_del};
+static const struct owner_minisocks_ops card_minisocks_ops = {.put = card_minisock_add_flow_rule,
+                                                              .del = card_minisock_del_flow_rule};
 
-int vmad_card_minisock(struct vmad_card *card, const struct vma_flow_minisock *what)
+int vmad_card_minisock_create(struct vmad_card *card, const struct vma_flow_minisock *what)
 {
 	const int state = owner_minisock_state_from_message(what->state);
 
@@ -77,7 +79,7 @@ int vmad_card_minisock(struct vmad_card *card, const struct vma_flow_minisock *w
 	                             owner_minisock_end_for_key(&card->minisocks, &what->key), os_now_ns());
 }
 
-void vmad_card_end(struct vmad_card *card, const struct vma_flow_key *key)
+void vmad_card_end_minisock(struct vmad_card *card, const struct vma_flow_key *key)
 {
 	struct owner_minisock *minisock = card != NULL ? owner_minisock_find(&card->minisocks, key) : NULL;
 
@@ -85,12 +87,12 @@ void vmad_card_end(struct vmad_card *card, const struct vma_flow_key *key)
 		owner_minisock_end(&card->minisocks, minisock);
 }
 
-uint32_t vmad_card_count(const struct vmad_card *card)
+uint32_t vmad_card_minisock_count(const struct vmad_card *card)
 {
 	return card != NULL ? card->minisocks.count : 0;
 }
 
-void vmad_card_add_state(const struct vmad_card *card, struct vma_vmad_interface *out)
+void vmad_card_add_minisock_counts(const struct vmad_card *card, struct vma_vmad_interface *out)
 {
 	if (card == NULL)
 		return;
@@ -103,7 +105,8 @@ void vmad_card_add_state(const struct vmad_card *card, struct vma_vmad_interface
 /* ---- the device ---- */
 
 /* In a thread of the nic's. */
-static void card_see_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+static void card_mark_lost_and_wake(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key,
+                                    void *arg)
 {
 	struct vmad_card *card = arg;
 	const uint64_t one = 1;
@@ -114,7 +117,7 @@ static void card_see_event(struct vma_nic_qp *qp, enum vma_nic_event event, cons
 		vma_log_debug("vmad: eventfd: error %d", errno); /* full: it wakes anyway */
 }
 
-static void card_put_taken(struct vmad_card *card)
+static void card_put_received_buffers(struct vmad_card *card)
 {
 	vma_buf_put_burst(card->arena, card->bufs, card->n);
 	card->n = 0;
@@ -124,7 +127,7 @@ static void card_put_taken(struct vmad_card *card)
 static void card_close(struct vmad_card *card)
 {
 	if (card->n > 0)
-		card_put_taken(card);
+		card_put_received_buffers(card);
 	vma_nic_qp_destroy(card->qp);
 	vma_nic_close(card->nic);
 	if (card->arena != NULL) {
@@ -157,8 +160,11 @@ static void card_post_buffers(struct vmad_card *card, unsigned n)
 static int card_open_queue_pair(struct vmad_card *card)
 {
 	const struct vma_bufarena_attr arena = {.capacity = FRAMES};
-	const struct vma_nic_qp_attr attr = {
-	        .rx_wre = RX_PACKETS, .tx_wre = TX_PACKETS, .name = "vmad", .event = card_see_event, .event_arg = card};
+	const struct vma_nic_qp_attr attr = {.rx_wre = RX_PACKETS,
+	                                     .tx_wre = TX_PACKETS,
+	                                     .name = "vmad",
+	                                     .event = card_mark_lost_and_wake,
+	                                     .event_arg = card};
 	char spec[sizeof("verbs:") + IF_NAMESIZE];
 	struct vma_nic_attr nic = {.owner = VMA_NIC_OWNER_SELF, .caches = VMA_NIC_CACHES_NONE, .unwatched = true};
 	int rc = vma_bufarena_create(&arena, &card->arena);
@@ -254,7 +260,7 @@ struct kernel_question {
 	bool listens, has;
 };
 
-static void kernel_question_see_socket(const struct kernel_sock *socket, void *arg)
+static void note_kernel_sock_listens_or_exists(const struct kernel_sock *socket, void *arg)
 {
 	struct kernel_question *question = arg;
 
@@ -268,8 +274,8 @@ static void kernel_question_see_socket(const struct kernel_sock *socket, void *a
 static bool syn_is_of_kernel(struct vmad_card *card, const struct vma_flow_key *key, uint8_t tcp_flags)
 {
 	struct kernel_question question = {.listens = false};
-	const int rc = kernel_sock_connection(&card->diag_fd, key, card->minisocks.ifindex, kernel_question_see_socket,
-	                                      &question);
+	const int rc = kernel_sock_visit_sockets_of_connection(&card->diag_fd, key, card->minisocks.ifindex,
+	                                                       note_kernel_sock_listens_or_exists, &question);
 
 	return rc == 0 && (question.has || (question.listens && !(tcp_flags & TH_ACK)));
 }
@@ -287,7 +293,8 @@ static struct vma_flow_key segment_flow_key(const struct xdp_minisock_segment *s
 	return key;
 }
 
-/* Without a minisock: it has ended meanwhile, and whoever has the connection has had a copy, or its peer says it again. */
+/* Without a minisock: it has ended meanwhile, and whoever has the connection has had a copy, or its peer says it again.
+ * */
 static void card_handle_packet(struct vmad_card *card, const struct vma_buf *packet, uint64_t now)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(card->arena, packet);
@@ -303,11 +310,11 @@ static void card_handle_packet(struct vmad_card *card, const struct vma_buf *pac
 		return;
 	if (segment.tcp_flags & TH_SYN && syn_is_of_kernel(card, &key, segment.tcp_flags)) {
 		owner_minisock_end(&card->minisocks, minisock);
-		vma_nic_to_kernel(card->qp, packet);
+		vma_nic_pass_packet_to_kernel(card->qp, packet);
 		return;
 	}
-	/* Somebody here has begun a connection, perhaps a process that has not found vmad yet, and has a copy; or a probe
-	 * has met a listener, and the kernel resets what comes again. */
+	/* Somebody here has begun a connection, perhaps a process that has not found vmad yet, and has a copy; or a
+	 * probe has met a listener, and the kernel resets what comes again. */
 	if (segment.tcp_flags & TH_SYN && segment.tcp_flags & TH_ACK) {
 		owner_minisock_end(&card->minisocks, minisock);
 		return;
@@ -316,7 +323,7 @@ static void card_handle_packet(struct vmad_card *card, const struct vma_buf *pac
 	owner_minisocks_handle_segment(&card->minisocks, &segment, now);
 }
 
-void vmad_card_handle(struct vmad_card *card)
+void vmad_card_handle_received_packets(struct vmad_card *card)
 {
 	uint64_t now;
 	unsigned n;
@@ -332,7 +339,7 @@ void vmad_card_handle(struct vmad_card *card)
 		card->cut = card->bufs[i]->flags & VMA_BUF_RX_MORE;
 	}
 	if (n > 0) {
-		card_put_taken(card);
+		card_put_received_buffers(card);
 		card_post_buffers(card, n);
 	}
 	card->more = !atomic_load(&card->lost) && vma_nic_arm(card->qp) > 0;

@@ -43,17 +43,17 @@ void vmad_card_destroy(struct vmad_card *card);                              /* 
 int vmad_card_open(struct vmad_card *card);
 /* With an open one: the connection has a minisock, and its rule is in the card. 0; -EINVAL; -ENOMEM, -ENOSPC, ...: the
  * kernel gets what comes. */
-int vmad_card_minisock(struct vmad_card *card, const struct vma_flow_minisock *what);
-void vmad_card_end(struct vmad_card *card,
-                   const struct vma_flow_key *key); /* a client has the connection, or a new one */
+int vmad_card_minisock_create(struct vmad_card *card, const struct vma_flow_minisock *what);
+void vmad_card_end_minisock(struct vmad_card *card,
+                            const struct vma_flow_key *key); /* a client has the connection, or a new one */
 
 #define VMAD_CARD_FDS 2
 unsigned vmad_card_fds(const struct vmad_card *card, int fds[VMAD_CARD_FDS]); /* readable: receive */
 bool vmad_card_receive(struct vmad_card *card); /* takes what has come; true: do not sleep before handle */
-void vmad_card_handle(struct vmad_card *card);
+void vmad_card_handle_received_packets(struct vmad_card *card);
 int vmad_card_tick(struct vmad_card *card); /* what is due. How long to the next, ms; -1: nothing is to come */
-uint32_t vmad_card_count(const struct vmad_card *card);
-void vmad_card_add_state(const struct vmad_card *card, struct vma_vmad_interface *out); /* its minisocks */
+uint32_t vmad_card_minisock_count(const struct vmad_card *card);
+void vmad_card_add_minisock_counts(const struct vmad_card *card, struct vma_vmad_interface *out); /* its minisocks */
 
 /*
  * A frame of TCP over IPv4, with one tag at most, of which `bytes` are here; is_whole: that is all of it.

@@ -18,7 +18,7 @@ struct stamps {
 };
 
 /* Bytes before the IP header; 0: another protocol, or too short. */
-static uint32_t frame_link_bytes(const uint8_t *frame, uint32_t bytes, uint16_t *vlan)
+static uint32_t frame_link_header_len(const uint8_t *frame, uint32_t bytes, uint16_t *vlan)
 {
 	uint16_t type, tag;
 
@@ -36,7 +36,7 @@ static uint32_t frame_link_bytes(const uint8_t *frame, uint32_t bytes, uint16_t 
 	return type == htons(ETHERTYPE_IP) ? ETH_HLEN + TAG_BYTES : 0;
 }
 
-static void segment_read_stamps(const uint8_t *options, uint32_t bytes, struct xdp_minisock_segment *out)
+static void segment_read_tcp_timestamps(const uint8_t *options, uint32_t bytes, struct xdp_minisock_segment *out)
 {
 	struct stamps stamps;
 
@@ -57,7 +57,7 @@ bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_whole
 	struct tcphdr tcp;
 	uint16_t vlan;
 
-	link_bytes = frame_link_bytes(frame, bytes, &vlan);
+	link_bytes = frame_link_header_len(frame, bytes, &vlan);
 	if (link_bytes == 0 || bytes - link_bytes < sizeof(ip) + sizeof(tcp))
 		return false;
 	memcpy(&ip, frame + link_bytes, sizeof(ip));
@@ -85,6 +85,7 @@ bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_whole
 	        .payload_bytes = (uint16_t)(segment_bytes - tcp_bytes),
 	        .tcp_flags = (frame + link_bytes + ip_bytes)[13],
 	};
-	segment_read_stamps(frame + link_bytes + ip_bytes + sizeof(tcp), tcp_bytes - (uint32_t)sizeof(tcp), out);
+	segment_read_tcp_timestamps(frame + link_bytes + ip_bytes + sizeof(tcp), tcp_bytes - (uint32_t)sizeof(tcp),
+	                            out);
 	return true;
 }

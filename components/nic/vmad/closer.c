@@ -46,7 +46,7 @@ struct vmad_fd_closer {
 	struct job job[];
 };
 
-static void closer_wake(int signal)
+static void closer_noop_signal_handler(int signal)
 {
 	(void)signal; /* what waits in the kernel returns */
 }
@@ -54,7 +54,7 @@ static void closer_wake(int signal)
 int vmad_fd_closer_create(unsigned jobs, struct vmad_fd_closer **out)
 {
 	struct vmad_fd_closer *closer = calloc(1, sizeof(*closer) + jobs * sizeof(struct job));
-	const struct sigaction action = {.sa_handler = closer_wake}; /* calls are not restarted */
+	const struct sigaction action = {.sa_handler = closer_noop_signal_handler}; /* calls are not restarted */
 
 	if (closer == NULL)
 		return -ENOMEM;
@@ -145,7 +145,7 @@ static void closer_close_fds_of_job(struct vmad_fd_closer *closer, struct job *j
 	eventfd_write(closer->fd, 1);
 }
 
-static void *closer_serve(void *arg)
+static void *closer_thread_main(void *arg)
 {
 	struct vmad_fd_closer *closer = arg;
 	struct job *job;
@@ -173,7 +173,7 @@ static int closer_start_thread(struct vmad_fd_closer *closer)
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&thread, &attr, closer_serve, closer);
+	rc = pthread_create(&thread, &attr, closer_thread_main, closer);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 	return rc;
@@ -235,7 +235,7 @@ bool vmad_fd_closer_job_is_late(const struct vmad_fd_closer *closer, unsigned jo
 	return vmad_fd_closer_job_is_running(closer, job) && now >= closer->job[job].since_ms + VMAD_CLOSE_LATE_MS;
 }
 
-bool vmad_fd_closer_interrupt(struct vmad_fd_closer *closer, uint64_t now)
+bool vmad_fd_closer_signal_late_jobs(struct vmad_fd_closer *closer, uint64_t now)
 {
 	bool any = false;
 

@@ -35,7 +35,7 @@ bool vmad_fd_closer_job_is_running(const struct vmad_fd_closer *closer, unsigned
 bool vmad_fd_closer_job_is_late(const struct vmad_fd_closer *closer, unsigned job,
                                 uint64_t now_ms); /* busy for so long */
 /* Signals to those that wait for too long. True: there are some, and it is to be called again soon. */
-bool vmad_fd_closer_interrupt(struct vmad_fd_closer *closer, uint64_t now_ms);
+bool vmad_fd_closer_signal_late_jobs(struct vmad_fd_closer *closer, uint64_t now_ms);
 /*
  * Before a fork: a child's end would close what is still to be closed, too, and wait. True: no descriptor of a job is
  * open any more. False: some are after a few milliseconds.

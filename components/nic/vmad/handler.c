@@ -48,11 +48,11 @@ static bool peer_is_admitted_user(const struct vma_vmad_attr *attr, const struct
 static int admit_client(const struct vmad_server *server, struct vmad_peer *peer, const int *fds, unsigned nfds)
 {
 	const struct ucred who = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
-	int rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex, &who) : -EPERM;
+	int rc = nfds == 1 ? vmad_permission_socket_check(fds[0], server->ifindex, &who) : -EPERM;
 
 	if (rc == 0) {
 		peer->right_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
-		peer->raw = vmad_right_is_own(fds[0], &who);
+		peer->raw = vmad_permission_socket_made_by_sender(fds[0], &who);
 	} else if (peer_is_admitted_user(server->attr, peer)) {
 		rc = 0;
 	}
@@ -74,7 +74,7 @@ static bool peer_has_slot(const struct vmad_peer *peer, uint32_t slot)
 }
 
 /* What a user has, of all clients together; root may have all. */
-static bool user_has_max_slots(const struct vmad_server *server, const struct vmad_peer *of, bool slots)
+static bool user_is_at_slot_or_flow_quota(const struct vmad_server *server, const struct vmad_peer *of, bool slots)
 {
 	uint32_t count = 0;
 
@@ -84,7 +84,7 @@ static bool user_has_max_slots(const struct vmad_server *server, const struct vm
 		if (peer->state == PEER_NONE || peer->uid != of->uid)
 			continue;
 		for (uint64_t left = peer->slots; left != 0; left &= left - 1)
-			count += slots ? 1 : xdp_owner_slot_flows(server->owner, (uint32_t)__builtin_ctzll(left));
+			count += slots ? 1 : xdp_owner_slot_flow_count(server->owner, (uint32_t)__builtin_ctzll(left));
 	}
 	if (count < (slots ? VMAD_USER_SLOTS : VMAD_USER_FLOWS))
 		return false;
@@ -100,17 +100,17 @@ static uint64_t record_slot_tenant(struct vmad_server *server, const struct vmad
 
 	if (getrandom(&tenant.ticket, sizeof(tenant.ticket), 0) != sizeof(tenant.ticket))
 		tenant.ticket = 0; /* good for nothing: see resume */
-	xdp_owner_name_tenant(server->owner, slot, &tenant, peer->pidfd);
+	xdp_owner_record_tenant_of_slot(server->owner, slot, &tenant, peer->pidfd);
 	return tenant.ticket;
 }
 
-static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg_rent_slot *wanted,
-                       struct vmad_reply *reply)
+static int handle_rent_slot(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg_rent_slot *wanted,
+                            struct vmad_reply *reply)
 {
 	struct xdp_rental rental;
-	int rc = user_has_max_slots(server, peer, true)
+	int rc = user_is_at_slot_or_flow_quota(server, peer, true)
 	                 ? -ENOSPC
-	                 : xdp_owner_rent(server->owner, wanted->rx_wre, wanted->tx_wre, &rental);
+	                 : xdp_owner_rent_queue_pair_slot(server->owner, wanted->rx_wre, wanted->tx_wre, &rental);
 
 	if (rc < 0)
 		return rc;
@@ -159,7 +159,8 @@ static struct vmad_peer *peer_that_holds_slot(struct vmad_server *server, uint32
  * The ticket is what only the process knows that has rented the slot, and its children, who have other numbers. Its
  * user may have changed meanwhile.
  */
-static int handle_resume(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg_resume_slot *what)
+static int handle_resume_slot_by_ticket(struct vmad_server *server, struct vmad_peer *peer,
+                                        const struct vmad_msg_resume_slot *what)
 {
 	struct vmad_peer *holder = peer_that_holds_slot(server, what->slot, peer);
 	struct owner_slot_tenant tenant;
@@ -170,15 +171,16 @@ static int handle_resume(struct vmad_server *server, struct vmad_peer *peer, con
 		return -ENOENT;
 	holder->slots &= ~(1ull << what->slot);
 	peer->slots |= 1ull << what->slot;
-	xdp_owner_on_slot_resumed(server->owner, what->slot);
+	xdp_owner_resend_moved_conns_to_slot(server->owner, what->slot);
 	return 0;
 }
 
-static int handle_return(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg_return_slot *what)
+static int handle_return_slot(struct vmad_server *server, struct vmad_peer *peer,
+                              const struct vmad_msg_return_slot *what)
 {
 	if (!peer_has_slot(peer, what->slot))
 		return -ENOENT;
-	xdp_owner_return(server->owner, what->slot, what->frames_too != 0);
+	xdp_owner_take_back_slot(server->owner, what->slot, what->frames_too != 0);
 	if (what->frames_too)
 		peer->slots &= ~(1ull << what->slot);
 	return 0;
@@ -196,14 +198,14 @@ static int getsockopt_int_or_minus_1(int fd, int option)
  * Into `proof`, if it is a socket of this network namespace, and of that protocol. None of these questions waits for
  * the socket's lock, which its owner may be keeping.
  */
-static bool read_proof_socket(int fd, uint8_t proto, struct xdp_proof_socket *proof)
+static bool fill_proof_from_client_socket(int fd, uint8_t proto, struct xdp_proof_socket *proof)
 {
 	uint64_t cookie;
 	socklen_t len = sizeof(cookie);
 	const int family = getsockopt_int_or_minus_1(fd, SO_DOMAIN);
 
 	if ((family != AF_INET && family != AF_INET6) || getsockopt_int_or_minus_1(fd, SO_PROTOCOL) != proto ||
-	    vmad_namespace_check(fd) < 0 || getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
+	    vmad_check_socket_in_same_netns(fd) < 0 || getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
 		return false;
 	proof->family = (uint8_t)family;
 	proof->cookie = cookie;
@@ -231,14 +233,14 @@ static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *p
 
 	if (!peer_has_slot(peer, flow->slot))
 		return -ENOENT;
-	if (user_has_max_slots(server, peer, false))
+	if (user_is_at_slot_or_flow_quota(server, peer, false))
 		return -ENOSPC;
 	if (nfds == 1)
-		read_proof_socket(fds[0], flow->key.proto, &proof);
+		fill_proof_from_client_socket(fds[0], flow->key.proto, &proof);
 	rc = xdp_owner_flow_request(server->owner, flow->slot, &rule, &proof);
 	if (rc == -EPERM)
 		log_flow_not_entitled(server, peer, &flow->key);
-	reply->msg.rental.generic = xdp_owner_generic(server->owner);
+	reply->msg.rental.generic = xdp_owner_uses_generic_xdp(server->owner);
 	return rc;
 }
 
@@ -250,8 +252,8 @@ static int handle_flow_del(struct vmad_server *server, const struct vmad_peer *p
 }
 
 /* What is named is what has been shown, in the same order. */
-static int handle_flow_shadows(struct vmad_server *server, const struct vmad_peer *peer,
-                               const struct vmad_msg_flow_shadows *shadows, const int *fds, unsigned nfds)
+static int handle_set_flow_shadows(struct vmad_server *server, const struct vmad_peer *peer,
+                                   const struct vmad_msg_flow_shadows *shadows, const int *fds, unsigned nfds)
 {
 	if (!peer_has_slot(peer, shadows->slot))
 		return -ENOENT;
@@ -260,7 +262,7 @@ static int handle_flow_shadows(struct vmad_server *server, const struct vmad_pee
 	for (unsigned i = 0; i < shadows->count; i++) {
 		struct xdp_proof_socket proof = {0};
 
-		if (i >= nfds || !read_proof_socket(fds[i], shadows->key.proto, &proof) ||
+		if (i >= nfds || !fill_proof_from_client_socket(fds[i], shadows->key.proto, &proof) ||
 		    proof.cookie != shadows->cookie[i])
 			return -EPERM;
 	}
@@ -271,8 +273,8 @@ static int handle_flow_shadows(struct vmad_server *server, const struct vmad_pee
  * A connection by rules of a card, of a client that says when these end. What cannot be had here is the kernel's then,
  * and the peer of one that was cut is probed in either case.
  */
-static void card_take_connection(struct vmad_server *server, const struct vmad_peer *peer,
-                                 const struct vmad_msg_minisock *from)
+static void card_take_over_conn_as_minisock(struct vmad_server *server, const struct vmad_peer *peer,
+                                            const struct vmad_msg_minisock *from)
 {
 	const unsigned client = (unsigned)(peer - server->peer);
 	struct vmad_watched watched = {
@@ -282,18 +284,18 @@ static void card_take_connection(struct vmad_server *server, const struct vmad_p
 	memcpy(watched.local, from->local, sizeof(watched.local));
 	memcpy(watched.peer, from->peer, sizeof(watched.peer));
 	minisock.key = vmad_watched_key(&watched);
-	if (!vmad_watches_may_take(server->watches, server->owner, client, &watched)) {
+	if (!vmad_watches_may_take_over_conn(server->watches, server->owner, client, &watched)) {
 		vmad_watches_del(server->watches, client, &watched);
 		return;
 	}
-	vmad_card_minisock(server->card, &minisock);
+	vmad_card_minisock_create(server->card, &minisock);
 	if (from->state == VMA_MINISOCK_RESET)
-		vmad_watches_probe_one(server->watches, client, peer->uid, &watched);
+		vmad_watches_add_and_probe_now(server->watches, client, peer->uid, &watched);
 	else
 		vmad_watches_del(server->watches, client, &watched);
 }
 
-/* Believed as the clients of handle_watch: such a client could make the same rules itself. */
+/* Believed as the clients of handle_tcp_watch_request: such a client could make the same rules itself. */
 static int handle_card_minisocks(struct vmad_server *server, const struct vmad_peer *peer,
                                  const struct vmad_msg_minisocks *minisocks)
 {
@@ -308,7 +310,7 @@ static int handle_card_minisocks(struct vmad_server *server, const struct vmad_p
 	if (server->watches == NULL || server->card == NULL || vmad_card_open(server->card) < 0)
 		return -EOPNOTSUPP;
 	for (unsigned i = 0; i < minisocks->count; i++)
-		card_take_connection(server, peer, &minisocks->minisock[i]);
+		card_take_over_conn_as_minisock(server, peer, &minisocks->minisock[i]);
 	return 0;
 }
 
@@ -335,7 +337,7 @@ static int handle_minisock_export(struct vmad_server *server, const struct vmad_
 
 		memcpy(minisock.key.local, from->local, sizeof(from->local));
 		memcpy(minisock.key.peer, from->peer, sizeof(from->peer));
-		xdp_owner_minisock_export(server->owner, minisocks->slot, &minisock);
+		xdp_owner_take_over_conn_as_minisock(server->owner, minisocks->slot, &minisock);
 	}
 	return 0;
 }
@@ -344,7 +346,8 @@ static int handle_minisock_export(struct vmad_server *server, const struct vmad_
  * Of an RDMA card's connections nobody can be asked, so whoever may send raw packets anyway is believed: a probe is no
  * more than such a client could send itself.
  */
-static int handle_watch(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_watch *watch)
+static int handle_tcp_watch_request(struct vmad_server *server, const struct vmad_peer *peer,
+                                    const struct vmad_watch *watch)
 {
 	const unsigned client = (unsigned)(peer - server->peer);
 
@@ -357,21 +360,21 @@ static int handle_watch(struct vmad_server *server, const struct vmad_peer *peer
 	if (server->watches == NULL)
 		return -ENOMEM;
 	if (watch->op == VMAD_WATCH_BEGIN || watch->op == VMAD_WATCH_FORGET)
-		vmad_watches_forget(server->watches, client);
+		vmad_watches_del_all_of_client(server->watches, client);
 	for (unsigned i = 0; i < watch->count && watch->op == VMAD_WATCH_ADD; i++) {
 		const struct vma_flow_key key = vmad_watched_key(&watch->watched[i]);
 
 		vmad_watches_add(server->watches, client, peer->uid, &watch->watched[i]);
-		vmad_card_end(server->card, &key);
+		vmad_card_end_minisock(server->card, &key);
 	}
 	for (unsigned i = 0; i < watch->count && watch->op == VMAD_WATCH_DEL; i++)
 		vmad_watches_del(server->watches, client, &watch->watched[i]);
 	return 0;
 }
 
-static int handle_repair_request(struct vmad_server *server, struct vmad_peer *peer, struct vmad_reply *reply)
+static int handle_open_repair_channel(struct vmad_server *server, struct vmad_peer *peer, struct vmad_reply *reply)
 {
-	const int fd = vmad_repair_open(server, peer);
+	const int fd = vmad_open_repair_channel_for_client(server, peer);
 
 	if (fd < 0)
 		return fd;
@@ -386,9 +389,9 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 {
 	switch (msg->type) {
 	case VMAD_RENT:
-		return handle_rent(server, peer, &msg->rent, reply);
+		return handle_rent_slot(server, peer, &msg->rent, reply);
 	case VMAD_RETURN:
-		return handle_return(server, peer, &msg->ret);
+		return handle_return_slot(server, peer, &msg->ret);
 	case VMAD_FLOW_ADD:
 		return handle_flow_add(server, peer, &msg->flow, fds, nfds, reply);
 	case VMAD_FLOW_DEL:
@@ -402,24 +405,24 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 		               ? xdp_owner_flow_stop_new_conns(server->owner, msg->flow.slot, &msg->flow.key)
 		               : -ENOENT;
 	case VMAD_FLOW_SHADOWS:
-		return handle_flow_shadows(server, peer, &msg->shadows, fds, nfds);
+		return handle_set_flow_shadows(server, peer, &msg->shadows, fds, nfds);
 	case VMAD_MINISOCK_EXPORT:
 		return handle_minisock_export(server, peer, &msg->minisocks);
 	case VMAD_RESUME:
-		return handle_resume(server, peer, &msg->resume);
+		return handle_resume_slot_by_ticket(server, peer, &msg->resume);
 	case VMAD_RESUMED:
 		if (!peer_has_slot(peer, msg->resume.slot))
 			return -ENOENT;
-		xdp_owner_flows_reannounced(server->owner, msg->resume.slot);
+		xdp_owner_end_unannounced_flows_of_slot(server->owner, msg->resume.slot);
 		return 0;
 	case VMAD_STATE: /* who the others are, and it takes a look at all frames */
 		if (peer->uid != 0 && peer->uid != geteuid())
 			return -EPERM;
-		return vmad_describe_next_place(server, peer, msg->state.place, &reply->msg.state);
+		return vmad_fill_next_state_entry(server, peer, msg->state.place, &reply->msg.state);
 	case VMAD_WATCH:
-		return handle_watch(server, peer, &msg->watch);
+		return handle_tcp_watch_request(server, peer, &msg->watch);
 	case VMAD_REPAIR:
-		return handle_repair_request(server, peer, reply);
+		return handle_open_repair_channel(server, peer, reply);
 	default:
 		return -EOPNOTSUPP;
 	}
@@ -432,13 +435,13 @@ static void init_reply(struct vmad_reply *reply, uint16_t type, uint32_t seq)
 	*reply = (struct vmad_reply){.msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = seq}};
 }
 
-void vmad_reply_hello(const struct vmad_peer *peer, int result, struct vmad_reply *reply)
+void vmad_fill_hello_reply(const struct vmad_peer *peer, int result, struct vmad_reply *reply)
 {
 	init_reply(reply, VMAD_HELLO, peer->hello_seq);
 	reply->msg.result = result;
 }
 
-static bool is_answered(const struct vmad_msg *msg)
+static bool vmad_message_needs_reply(const struct vmad_msg *msg)
 {
 	switch (msg->type) {
 	case VMAD_MINISOCK_EXPORT:
@@ -476,26 +479,26 @@ int vmad_handle_message(struct vmad_server *server, struct vmad_peer *peer, cons
 		peer->hello_seq = msg->seq;
 		rc = admit_client(server, peer, fds, nfds);
 		if (rc < 0) {
-			vmad_reply_hello(peer, rc, reply);
+			vmad_fill_hello_reply(peer, rc, reply);
 			return 1; /* it stays NEW, and goes when its time is over or it hangs up */
 		}
 		peer->state = server->owner != NULL ? PEER_READY : PEER_WAITING;
 		server->served = true;
-		vmad_reply_hello(peer, 0, reply);
+		vmad_fill_hello_reply(peer, 0, reply);
 		return peer->state == PEER_READY;
 	}
 	if (peer->state != PEER_READY || msg->type == VMAD_HELLO)
 		return -EPROTO;
 	init_reply(reply, msg->type, msg->seq);
 	reply->msg.result = handle_request(server, peer, msg, fds, nfds, reply);
-	return is_answered(msg);
+	return vmad_message_needs_reply(msg);
 }
 
 void vmad_reclaim_slots_of_peer(struct vmad_server *server, struct vmad_peer *peer, bool frames_too)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && server->owner != NULL; slot++)
 		if (peer_has_slot(peer, slot))
-			xdp_owner_return(server->owner, slot, frames_too);
+			xdp_owner_take_back_slot(server->owner, slot, frames_too);
 	if (frames_too)
 		peer->slots = 0;
 }

@@ -68,12 +68,12 @@ static bool repair_client_has_flow(const struct vmad_server *server, const struc
                                    const struct vma_flow_key *key)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && server->owner != NULL; slot++)
-		if ((peer->slots >> slot & 1) && xdp_owner_flow_is_of(server->owner, slot, key))
+		if ((peer->slots >> slot & 1) && xdp_owner_slot_is_entitled_to_connection(server->owner, slot, key))
 			return true;
 	return false;
 }
 
-void vmad_repair_serve(struct vmad_server *server, struct vmad_peer *peer)
+void vmad_answer_repair_permission_request(struct vmad_server *server, struct vmad_peer *peer)
 {
 	struct repair_control_request repair_control_request;
 	ssize_t n = os_recv(peer->repair_fd, &repair_control_request, sizeof(repair_control_request), MSG_DONTWAIT);
@@ -105,7 +105,7 @@ static int send_fd(int to, int fd)
 	return os_sendmsg(to, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-static void serve_client(int control) __attribute__((noreturn));
+static void repair_process_main(int control) __attribute__((noreturn));
 
 /* It is nobody's child, so nobody has to wait for it. */
 static int start_repair_process(struct vmad_peer *peer)
@@ -119,7 +119,7 @@ static int start_repair_process(struct vmad_peer *peer)
 	if (child == 0) {
 		child = fork();
 		if (child == 0)
-			serve_client(pair[1]);
+			repair_process_main(pair[1]);
 		_exit(child < 0);
 	}
 	if (child < 0)
@@ -135,7 +135,7 @@ static int start_repair_process(struct vmad_peer *peer)
 	return rc;
 }
 
-int vmad_repair_open(struct vmad_server *server, struct vmad_peer *peer)
+int vmad_open_repair_channel_for_client(struct vmad_server *server, struct vmad_peer *peer)
 {
 	int pair[2], rc = 0;
 
@@ -170,7 +170,7 @@ struct service {
 	struct vma_repair what;
 };
 
-static void repair_finish_socket(struct service *service)
+static void repair_restore_device_and_close_socket(struct service *service)
 {
 	if (service->fd < 0)
 		return;
@@ -181,7 +181,7 @@ static void repair_finish_socket(struct service *service)
 }
 
 /* The length, 0: the end. Up to two descriptors, -1: none. */
-static ssize_t repair_service_receive(int from, void *to, size_t room, int fds[2], unsigned *nfds)
+static ssize_t repair_receive_message_and_fds(int from, void *to, size_t room, int fds[2], unsigned *nfds)
 {
 	union {
 		struct cmsghdr head;
@@ -210,7 +210,7 @@ static void service_close_fds(const int *fds, unsigned nfds)
 
 /* ---- its socket ---- */
 
-static bool repair_option_is(int fd, int option, int wanted)
+static bool repair_socket_option_equals(int fd, int option, int wanted)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -229,14 +229,16 @@ static int check_repair_state(const struct vma_repair *what)
 
 static int check_repair_socket(int fd)
 {
-	if (!(repair_option_is(fd, SO_DOMAIN, AF_INET) || repair_option_is(fd, SO_DOMAIN, AF_INET6)) ||
-	    !repair_option_is(fd, SO_TYPE, SOCK_STREAM) || !repair_option_is(fd, SO_PROTOCOL, IPPROTO_TCP))
+	if (!(repair_socket_option_equals(fd, SO_DOMAIN, AF_INET) ||
+	      repair_socket_option_equals(fd, SO_DOMAIN, AF_INET6)) ||
+	    !repair_socket_option_equals(fd, SO_TYPE, SOCK_STREAM) ||
+	    !repair_socket_option_equals(fd, SO_PROTOCOL, IPPROTO_TCP))
 		return -EINVAL;
-	return vmad_namespace_check(fd);
+	return vmad_check_socket_in_same_netns(fd);
 }
 
 /* Sealed, so it is memory, and stays as it is. */
-static int check_repair_bytes(int fd, const struct vma_repair *what)
+static int check_repair_memfd_is_sealed(int fd, const struct vma_repair *what)
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_WRITE;
 	const int seals = os_fcntl(fd, F_GET_SEALS, 0);
@@ -254,7 +256,7 @@ static int check_repair_bytes(int fd, const struct vma_repair *what)
  * What else comes meanwhile is the answer to an earlier question, or a new channel for a client that does not wait for
  * this one's: it has to ask again.
  */
-static int service_receive_reply(const struct service *service, const struct vma_flow_key *key)
+static int repair_receive_permission_reply(const struct service *service, const struct vma_flow_key *key)
 {
 	struct pollfd reply = {.fd = service->control, .events = POLLIN};
 	struct repair_control_request repair_control_request;
@@ -262,8 +264,8 @@ static int service_receive_reply(const struct service *service, const struct vma
 	unsigned nfds;
 
 	for (int i = 0; i < REPLIES_MAX && os_poll(&reply, 1, REPLY_TIMEOUT_MS) > 0; i++) {
-		const ssize_t n = repair_service_receive(service->control, &repair_control_request,
-		                                         sizeof(repair_control_request), fds, &nfds);
+		const ssize_t n = repair_receive_message_and_fds(service->control, &repair_control_request,
+		                                                 sizeof(repair_control_request), fds, &nfds);
 
 		service_close_fds(fds, nfds);
 		if (n == 0)
@@ -288,7 +290,7 @@ static int repair_ask_vmad_for_permission(const struct service *service, const s
 	if (os_send(service->control, &repair_control_request, sizeof(repair_control_request), MSG_NOSIGNAL) !=
 	    sizeof(repair_control_request))
 		return -EPIPE;
-	return service_receive_reply(service, &repair_control_request.key);
+	return repair_receive_permission_reply(service, &repair_control_request.key);
 }
 
 struct repair_file_bytes {
@@ -297,7 +299,7 @@ struct repair_file_bytes {
 	char piece[32768];
 };
 
-static int read_file(const struct vma_repair_bytes *base, uint64_t offset, size_t most, struct iovec *span)
+static int repair_pread_piece(const struct vma_repair_bytes *base, uint64_t offset, size_t most, struct iovec *span)
 {
 	struct repair_file_bytes *bytes = (struct repair_file_bytes *)(uintptr_t)base;
 	const size_t room = most < sizeof(bytes->piece) ? most : sizeof(bytes->piece);
@@ -422,7 +424,7 @@ static void repair_bind_raw_socket(const struct service *service, int fd)
 static int repair_service_do_repair(struct service *service, const struct vma_repair *what, int *fds, unsigned nfds,
                                     int *incomplete)
 {
-	struct repair_file_bytes bytes = {.base = {.read = read_file}, .fd = nfds > 1 ? fds[1] : -1};
+	struct repair_file_bytes bytes = {.base = {.read = repair_pread_piece}, .fd = nfds > 1 ? fds[1] : -1};
 	struct sockaddr_storage name;
 	socklen_t len = sizeof(int), name_len = sizeof(name);
 	struct vma_repair mine = *what;
@@ -432,7 +434,7 @@ static int repair_service_do_repair(struct service *service, const struct vma_re
 	if (rc == 0)
 		rc = check_repair_socket(fds[0]);
 	if (rc == 0)
-		rc = check_repair_bytes(bytes.fd, what);
+		rc = check_repair_memfd_is_sealed(bytes.fd, what);
 	if (rc == 0)
 		rc = repair_ask_vmad_for_permission(service,
 		                                    what); /* before any call that waits for the socket's lock */
@@ -442,7 +444,7 @@ static int repair_service_do_repair(struct service *service, const struct vma_re
 		return rc;
 	service->ifindex = 0;
 	os_getsockopt(fds[0], SOL_SOCKET, SO_BINDTOIFINDEX, &service->ifindex, &len);
-	rc = vma_repair_socket(fds[0], &mine, &bytes.base, incomplete);
+	rc = vma_repair_restore_connection(fds[0], &mine, &bytes.base, incomplete);
 	repair_disconnect_wrong_peer(fds[0], what);
 	if (rc < 0)
 		return rc;
@@ -463,13 +465,13 @@ struct message {
 };
 
 /* False: the channel is over. Without vmad no socket is begun with: nobody could say whose its connection is. */
-static bool repair_receive_from_client(struct service *service)
+static bool repair_handle_client_message(struct service *service)
 {
 	static struct message message;
 	struct vmad_repair_reply reply = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}};
 	int fds[2];
 	unsigned nfds;
-	const ssize_t n = repair_service_receive(service->channel, &message, sizeof(message), fds, &nfds);
+	const ssize_t n = repair_receive_message_and_fds(service->channel, &message, sizeof(message), fds, &nfds);
 	bool goes_on = true;
 
 	if (n == -EAGAIN)
@@ -482,31 +484,31 @@ static bool repair_receive_from_client(struct service *service)
 		struct vma_repair what;
 
 		memcpy(&what, message.body, sizeof(what));
-		repair_finish_socket(service);
+		repair_restore_device_and_close_socket(service);
 		reply.result = repair_service_do_repair(service, &what, fds, nfds, &reply.incomplete);
 		goes_on = os_send(service->channel, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
 	} else if (message.head.type == VMAD_REPAIR_SEGMENT) {
 		repair_service_send_segment(service, message.body, (size_t)n - sizeof(message.head));
 	} else {
-		repair_finish_socket(service);
+		repair_restore_device_and_close_socket(service);
 	}
 	service_close_fds(fds, nfds);
 	return goes_on;
 }
 
 /* A new channel, in place of the one before. False: vmad is gone, or its connection to the client. */
-static bool service_recv_vmad(struct service *service)
+static bool repair_take_new_channel_from_vmad(struct service *service)
 {
 	struct repair_control_request repair_control_request;
 	int fds[2];
 	unsigned nfds;
-	const ssize_t n = repair_service_receive(service->control, &repair_control_request,
-	                                         sizeof(repair_control_request), fds, &nfds);
+	const ssize_t n = repair_receive_message_and_fds(service->control, &repair_control_request,
+	                                                 sizeof(repair_control_request), fds, &nfds);
 
 	if (n == -EAGAIN)
 		return true;
 	if (nfds == 1) {
-		repair_finish_socket(service);
+		repair_restore_device_and_close_socket(service);
 		if (service->channel >= 0)
 			os_close(service->channel);
 		service->channel = fds[0];
@@ -542,7 +544,7 @@ static void repair_note_vmad_gone(struct service *service)
 
 static void repair_service_end_client(struct service *service)
 {
-	repair_finish_socket(service);
+	repair_restore_device_and_close_socket(service);
 	os_close(service->channel);
 	service->channel = -1;
 }
@@ -566,7 +568,7 @@ static bool repair_poll_control_and_channel(const struct service *service, struc
 }
 
 /* Only system calls: this is the child of a fork that nobody has prepared for. */
-static void serve_client(int control)
+static void repair_process_main(int control)
 {
 	struct service service = {.control = control, .channel = -1, .fd = -1};
 	struct pollfd fds[2];
@@ -578,11 +580,11 @@ static void serve_client(int control)
 	reduce_capabilities();
 	service.raw = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	while (repair_poll_control_and_channel(&service, fds)) {
-		if (fds[0].revents != 0 && !service_recv_vmad(&service))
+		if (fds[0].revents != 0 && !repair_take_new_channel_from_vmad(&service))
 			repair_note_vmad_gone(&service);
-		else if (fds[0].revents == 0 && fds[1].revents != 0 && !repair_receive_from_client(&service))
+		else if (fds[0].revents == 0 && fds[1].revents != 0 && !repair_handle_client_message(&service))
 			repair_service_end_client(&service);
 	}
-	repair_finish_socket(&service);
+	repair_restore_device_and_close_socket(&service);
 	_exit(0);
 }

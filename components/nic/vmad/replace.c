@@ -27,7 +27,7 @@
 #define END_MS 5000          /* after SIGKILL */
 
 /* The process behind the socket, which cannot be taken for a later one of the same number. -errno. */
-static int pidfd_of(int fd, pid_t pid)
+static int pidfd_of_socket_peer(int fd, pid_t pid)
 {
 	int pidfd;
 	socklen_t len = sizeof(pidfd);
@@ -44,7 +44,7 @@ static int pidfd_of(int fd, pid_t pid)
  */
 static int end_old_vmad(const char *interface, int fd, const struct ucred *peer)
 {
-	struct pollfd end = {.fd = pidfd_of(fd, peer->pid), .events = POLLIN};
+	struct pollfd end = {.fd = pidfd_of_socket_peer(fd, peer->pid), .events = POLLIN};
 	struct pollfd has_address = {.fd = fd, .events = POLLIN};
 	int rc = 0;
 
@@ -89,7 +89,7 @@ static bool old_vmad_may_be_ended(const char *interface, const struct ucred *pee
 	return false;
 }
 
-bool vmad_name_is_trusted(unsigned ifindex, const char *interface)
+bool vmad_name_holder_is_trusted_user(unsigned ifindex, const char *interface)
 {
 	struct ucred peer = {0};
 	socklen_t len = sizeof(peer);
@@ -115,7 +115,7 @@ bool vmad_name_is_trusted(unsigned ifindex, const char *interface)
 }
 
 /* 0, or -errno: -ECONNREFUSED, there is no vmad. */
-static int replace_connect(int fd, unsigned ifindex)
+static int connect_to_running_vmad(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
 	int len = vmad_socket_path_address(fd, ifindex, "vmad", &address);
@@ -128,7 +128,7 @@ static int replace_connect(int fd, unsigned ifindex)
 	return connect(fd, (const struct sockaddr *)&address, (socklen_t)len) < 0 ? -errno : 0;
 }
 
-int vmad_replace(unsigned ifindex, const char *interface)
+int vmad_end_running_instance(unsigned ifindex, const char *interface)
 {
 	const struct timeval timeout = {.tv_sec = 1};
 	struct ucred peer = {0};
@@ -138,7 +138,7 @@ int vmad_replace(unsigned ifindex, const char *interface)
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)); /* a full backlog */
-	rc = replace_connect(fd, ifindex);
+	rc = connect_to_running_vmad(fd, ifindex);
 	if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
 		rc = -errno;
 	if (rc == 0)

@@ -85,7 +85,7 @@ static void peer_release(struct vmad_server *server, struct vmad_peer *peer)
 		peer_clear(peer);
 }
 
-static bool process_ended(const struct vmad_peer *peer)
+static bool peer_process_has_ended(const struct vmad_peer *peer)
 {
 	struct pollfd process = {.fd = peer->pidfd, .events = POLLIN};
 
@@ -95,7 +95,7 @@ static bool process_ended(const struct vmad_peer *peer)
 /* The connection is over. */
 static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const char *why)
 {
-	const bool ended = process_ended(peer);
+	const bool ended = peer_process_has_ended(peer);
 
 	if (why != NULL)
 		vma_log_once(VMA_LOG_WARN, "vmad: %s: client of user %u dropped: %s", server->attr->interface,
@@ -103,7 +103,7 @@ static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const 
 	vma_log_debug("vmad: %s: pid %d %s", server->attr->interface, peer->pid, ended ? "has ended" : "has left");
 	server->ended = server->ended || ended;
 	if (server->watches != NULL)
-		vmad_watches_probe(server->watches, (unsigned)(peer - server->peer));
+		vmad_watches_probe_all_of_client(server->watches, (unsigned)(peer - server->peer));
 	vmad_reclaim_slots_of_peer(server, peer, ended);
 	if (peer->slots == 0) {
 		peer_release(server, peer);
@@ -148,7 +148,7 @@ static bool user_at_peer_quota(const struct vmad_server *server, uid_t uid)
 	return true;
 }
 
-static int open_pidfd(int fd, pid_t pid)
+static int open_pidfd_of_socket_peer(int fd, pid_t pid)
 {
 	socklen_t len = sizeof(int);
 	int pidfd = -1;
@@ -209,7 +209,7 @@ static void accept_connection(struct vmad_server *server, int listen_fd)
 	*peer = (struct vmad_peer){
 	        .state = PEER_NEW,
 	        .fd = fd,
-	        .pidfd = open_pidfd(fd, cred.pid),
+	        .pidfd = open_pidfd_of_socket_peer(fd, cred.pid),
 	        .right_fd = -1,
 	        .repair_fd = -1,
 	        .pid = cred.pid,
@@ -223,7 +223,7 @@ static void accept_connection(struct vmad_server *server, int listen_fd)
 static bool send_reply(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
                        unsigned nfds)
 {
-	if (vmad_send(peer->fd, msg, fds, nfds) == 0)
+	if (vmad_send_message_with_fds(peer->fd, msg, fds, nfds) == 0)
 		return true;
 	peer_drop(server, peer, "it does not read its answers");
 	return false;
@@ -237,7 +237,7 @@ static bool server_handle_message_of_peer(struct vmad_server *server, struct vma
 	int fds[VMAD_FDS_CAPACITY];
 	unsigned nfds;
 	size_t bytes;
-	int rc = vmad_receive_all(peer->fd, &msg, &bytes, fds, &nfds), said = 0;
+	int rc = vmad_receive_message_with_fds(peer->fd, &msg, &bytes, fds, &nfds), said = 0;
 	bool goes_on = false;
 
 	if (rc == -EAGAIN)
@@ -250,7 +250,7 @@ static bool server_handle_message_of_peer(struct vmad_server *server, struct vma
 		return false;
 	}
 	if (said < 0) {
-		vmad_right_revoke(peer->right_fd);
+		vmad_permission_socket_revoke(peer->right_fd);
 		peer_drop(server, peer, "not a message of this protocol");
 		return false;
 	}
@@ -315,14 +315,14 @@ static void reply_to_waiting_hellos(struct vmad_server *server, int result)
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state != PEER_WAITING)
 			continue;
-		vmad_reply_hello(peer, result, &reply);
+		vmad_fill_hello_reply(peer, result, &reply);
 		peer->state = PEER_READY;
-		if (vmad_send(peer->fd, &reply.msg, NULL, 0) < 0)
+		if (vmad_send_message_with_fds(peer->fd, &reply.msg, NULL, 0) < 0)
 			peer_drop(server, peer, "it does not read its answers");
 	}
 }
 
-static bool send_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool send_pending_conn_to_slot_client(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	struct vmad_server *server = arg;
 	struct vmad_msg msg = {
@@ -331,7 +331,7 @@ static bool send_adoption(uint32_t slot, const struct vma_pending *pending, void
 	memcpy(&msg.adopt.pending, pending, sizeof(*pending));
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
 		if (peer->state == PEER_READY && (peer->slots >> slot & 1))
-			return vmad_send(peer->fd, &msg, NULL, 0) == 0;
+			return vmad_send_message_with_fds(peer->fd, &msg, NULL, 0) == 0;
 	return false;
 }
 
@@ -341,7 +341,7 @@ static bool send_adoption(uint32_t slot, const struct vma_pending *pending, void
 static struct vmad_peer *find_or_add_absent_client(struct vmad_server *server, const struct owner_slot_tenant *tenant,
                                                    uint32_t slot)
 {
-	const int pidfd = xdp_owner_tenant_process(server->owner, slot);
+	const int pidfd = xdp_owner_get_tenant_pidfd(server->owner, slot);
 
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
 		if (peer->state == PEER_ABSENT && peer->pid == tenant->pid && tenant->pid != 0)
@@ -365,7 +365,7 @@ static struct vmad_peer *find_or_add_absent_client(struct vmad_server *server, c
 	return NULL;
 }
 
-static void expect_clients_of_old_vmad(struct vmad_server *server)
+static void add_absent_clients_of_old_vmad(struct vmad_server *server)
 {
 	unsigned slots = 0;
 
@@ -378,7 +378,7 @@ static void expect_clients_of_old_vmad(struct vmad_server *server)
 			continue;
 		peer = find_or_add_absent_client(server, &tenant, slot);
 		if (peer == NULL) {
-			xdp_owner_return(server->owner, slot, true);
+			xdp_owner_take_back_slot(server->owner, slot, true);
 			continue;
 		}
 		peer->slots |= 1ull << slot;
@@ -389,7 +389,7 @@ static void expect_clients_of_old_vmad(struct vmad_server *server)
 }
 
 /* 0: the owner is there. Else there is none that could be taken over, and no fdstore. */
-static int adopt_interface(struct vmad_server *server, const struct xdp_owner_attr *attr)
+static int adopt_interface_from_fdstore(struct vmad_server *server, const struct xdp_owner_attr *attr)
 {
 	struct fdstore_fds *hand = malloc(sizeof(*hand));
 	int rc;
@@ -398,10 +398,11 @@ static int adopt_interface(struct vmad_server *server, const struct xdp_owner_at
 		return -ENOMEM;
 	rc = fdstore_connect_and_take_fds(&server->fdstore, server->ifindex, hand);
 	if (rc == 0)
-		rc = server->attr->discard_state ? -ECANCELED
-		                                 : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
+		rc = server->attr->discard_state
+		             ? -ECANCELED
+		             : xdp_owner_take_over_from_fdstore(attr, &server->fdstore, hand, &server->owner);
 	if (rc == 0)
-		expect_clients_of_old_vmad(server);
+		add_absent_clients_of_old_vmad(server);
 	else if (rc != -ENOENT)
 		vma_log_warn("vmad: %s: what another vmad has left is not taken over: %s", server->attr->interface,
 		             strerror(-rc));
@@ -422,7 +423,7 @@ static void start_fdstore(struct vmad_server *server)
 	             ? fdstore_start(&server->fdstore, server->ifindex, server->attr->keep_seconds)
 	             : -EBUSY;
 	if (rc == 0)
-		xdp_owner_keep(server->owner, &server->fdstore);
+		xdp_owner_put_all_fds_in_fdstore(server->owner, &server->fdstore);
 	else
 		vma_log_once(VMA_LOG_WARN,
 		             "vmad: %s: no process keeps its queue pairs if it is killed, and they end with it: %s",
@@ -430,7 +431,7 @@ static void start_fdstore(struct vmad_server *server)
 }
 
 /* 0: have it; -EBUSY: clients of the vmad before still hold their sockets, try again; else give up. */
-static int open_interface(struct vmad_server *server)
+static int vmad_adopt_or_create_owner(struct vmad_server *server)
 {
 	const struct xdp_owner_attr attr = {
 	        .ifindex = server->ifindex,
@@ -440,7 +441,7 @@ static int open_interface(struct vmad_server *server)
 	        .persistent = server->persistent,
 	};
 	const bool first = !server->resume_tried;
-	int rc = first && server->persistent ? adopt_interface(server, &attr) : -ENOENT;
+	int rc = first && server->persistent ? adopt_interface_from_fdstore(server, &attr) : -ENOENT;
 
 	server->resume_tried = true;
 	if (rc != 0)
@@ -448,7 +449,7 @@ static int open_interface(struct vmad_server *server)
 	if (rc == 0) {
 		if (server->persistent && server->fdstore.fd < 0)
 			start_fdstore(server);
-		xdp_owner_on_moved(server->owner, send_adoption, server);
+		xdp_owner_set_adopt_callback(server->owner, send_pending_conn_to_slot_client, server);
 		reply_to_waiting_hellos(server, 0);
 		vma_log_info("vmad: owns %s", server->attr->interface);
 		if (server->attr->owns != NULL)
@@ -464,7 +465,7 @@ static void refuse_held_flow_reply(struct vmad_held_reply *held, uint32_t slot, 
 		held->reply.result = -EADDRINUSE;
 }
 
-static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
+static void server_tell_client_flow_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
 	struct vmad_server *server = arg;
 	const struct vmad_msg msg = {
@@ -478,7 +479,7 @@ static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, v
 		if (peer->state != PEER_READY || !(peer->slots >> slot & 1))
 			continue;
 		refuse_held_flow_reply(&server->held[peer - server->peer], slot, key);
-		if (vmad_send(peer->fd, &msg, NULL, 0) < 0)
+		if (vmad_send_message_with_fds(peer->fd, &msg, NULL, 0) < 0)
 			shutdown(peer->fd, SHUT_RDWR); /* dropped when its turn comes: the owner is at work here */
 	}
 }
@@ -515,7 +516,7 @@ static void pollset_fill(struct vmad_server *server, struct pollset *pollset)
 	pollset_add(pollset, server->attr->stop_fd, NULL);
 	pollset_add(pollset, accept_is_paused(server) ? -1 : server->listen_fds.path_fd, NULL);
 	pollset_add(pollset, accept_is_paused(server) ? -1 : server->listen_fds.name_fd, NULL);
-	pollset_add(pollset, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
+	pollset_add(pollset, server->owner != NULL ? xdp_owner_get_minisock_segment_fd(server->owner) : -1,
 	            NULL); /* its tick follows each turn */
 	pollset_add(pollset, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
 	pollset_add(pollset, server->fdstore.fd, NULL);
@@ -551,7 +552,7 @@ static void serve_pollset(struct vmad_server *server, struct pollset *pollset)
 		else if (peer != NULL && fd == peer->fd)
 			serve_peer(server, peer);
 		else if (peer != NULL && fd == peer->repair_fd)
-			vmad_repair_serve(server, peer);
+			vmad_answer_repair_permission_request(server, peer);
 	}
 }
 
@@ -573,7 +574,7 @@ static bool drop_silent_peers(struct vmad_server *server, uint64_t now)
 
 static void server_sweep_stats_files(struct vmad_server *server)
 {
-	int removed = server->ended ? vma_stats_sweep(server->attr->stats_dir, &server->swept_to) : 0;
+	int removed = server->ended ? vma_stats_remove_leftover_files(server->attr->stats_dir, &server->swept_to) : 0;
 
 	server->ended = server->swept_to != 0;
 	if (removed > 0)
@@ -601,7 +602,7 @@ static int server_run_due_work(struct vmad_server *server, struct clock *clock)
 		server_sweep_stats_files(server);
 	}
 	if (server->owner == NULL) {
-		rc = open_interface(server);
+		rc = vmad_adopt_or_create_owner(server);
 		if (rc == -EBUSY && now - clock->start < OWNER_MS)
 			return 0;
 		if (rc == -EBUSY)
@@ -612,10 +613,10 @@ static int server_run_due_work(struct vmad_server *server, struct clock *clock)
 			return rc;
 		}
 	}
-	if (server->persistent && (fdstore_connection_is_lost(&server->fdstore) || server->fdstore.fd < 0) &&
+	if (server->persistent && (fdstore_close_if_connection_lost(&server->fdstore) || server->fdstore.fd < 0) &&
 	    now - server->fdstore_ms >= FDSTORE_RETRY_MS)
 		start_fdstore(server);
-	xdp_owner_tick(server->owner, server_flow_revoked, server);
+	xdp_owner_tick(server->owner, server_tell_client_flow_revoked, server);
 	if (now - clock->checked_ms > CHECK_INTERVAL_MS) {
 		clock->checked_ms = now;
 		if (xdp_owner_device_gone(server->owner)) {
@@ -625,14 +626,15 @@ static int server_run_due_work(struct vmad_server *server, struct clock *clock)
 	}
 	return server->attr->exit_when_idle && !xdp_owner_has_minisocks(server->owner) &&
 	       (server->watches == NULL || vmad_watches_count(server->watches) == 0) &&
-	       vmad_card_count(server->card) == 0 && now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
+	       vmad_card_minisock_count(server->card) == 0 &&
+	       now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
 }
 
 /* Everything stays as it is, also in memory that nobody frees: this process ends. */
 static struct xdp_owner *left;
 
 /* Asked to end, but not for good, while somebody needs the interface. */
-static bool server_may_exit(struct vmad_server *server)
+static bool server_leaves_interface_to_successor(struct vmad_server *server)
 {
 	const bool asked = server->attr->stops_for_good != NULL && !server->attr->stops_for_good(server->attr->stop_fd);
 	bool any = server->owner != NULL && xdp_owner_has_minisocks(server->owner);
@@ -640,7 +642,7 @@ static bool server_may_exit(struct vmad_server *server)
 	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
 		any = any || (peer->slots != 0 && peer->state != PEER_GHOST);
 	return asked && any && server->owner != NULL && server->fdstore.fd >= 0 &&
-	       !fdstore_connection_is_lost(&server->fdstore);
+	       !fdstore_close_if_connection_lost(&server->fdstore);
 }
 
 /* -1: never. */
@@ -650,7 +652,7 @@ static int earlier_ms(int a, int b)
 }
 
 /* What is due of watches and card; when the next of anything is. */
-static int server_next_ms(struct vmad_server *server)
+static int server_run_ticks_get_timeout_ms(struct vmad_server *server)
 {
 	const int owner_ms = xdp_owner_next_tick_ms(server->owner);
 	const int watch_ms = server->watches != NULL ? vmad_watches_tick(server->watches, server->owner) : -1;
@@ -659,7 +661,7 @@ static int server_next_ms(struct vmad_server *server)
 	return vmad_card_receive(server->card) ? 0 : earlier_ms(earlier_ms(owner_ms, watch_ms), card_ms);
 }
 
-int vmad_serve_all(struct vmad_server *server)
+int vmad_run_event_loop(struct vmad_server *server)
 {
 	bool leaves = false;
 	struct clock clock = {.start = os_now_ms(), .idle_since = os_now_ms(), .checked_ms = os_now_ms()};
@@ -677,28 +679,28 @@ int vmad_serve_all(struct vmad_server *server)
 		return rc;
 	}
 	while ((rc = server_run_due_work(server, &clock)) == 0) {
-		const int ms = server->owner != NULL ? server_next_ms(server) : OWNER_RETRY_MS;
-		const bool late = vmad_fd_closer_interrupt(server->closer, os_now_ms());
+		const int ms = server->owner != NULL ? server_run_ticks_get_timeout_ms(server) : OWNER_RETRY_MS;
+		const bool late = vmad_fd_closer_signal_late_jobs(server->closer, os_now_ms());
 		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS
 		                    : late                   ? CLOSE_SIGNAL_MS
 		                                             : CHECK_INTERVAL_MS;
 
 		pollset_fill(server, &pollset);
 		if (poll(pollset.fds, pollset.n, ms < 0 || ms > longest ? longest : ms) <= 0) {
-			vmad_card_handle(server->card);
+			vmad_card_handle_received_packets(server->card);
 			continue;
 		}
 		if (server->attr->stop_fd >= 0 && pollset.fds[0].revents != 0) {
-			leaves = server_may_exit(server);
+			leaves = server_leaves_interface_to_successor(server);
 			break;
 		}
 		serve_pollset(server, &pollset);
-		vmad_card_handle(server->card);
+		vmad_card_handle_received_packets(server->card);
 	}
 	server_sweep_stats_files(server);
 	vmad_listen_fds_close(server->ifindex, &server->listen_fds);
 	if (server->owner != NULL)
-		xdp_owner_describe(server->owner);
+		xdp_owner_log_summary(server->owner);
 	if (leaves) {
 		vma_log_info("vmad: %s: leaves it to the next vmad, for %u s", server->attr->interface,
 		             server->attr->keep_seconds);
@@ -772,7 +774,7 @@ int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_sock
 		return 0;
 	rc = listen_fds->name_fd;
 	/* Another vmad, which does not see this folder; or one that lets clients wait is no reason to end. */
-	if (rc == -EADDRINUSE && !vmad_name_is_trusted(ifindex, interface))
+	if (rc == -EADDRINUSE && !vmad_name_holder_is_trusted_user(ifindex, interface))
 		rc = -EEXIST;
 	if (rc != -EADDRINUSE && listen_fds->path_fd >= 0)
 		return 0;
@@ -786,7 +788,7 @@ void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_socks *listen_fd
 		close(listen_fds->name_fd);
 	if (listen_fds->path_fd >= 0) {
 		close(listen_fds->path_fd);
-		vmad_remove_own_folder(ifindex, "vmad");
+		vmad_remove_own_socket_file(ifindex, "vmad");
 	}
 	*listen_fds = (struct vmad_listen_socks){.path_fd = -1, .name_fd = -1};
 }
@@ -807,7 +809,7 @@ static int replace_vmad_and_listen(const struct vma_vmad_attr *attr, unsigned if
 	}
 	rc = -EADDRINUSE;
 	for (int tries = 0; rc == -EADDRINUSE && tries < REPLACE_TRIES; tries++) {
-		rc = vmad_replace(ifindex, attr->interface);
+		rc = vmad_end_running_instance(ifindex, attr->interface);
 		if (rc == 0)
 			rc = vmad_listen(ifindex, attr->interface, listen_fds);
 	}
@@ -830,8 +832,8 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	if (rc == -EADDRINUSE && attr->replace)
 		rc = replace_vmad_and_listen(attr, server->ifindex, &server->listen_fds);
 	if (rc == 0) {
-		vmad_remove_stale_folders();
-		rc = vmad_serve_all(server);
+		vmad_remove_stale_socket_files();
+		rc = vmad_run_event_loop(server);
 	} else if (rc == -EADDRINUSE) {
 		vma_log_info("vmad: %s has a vmad already (--replace ends it)", attr->interface);
 	} else if (rc != -EEXIST) {

@@ -112,9 +112,9 @@ struct vmad_reply {
 int vmad_handle_message(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
                         const int *fds, unsigned nfds, struct vmad_reply *reply);
 /* The answer to HELLO, once the interface is there (result 0) or is known not to come. */
-void vmad_reply_hello(const struct vmad_peer *peer, int result, struct vmad_reply *reply);
+void vmad_fill_hello_reply(const struct vmad_peer *peer, int result, struct vmad_reply *reply);
 /* The loop, on the listen_fds that vmad_listen has opened, until stop_fd; ends with the owner destroyed. */
-int vmad_serve_all(struct vmad_server *server);
+int vmad_run_event_loop(struct vmad_server *server);
 /*
  * 0: one of them is open at least. -EADDRINUSE: another vmad lives, of root's or of this user's. -EEXIST: there is no
  * folder of root's, and another process has the abstract name. -errno. The log says who has the name, and what is
@@ -124,22 +124,22 @@ int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_sock
 void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_socks *listen_fds);
 /* Ends the vmad that has the interface and waits for its end: 0, also if there is none; -errno, and the log has a line.
  */
-int vmad_replace(unsigned ifindex, const char *interface);
+int vmad_end_running_instance(unsigned ifindex, const char *interface);
 /* Whether the abstract name belongs to root, or to this user. If not, the log says whose it is, as far as it shows. */
-bool vmad_name_is_trusted(unsigned ifindex, const char *interface);
+bool vmad_name_holder_is_trusted_user(unsigned ifindex, const char *interface);
 /* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
 void vmad_reclaim_slots_of_peer(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
 
 /* state.c: the first place from `from` on that has something. -ENOENT: there is none. */
-int vmad_describe_next_place(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from,
-                             struct vmad_msg_state *out);
+int vmad_fill_next_state_entry(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from,
+                               struct vmad_msg_state *out);
 
 /* ---- repair.c ---- */
 
 /* A process for this peer, if there is none yet, and the peer's end of a channel to it: fd, or -errno. */
-int vmad_repair_open(struct vmad_server *server, struct vmad_peer *peer);
+int vmad_open_repair_channel_for_client(struct vmad_server *server, struct vmad_peer *peer);
 /* It asks: may this peer have that connection? */
-void vmad_repair_serve(struct vmad_server *server, struct vmad_peer *peer);
+void vmad_answer_repair_permission_request(struct vmad_server *server, struct vmad_peer *peer);
 void vmad_repair_close(struct vmad_peer *peer);
 
 #endif

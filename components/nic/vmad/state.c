@@ -30,24 +30,24 @@ static bool describe_peer(const struct vmad_server *server, const struct vmad_pe
 }
 
 /* False: nothing is there. */
-static bool describe_state_place(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t place,
-                                 struct vmad_msg_state *out)
+static bool vmad_fill_state_entry_at_place(const struct vmad_server *server, const struct vmad_peer *asks,
+                                           uint32_t place, struct vmad_msg_state *out)
 {
 	out->place = place;
 	if (place >= SLOT_AT)
-		return xdp_owner_slot_state(server->owner, place - SLOT_AT, &out->queue_pair);
+		return xdp_owner_fill_slot_report(server->owner, place - SLOT_AT, &out->queue_pair);
 	if (place >= PEER_AT)
 		return describe_peer(server, asks, place - PEER_AT, &out->client);
-	xdp_owner_state(server->owner, &out->interface);
-	vmad_card_add_state(server->card, &out->interface);
+	xdp_owner_fill_interface_report(server->owner, &out->interface);
+	vmad_card_add_minisock_counts(server->card, &out->interface);
 	return true;
 }
 
-int vmad_describe_next_place(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from,
-                             struct vmad_msg_state *out)
+int vmad_fill_next_state_entry(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from,
+                               struct vmad_msg_state *out)
 {
 	for (uint32_t place = from; place < PLACES; place++)
-		if (describe_state_place(server, asks, place, out))
+		if (vmad_fill_state_entry_at_place(server, asks, place, out))
 			return 0;
 	return -ENOENT;
 }

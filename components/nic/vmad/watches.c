@@ -101,7 +101,7 @@ static uint32_t *flow_bucket_of_key(struct vmad_watches *watches, const struct v
 	return &watches->bucket[hash % BUCKETS];
 }
 
-static bool watch_is(const struct watch *watch, const struct vmad_watched *watched)
+static bool watch_matches_conn(const struct watch *watch, const struct vmad_watched *watched)
 {
 	return memcmp(&watch->of, watched, sizeof(*watched)) == 0;
 }
@@ -110,18 +110,20 @@ static uint32_t watch_find(struct vmad_watches *watches, uint32_t list, const st
 {
 	uint32_t number = *flow_bucket_of_key(watches, watched);
 
-	while (number != NONE && (watches->at[number].list != list || !watch_is(&watches->at[number], watched)))
+	while (number != NONE &&
+	       (watches->at[number].list != list || !watch_matches_conn(&watches->at[number], watched)))
 		number = watches->at[number].chain;
 	return number;
 }
 
 /* Some client watches it that is still there, and is not `but`. */
-static bool is_watched(struct vmad_watches *watches, const struct vmad_watched *watched, uint32_t but)
+static bool conn_is_watched_by_other_client(struct vmad_watches *watches, const struct vmad_watched *watched,
+                                            uint32_t but)
 {
 	uint32_t number = *flow_bucket_of_key(watches, watched);
 
 	while (number != NONE && (watches->at[number].list >= VMAD_PEERS_MAX || watches->at[number].list == but ||
-	                          !watch_is(&watches->at[number], watched)))
+	                          !watch_matches_conn(&watches->at[number], watched)))
 		number = watches->at[number].chain;
 	return number != NONE;
 }
@@ -162,7 +164,7 @@ struct vmad_watches *vmad_watches_create(unsigned ifindex, const char *interface
 	return watches;
 }
 
-static void watches_close(struct vmad_watches *watches)
+static void watches_close_fds(struct vmad_watches *watches)
 {
 	if (watches->raw_fd >= 0)
 		close(watches->raw_fd);
@@ -176,7 +178,7 @@ static void watches_close(struct vmad_watches *watches)
 void vmad_watches_destroy(struct vmad_watches *watches)
 {
 	if (watches != NULL)
-		watches_close(watches);
+		watches_close_fds(watches);
 	free(watches);
 }
 
@@ -185,7 +187,7 @@ uint32_t vmad_watches_count(const struct vmad_watches *watches)
 	return watches->count;
 }
 
-static bool user_at_bound(const struct vmad_watches *watches, uid_t uid)
+static bool watches_user_is_at_limit(const struct vmad_watches *watches, uid_t uid)
 {
 	uint32_t n = 0;
 
@@ -208,7 +210,7 @@ void vmad_watches_add(struct vmad_watches *watches, unsigned client, uid_t uid, 
 		watch_drop(watches, watches->list[LIST_AGAIN].first); /* its peer has been probed once */
 	number = watches->free_ones;
 	bucket = flow_bucket_of_key(watches, watched);
-	if (number == NONE || user_at_bound(watches, uid)) {
+	if (number == NONE || watches_user_is_at_limit(watches, uid)) {
 		vma_log_once(VMA_LOG_WARN,
 		             "vmad: %s: too many connections by the card: if a process is killed, peers are not told "
 		             "of all",
@@ -231,42 +233,42 @@ void vmad_watches_del(struct vmad_watches *watches, unsigned client, const struc
 		watch_drop(watches, number);
 }
 
-void vmad_watches_forget(struct vmad_watches *watches, unsigned client)
+void vmad_watches_del_all_of_client(struct vmad_watches *watches, unsigned client)
 {
 	while (watches->list[client].first != NONE)
 		watch_drop(watches, watches->list[client].first);
 }
 
-static void watch_begin_probes(struct vmad_watches *watches, uint32_t number)
+static void watch_schedule_first_probe(struct vmad_watches *watches, uint32_t number)
 {
 	watch_unlink(watches, number);
 	watches->at[number].due_ms = os_now_ms() + FIRST_MS;
 	watch_append(watches, number, LIST_FIRST);
 }
 
-void vmad_watches_probe(struct vmad_watches *watches, unsigned client)
+void vmad_watches_probe_all_of_client(struct vmad_watches *watches, unsigned client)
 {
 	while (watches->list[client].first != NONE)
-		watch_begin_probes(watches, watches->list[client].first);
+		watch_schedule_first_probe(watches, watches->list[client].first);
 }
 
-void vmad_watches_probe_one(struct vmad_watches *watches, unsigned client, uid_t uid,
-                            const struct vmad_watched *watched)
+void vmad_watches_add_and_probe_now(struct vmad_watches *watches, unsigned client, uid_t uid,
+                                    const struct vmad_watched *watched)
 {
 	uint32_t number;
 
 	vmad_watches_add(watches, client, uid, watched);
 	number = watch_find(watches, client, watched);
 	if (number != NONE)
-		watch_begin_probes(watches, number);
+		watch_schedule_first_probe(watches, number);
 }
 
 /* ---- probes ---- */
 
-static bool watches_open(struct vmad_watches *watches)
+static bool watches_open_sockets(struct vmad_watches *watches)
 {
 	if (watches->raw_fd < 0)
-		watches->raw_fd = owner_probe_open();
+		watches->raw_fd = owner_open_raw_ip_socket();
 	if (watches->route_fd < 0)
 		watches->route_fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
 	if (watches->raw_fd >= 0 && watches->route_fd >= 0)
@@ -294,7 +296,7 @@ struct question {
 	bool has;
 };
 
-static void conn_question_check_socket(const struct kernel_sock *socket, void *arg)
+static void conn_question_match_kernel_sock(const struct kernel_sock *socket, void *arg)
 {
 	struct question *question = arg;
 
@@ -303,27 +305,27 @@ static void conn_question_check_socket(const struct kernel_sock *socket, void *a
 }
 
 /* Not knowing is no licence to disturb it. */
-static bool kernel_has(struct vmad_watches *watches, const struct vma_flow_key *key)
+static bool kernel_has_conn(struct vmad_watches *watches, const struct vma_flow_key *key)
 {
 	struct question question = {.key = key};
-	const int rc =
-	        kernel_sock_connection(&watches->diag_fd, key, watches->ifindex, conn_question_check_socket, &question);
+	const int rc = kernel_sock_visit_sockets_of_connection(&watches->diag_fd, key, watches->ifindex,
+	                                                       conn_question_match_kernel_sock, &question);
 
 	return rc == -ENOENT ? false : rc < 0 || question.has;
 }
 
-static bool is_nobodys(struct vmad_watches *watches, struct xdp_owner *owner, const struct vmad_watched *watched,
-                       uint32_t but)
+static bool conn_has_no_owner_on_host(struct vmad_watches *watches, struct xdp_owner *owner,
+                                      const struct vmad_watched *watched, uint32_t but)
 {
 	const struct vma_flow_key key = vmad_watched_key(watched);
 
-	return !is_watched(watches, watched, but) && !xdp_owner_has_flow(owner, &key) &&
+	return !conn_is_watched_by_other_client(watches, watched, but) && !xdp_owner_has_flow(owner, &key) &&
 	       nic_route_type(watches->route_fd, key.local) == RTN_LOCAL &&
-	       nic_route_type(watches->route_fd, key.peer) == RTN_UNICAST && !kernel_has(watches, &key);
+	       nic_route_type(watches->route_fd, key.peer) == RTN_UNICAST && !kernel_has_conn(watches, &key);
 }
 
 /* False: no room in the kernel now. Any other failure (no route, a firewall) is what the peer's silence would be. */
-static bool watch_probe(struct vmad_watches *watches, const struct watch *watch)
+static bool watch_send_probe_segments(struct vmad_watches *watches, const struct watch *watch)
 {
 	const struct vma_flow_key key = vmad_watched_key(&watch->of);
 	const bool again = watch->list == LIST_AGAIN;
@@ -337,8 +339,8 @@ static bool watch_probe(struct vmad_watches *watches, const struct watch *watch)
 	return true;
 }
 
-static unsigned resets_send_due_probes(struct vmad_watches *watches, struct xdp_owner *owner, uint32_t list,
-                                       uint64_t now_ms, unsigned left)
+static unsigned watches_send_due_probes(struct vmad_watches *watches, struct xdp_owner *owner, uint32_t list,
+                                        uint64_t now_ms, unsigned left)
 {
 	while (left > 0 && watches->list[list].first != NONE) {
 		const uint32_t number = watches->list[list].first;
@@ -347,8 +349,8 @@ static unsigned resets_send_due_probes(struct vmad_watches *watches, struct xdp_
 
 		if (watch->due_ms > now_ms)
 			break;
-		over = !is_nobodys(watches, owner, &watch->of, NONE);
-		if (!over && !watch_probe(watches, watch))
+		over = !conn_has_no_owner_on_host(watches, owner, &watch->of, NONE);
+		if (!over && !watch_send_probe_segments(watches, watch))
 			return 0;
 		left--;
 		if (over || list == LIST_AGAIN) {
@@ -362,7 +364,7 @@ static unsigned resets_send_due_probes(struct vmad_watches *watches, struct xdp_
 	return left;
 }
 
-static int next_ms(const struct vmad_watches *watches, uint64_t now_ms)
+static int watches_ms_until_next_probe(const struct vmad_watches *watches, uint64_t now_ms)
 {
 	uint64_t due_ms = UINT64_MAX;
 
@@ -379,32 +381,32 @@ static int next_ms(const struct vmad_watches *watches, uint64_t now_ms)
 	return due_ms > now_ms ? (int)(due_ms - now_ms) : 0;
 }
 
-bool vmad_watches_may_take(struct vmad_watches *watches, struct xdp_owner *owner, unsigned client,
-                           const struct vmad_watched *watched)
+bool vmad_watches_may_take_over_conn(struct vmad_watches *watches, struct xdp_owner *owner, unsigned client,
+                                     const struct vmad_watched *watched)
 {
 	return watched->local_port_be != 0 && watched->peer_port_be != 0 && watched->vlan <= VLAN_MAX &&
-	       watches_open(watches) && is_nobodys(watches, owner, watched, client);
+	       watches_open_sockets(watches) && conn_has_no_owner_on_host(watches, owner, watched, client);
 }
 
 int vmad_watches_tick(struct vmad_watches *watches, struct xdp_owner *owner)
 {
 	const uint64_t now_ms = os_now_ms();
 	unsigned left = PER_PACE;
-	int ms = next_ms(watches, now_ms);
+	int ms = watches_ms_until_next_probe(watches, now_ms);
 
 	if (ms != 0)
 		return ms;
-	if (!watches_open(watches)) {
+	if (!watches_open_sockets(watches)) {
 		for (uint32_t list = LIST_FIRST; list < LISTS; list++)
 			while (watches->list[list].first != NONE)
 				watch_drop(watches, watches->list[list].first);
 		return -1;
 	}
 	for (uint32_t list = LIST_FIRST; list < LISTS && left > 0; list++)
-		left = resets_send_due_probes(watches, owner, list, now_ms, left);
+		left = watches_send_due_probes(watches, owner, list, now_ms, left);
 	watches->pace_ms = left == 0 ? now_ms + PACE_MS : 0;
-	ms = next_ms(watches, now_ms);
+	ms = watches_ms_until_next_probe(watches, now_ms);
 	if (ms < 0)
-		watches_close(watches);
+		watches_close_fds(watches);
 	return ms;
 }

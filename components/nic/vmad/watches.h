@@ -40,14 +40,16 @@ void vmad_watches_destroy(struct vmad_watches *watches); /* NULL is allowed */
 /* `client`: the place of a peer of the server. Beyond the bounds a connection is not noted, with one line. */
 void vmad_watches_add(struct vmad_watches *watches, unsigned client, uid_t uid, const struct vmad_watched *watched);
 void vmad_watches_del(struct vmad_watches *watches, unsigned client, const struct vmad_watched *watched);
-void vmad_watches_forget(struct vmad_watches *watches, unsigned client); /* all of the client: nobody is probed */
-void vmad_watches_probe(struct vmad_watches *watches, unsigned client);  /* it has gone: peers of all are probed */
+void vmad_watches_del_all_of_client(struct vmad_watches *watches,
+                                    unsigned client); /* all of the client: nobody is probed */
+void vmad_watches_probe_all_of_client(struct vmad_watches *watches,
+                                      unsigned client); /* it has gone: peers of all are probed */
 /* The same of one connection, noted or not. */
-void vmad_watches_probe_one(struct vmad_watches *watches, unsigned client, uid_t uid,
-                            const struct vmad_watched *watched);
+void vmad_watches_add_and_probe_now(struct vmad_watches *watches, unsigned client, uid_t uid,
+                                    const struct vmad_watched *watched);
 /* It is nobody's but that client's, as before a probe. */
-bool vmad_watches_may_take(struct vmad_watches *watches, struct xdp_owner *owner, unsigned client,
-                           const struct vmad_watched *watched);
+bool vmad_watches_may_take_over_conn(struct vmad_watches *watches, struct xdp_owner *owner, unsigned client,
+                                     const struct vmad_watched *watched);
 /* 0 in what a minisock's key does not have. */
 struct vma_flow_key vmad_watched_key(const struct vmad_watched *watched);
 /* What is due. `owner`: whose flows are looked at. How long to the next, ms; -1: nothing is to come. */

@@ -599,10 +599,10 @@ void wire_qp_destroy(struct vma_nic_qp *base)
 	for (uint32_t i = 0; i < WIRE_LANES; i++)
 		if (end->engine.qps[i] != NULL)
 			wire_qp_wake(end->engine.qps[i]);
-	wire_count_add(end, WIRE_COUNT_bad_peer, vma_stats_read(&qp->count_bad));
-	vma_stats_add(&end->total_sent, vma_stats_read(&qp->count_sent));
-	vma_stats_add(&end->total_lost, vma_stats_read(&qp->count_lost));
-	vma_stats_add(&end->total_full, vma_stats_read(&qp->count_full));
+	wire_count_add(end, WIRE_COUNT_bad_peer, vma_stats_read_counter(&qp->count_bad));
+	vma_stats_add(&end->total_sent, vma_stats_read_counter(&qp->count_sent));
+	vma_stats_add(&end->total_lost, vma_stats_read_counter(&qp->count_lost));
+	vma_stats_add(&end->total_full, vma_stats_read_counter(&qp->count_full));
 	wire_engine_unlock(end);
 	qp->tx.produced = qp->tx.kicked;
 	end->idle_lanes[qp->lane] = qp->tx;

@@ -235,7 +235,8 @@ static uint64_t wire_stats_total(const struct wire_end *end, uint64_t gone, size
 {
 	for (uint32_t i = 0; i < WIRE_LANES; i++)
 		if (end->engine.qps[i] != NULL)
-			gone += vma_stats_read((_Atomic uint64_t *)(void *)((char *)end->engine.qps[i] + offset));
+			gone += vma_stats_read_counter(
+			        (_Atomic uint64_t *)(void *)((char *)end->engine.qps[i] + offset));
 	return gone;
 }
 
@@ -243,14 +244,16 @@ void vma_wire_counts(const struct vma_nic *nic, struct vma_wire_counts *out)
 {
 	struct wire_end *end = wire_end_of(nic), *receiver = end->pair != NULL ? wire_other_end(end) : end;
 
-#define X(name, text) out->name = vma_stats_read(&receiver->engine.counts[WIRE_COUNT_##name]);
+#define X(name, text) out->name = vma_stats_read_counter(&receiver->engine.counts[WIRE_COUNT_##name]);
 	VMA_WIRE_COUNTS(X)
 #undef X
 	pthread_mutex_lock(&end->control);
-	out->sent += wire_stats_total(end, vma_stats_read(&end->total_sent), offsetof(struct wire_qp, count_sent));
-	out->lost += wire_stats_total(end, vma_stats_read(&end->total_lost), offsetof(struct wire_qp, count_lost));
+	out->sent +=
+	        wire_stats_total(end, vma_stats_read_counter(&end->total_sent), offsetof(struct wire_qp, count_sent));
+	out->lost +=
+	        wire_stats_total(end, vma_stats_read_counter(&end->total_lost), offsetof(struct wire_qp, count_lost));
 	out->queue_full +=
-	        wire_stats_total(end, vma_stats_read(&end->total_full), offsetof(struct wire_qp, count_full));
+	        wire_stats_total(end, vma_stats_read_counter(&end->total_full), offsetof(struct wire_qp, count_full));
 	out->bad_peer += wire_stats_total(end, 0, offsetof(struct wire_qp, count_bad));
 	pthread_mutex_unlock(&end->control);
 }

@@ -108,12 +108,12 @@ void xdp_claims_remove_flow(struct xdp_claim *claim)
 
 /* ---- the owner ---- */
 
-void xdp_claims_open(struct xdp_shared *shared)
+void xdp_claims_allow(struct xdp_shared *shared)
 {
 	atomic_store(&shared->claims_open, 1);
 }
 
-static bool claims_any(struct xdp_claim_bucket *claims)
+static bool xdp_claims_exist(struct xdp_claim_bucket *claims)
 {
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
@@ -122,10 +122,10 @@ static bool claims_any(struct xdp_claim_bucket *claims)
 	return false;
 }
 
-bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared)
+bool xdp_claims_forbid_if_none_exist(struct xdp_claim_bucket *claims, struct xdp_shared *shared)
 {
 	atomic_store(&shared->claims_open, 0);
-	if (!claims_any(claims))
+	if (!xdp_claims_exist(claims))
 		return true;
 	atomic_store(&shared->claims_open, 1);
 	return false;

@@ -49,8 +49,8 @@ void xdp_claims_move_to_slot(struct xdp_claim *claim, uint32_t slot);
 void xdp_claims_remove_flow(struct xdp_claim *claim);
 
 /* The owner. close: false, some are taken, and it stays open. sweep: the slot's client is dead, or has left. */
-void xdp_claims_open(struct xdp_shared *shared);
-bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared);
+void xdp_claims_allow(struct xdp_shared *shared);
+bool xdp_claims_forbid_if_none_exist(struct xdp_claim_bucket *claims, struct xdp_shared *shared);
 uint32_t xdp_claims_count_all(struct xdp_claim_bucket *claims);                    /* by any slot */
 uint32_t xdp_claims_count_of_slot(struct xdp_claim_bucket *claims, uint32_t slot); /* those of the slot */
 void xdp_claims_free_of_slot(struct xdp_claim_bucket *claims, uint32_t slot);

@@ -73,10 +73,10 @@ struct xdp_group {
 #define XDP_RECENT_LINES 4096
 #define XDP_FLOW_SLOTS 64
 struct xdp_recent_connections {
-	__u64 at[XDP_RECENT_WAYS]; /* xdp_recent_pack(); 0: free */
+	__u64 at[XDP_RECENT_WAYS]; /* xdp_recent_connection_pack(); 0: free */
 };
 
-static inline __attribute__((always_inline)) __u64 xdp_group_hash(const struct xdp_flow_key *key)
+static inline __attribute__((always_inline)) __u64 xdp_flow_key_hash(const struct xdp_flow_key *key)
 {
 	__u64 hash = (__u64)key->peer << 32 | (__u64)key->peer_port << 16 | key->local_port;
 
@@ -98,7 +98,8 @@ static inline __attribute__((always_inline)) __u32 xdp_group_bucket(__u64 hash)
 
 /* Hash 32 bits, time 16, rental 10, slot 6. rental: counts how often the slot was rented; time: see
  * xdp_recent_time_units. */
-static inline __attribute__((always_inline)) __u64 xdp_recent_pack(__u64 hash, __u32 rental, __u32 slot, __u32 now)
+static inline __attribute__((always_inline)) __u64 xdp_recent_connection_pack(__u64 hash, __u32 rental, __u32 slot,
+                                                                              __u32 now)
 {
 	return hash >> 32 << 32 | (__u64)(now & 0xffff) << 16 | (rental & 0x3ff) << 6 | slot;
 }
@@ -172,7 +173,7 @@ struct xdp_fragment_value {
 };
 
 /* A MAC as one number, the first byte uppermost. */
-static inline __attribute__((always_inline)) __u64 xdp_flow_mac(const __u8 bytes[6])
+static inline __attribute__((always_inline)) __u64 mac_bytes_to_u64(const __u8 bytes[6])
 {
 	return (__u64)bytes[0] << 40 | (__u64)bytes[1] << 32 | (__u64)bytes[2] << 24 | (__u64)bytes[3] << 16 |
 	       (__u64)bytes[4] << 8 | bytes[5];

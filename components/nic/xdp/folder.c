@@ -50,7 +50,7 @@ static socklen_t sockaddr_un_length(const struct sockaddr_un *address)
 }
 
 /* The file is there, and no socket. */
-static bool folder_has_no_listener(const struct sockaddr_un *address)
+static bool unix_socket_has_no_listener(const struct sockaddr_un *address)
 {
 	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	bool refused;
@@ -82,7 +82,7 @@ int vmad_bind_in_own_folder(int fd, unsigned ifindex, const char *kind, mode_t m
 	lock = lock_vmad_socket_folder();
 	if (lock < 0)
 		return lock;
-	if (folder_has_no_listener(&address))
+	if (unix_socket_has_no_listener(&address))
 		unlink(address.sun_path);
 	rc = bind(fd, (const struct sockaddr *)&address, sockaddr_un_length(&address)) < 0 ? -errno : 0;
 	if (rc == 0 && chmod(address.sun_path, mode) < 0)
@@ -91,7 +91,7 @@ int vmad_bind_in_own_folder(int fd, unsigned ifindex, const char *kind, mode_t m
 	return rc;
 }
 
-void vmad_remove_own_folder(unsigned ifindex, const char *kind)
+void vmad_remove_own_socket_file(unsigned ifindex, const char *kind)
 {
 	struct sockaddr_un address;
 	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -102,7 +102,7 @@ void vmad_remove_own_folder(unsigned ifindex, const char *kind)
 		close(fd);
 	if (lock < 0)
 		return;
-	if (folder_has_no_listener(&address))
+	if (unix_socket_has_no_listener(&address))
 		unlink(address.sun_path);
 	close(lock);
 }
@@ -114,7 +114,7 @@ static bool folder_is_vmad_or_fdstore(const char *name)
 	return kind != NULL && (strcmp(kind, ".vmad") == 0 || strcmp(kind, ".fdstore") == 0);
 }
 
-void vmad_remove_stale_folders(void)
+void vmad_remove_stale_socket_files(void)
 {
 	const int lock = lock_vmad_socket_folder();
 	DIR *folder = lock >= 0 ? opendir(VMAD_FOLDER) : NULL;
@@ -127,7 +127,7 @@ void vmad_remove_stale_folders(void)
 		if (!folder_is_vmad_or_fdstore(entry->d_name) ||
 		    (size_t)snprintf(address.sun_path, room, "%s/%s", VMAD_FOLDER, entry->d_name) >= room)
 			continue;
-		if (folder_has_no_listener(&address))
+		if (unix_socket_has_no_listener(&address))
 			unlink(address.sun_path);
 	}
 	if (folder != NULL)

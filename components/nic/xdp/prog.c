@@ -58,7 +58,7 @@ static int libbpf_log_callback(enum libbpf_print_level level, const char *fmt, v
 	char text[512];
 
 	(void)level;
-	if (!vma_log_on(VMA_LOG_DEBUG))
+	if (!vma_log_level_is_enabled(VMA_LOG_DEBUG))
 		return 0;
 	vsnprintf(text, sizeof(text), fmt, args);
 	text[strcspn(text, "\n")] = '\0';
@@ -67,7 +67,7 @@ static int libbpf_log_callback(enum libbpf_print_level level, const char *fmt, v
 }
 
 /* With `frags` the program accepts packets of several buffers, without which a large MTU cannot go native. */
-static int prog_load(uint32_t queues, bool frags, struct xdp_steer **out)
+static int xdp_steer_skeleton_load(uint32_t queues, bool frags, struct xdp_steer **out)
 {
 	struct xdp_steer *skel = xdp_steer__open();
 	int rc;
@@ -134,7 +134,7 @@ static int prog_mmap_all_maps(struct xdp_prog *prog)
 }
 
 /* libbpf's descriptors have low numbers, and its object much memory: what lives on is copies of nine things. */
-static int prog_adopt_skeleton(struct xdp_prog *prog, struct xdp_steer *skel)
+static int prog_dup_skeleton_fds_and_map(struct xdp_prog *prog, struct xdp_steer *skel)
 {
 	prog->prog_fd = nic_fd_dup(bpf_program__fd(skel->progs.vma_steer));
 	prog->flows_fd = nic_fd_dup(bpf_map__fd(skel->maps.flows));
@@ -147,7 +147,7 @@ static int prog_adopt_skeleton(struct xdp_prog *prog, struct xdp_steer *skel)
 	return prog_mmap_all_maps(prog);
 }
 
-static struct xdp_prog *new_prog(unsigned ifindex, uint32_t queues)
+static struct xdp_prog *xdp_prog_alloc(unsigned ifindex, uint32_t queues)
 {
 	struct xdp_prog *prog = calloc(1, sizeof(*prog));
 
@@ -170,15 +170,15 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 
 	if (queues == 0 || queues > XDP_QUEUES_MAX)
 		return -EINVAL;
-	prog = new_prog(ifindex, queues);
+	prog = xdp_prog_alloc(ifindex, queues);
 	if (prog == NULL)
 		return -ENOMEM;
 	print_before = libbpf_set_print(libbpf_log_callback);
-	rc = prog_load(queues, true, &skel);
+	rc = xdp_steer_skeleton_load(queues, true, &skel);
 	if (rc == -EINVAL) /* a kernel before 5.18 */
-		rc = prog_load(queues, false, &skel);
+		rc = xdp_steer_skeleton_load(queues, false, &skel);
 	if (rc == 0)
-		rc = prog_adopt_skeleton(prog, skel);
+		rc = prog_dup_skeleton_fds_and_map(prog, skel);
 	xdp_steer__destroy(skel);
 	libbpf_set_print(print_before);
 	if (rc < 0) {
@@ -213,7 +213,7 @@ size_t xdp_prog_variables_bytes(void)
 int xdp_prog_adopt(unsigned ifindex, uint32_t queues, int fds[XDP_PROG_FDS], int *link_fd, bool generic,
                    struct xdp_prog **out)
 {
-	struct xdp_prog *prog = queues == 0 || queues > XDP_QUEUES_MAX ? NULL : new_prog(ifindex, queues);
+	struct xdp_prog *prog = queues == 0 || queues > XDP_QUEUES_MAX ? NULL : xdp_prog_alloc(ifindex, queues);
 	int *const places[XDP_PROG_FDS] = {&prog->prog_fd,      &prog->flows_fd,  &prog->sockets_fd, &prog->segments_fd,
 	                                   &prog->variables_fd, &prog->groups_fd, &prog->recents_fd, &prog->claims_fd};
 	int rc;
@@ -288,7 +288,7 @@ void xdp_prog_refresh_mac(struct xdp_prog *prog)
 
 	if (prog->ioctl_fd >= 0 && os_ioctl(prog->ioctl_fd, SIOCGIFNAME, &req) == 0 &&
 	    os_ioctl(prog->ioctl_fd, SIOCGIFHWADDR, &req) == 0)
-		__atomic_store_n(&prog->shared->mac, xdp_flow_mac((const uint8_t *)req.ifr_hwaddr.sa_data),
+		__atomic_store_n(&prog->shared->mac, mac_bytes_to_u64((const uint8_t *)req.ifr_hwaddr.sa_data),
 		                 __ATOMIC_RELEASE);
 }
 
@@ -370,7 +370,7 @@ void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue)
 		bpf_map_delete_elem(prog->sockets_fd, &index); /* -ENOENT: was not there, or its socket is closed */
 }
 
-static struct xdp_flow_key to_map_key(const struct vma_flow_key *key)
+static struct xdp_flow_key vma_flow_key_to_xdp_flow_key(const struct vma_flow_key *key)
 {
 	struct xdp_flow_key out = {
 	        .peer_port = key->peer_port_be,
@@ -404,7 +404,7 @@ struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd)
 	return prog->claims;
 }
 
-void xdp_prog_publish_claims(struct xdp_prog *prog)
+void xdp_prog_enable_claims_if_mapped(struct xdp_prog *prog)
 {
 	__atomic_store_n(&prog->shared->counts.claims, prog->claims != NULL, __ATOMIC_RELEASE);
 }
@@ -464,7 +464,7 @@ static void fast_path_flow_clear(struct xdp_prog *prog, const struct xdp_flow_ke
 static int prog_put_flow(struct xdp_prog *prog, const struct vma_flow_key *key, const struct xdp_flow_value *value,
                          uint64_t mode)
 {
-	const struct xdp_flow_key map_key = to_map_key(key);
+	const struct xdp_flow_key map_key = vma_flow_key_to_xdp_flow_key(key);
 	int rc;
 
 	if (mode == BPF_NOEXIST)
@@ -491,12 +491,12 @@ static int prog_put_flow_of_slot(struct xdp_prog *prog, const struct vma_flow_ke
 	return slot >= XDP_SLOTS_MAX ? -EINVAL : prog_put_flow(prog, key, &value, mode);
 }
 
-int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+int xdp_prog_flow_add(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	return prog_put_flow_of_slot(prog, key, slot, flags, BPF_NOEXIST);
 }
 
-int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
+int xdp_prog_flow_replace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	return prog_put_flow_of_slot(prog, key, slot, flags, BPF_EXIST);
 }
@@ -507,7 +507,7 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
  */
 int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
 {
-	const struct xdp_flow_key map_key = to_map_key(key);
+	const struct xdp_flow_key map_key = vma_flow_key_to_xdp_flow_key(key);
 	struct xdp_flow_value value;
 	int rc;
 
@@ -532,7 +532,8 @@ int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key,
 	return prog_put_flow(prog, key, &value, in_place ? BPF_EXIST : BPF_NOEXIST);
 }
 
-int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+int xdp_prog_flow_set_listener_group(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
+                                     uint32_t group)
 {
 	const struct xdp_flow_value value = {
 	        .slot = slot, .flags = XDP_FLOW_LISTENER | (group != 0 ? XDP_FLOW_GROUP : 0), .group = group};
@@ -543,7 +544,7 @@ int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, u
 /* In place of one slot's, or of another spread; the front knows one slot only. */
 int xdp_prog_flow_spread(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
-	const struct xdp_flow_key map_key = to_map_key(key);
+	const struct xdp_flow_key map_key = vma_flow_key_to_xdp_flow_key(key);
 	const struct xdp_flow_value value = {.slot = slot, .flags = XDP_FLOW_SPREAD, .group = group};
 	int rc;
 
@@ -560,21 +561,21 @@ struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog)
 	return prog->groups;
 }
 
-void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot)
+void xdp_prog_count_slot_rental(struct xdp_prog *prog, uint32_t slot)
 {
 	__atomic_store_n(&prog->shared->rentals[slot], prog->shared->rentals[slot] + 1, __ATOMIC_RELEASE);
 }
 
-void xdp_prog_add_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+void xdp_prog_add_recent_connection(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
 {
-	const struct xdp_flow_key map_key = to_map_key(key);
-	const uint64_t hash = xdp_group_hash(&map_key);
+	const struct xdp_flow_key map_key = vma_flow_key_to_xdp_flow_key(key);
+	const uint64_t hash = xdp_flow_key_hash(&map_key);
 
 	struct xdp_recent_connections *line = &prog->recents[xdp_recent_line_of_hash(hash)];
 	const uint32_t now = xdp_recent_time_units(os_now_ns());
 
 	__atomic_store_n(&line->at[xdp_recent_find_or_oldest(line, hash, now)],
-	                 xdp_recent_pack(hash, prog->shared->rentals[slot], slot, now), __ATOMIC_RELEASE);
+	                 xdp_recent_connection_pack(hash, prog->shared->rentals[slot], slot, now), __ATOMIC_RELEASE);
 }
 
 int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
@@ -590,7 +591,7 @@ int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *
 
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 {
-	const struct xdp_flow_key map_key = to_map_key(key);
+	const struct xdp_flow_key map_key = vma_flow_key_to_xdp_flow_key(key);
 	int rc = bpf_map_delete_elem(prog->flows_fd, &map_key);
 
 	if (rc == 0) {
@@ -603,25 +604,26 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 
 /* ---- what met a minisock ---- */
 
-int xdp_prog_segments_open(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes), void *arg)
+int xdp_prog_open_minisock_segment_ring(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes),
+                                        void *arg)
 {
 	prog->segments = ring_buffer__new(prog->segments_fd, see, arg, NULL);
 	return prog->segments != NULL ? 0 : -errno;
 }
 
-int xdp_prog_segments_fd(const struct xdp_prog *prog)
+int xdp_prog_minisock_segments_fd(const struct xdp_prog *prog)
 {
 	return prog->segments != NULL ? ring_buffer__epoll_fd(prog->segments) : -1;
 }
 
-int xdp_prog_segments_read(struct xdp_prog *prog)
+int xdp_prog_consume_minisock_segments(struct xdp_prog *prog)
 {
 	return prog->segments != NULL ? ring_buffer__consume(prog->segments) : 0;
 }
 
 /* ---- what lies in the map ---- */
 
-static void from_map_key(const struct xdp_flow_key *from, struct vma_flow_key *key)
+static void xdp_flow_key_to_vma_flow_key(const struct xdp_flow_key *from, struct vma_flow_key *key)
 {
 	*key = (struct vma_flow_key){.family = AF_INET,
 	                             .proto = from->proto,
@@ -648,7 +650,8 @@ static void prog_set_flow_counts(struct xdp_prog *prog, const struct xdp_flow_co
 }
 
 /* Nobody else changes which keys there are, so the walk ends; the bound is for a kernel that says otherwise. */
-int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_flow_map_entry *entry), void *arg)
+int xdp_prog_for_each_flow(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_flow_map_entry *entry),
+                           void *arg)
 {
 	struct xdp_flow_counts counts = {0};
 	struct xdp_flow_key at, next;
@@ -663,7 +666,7 @@ int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_
 		at = next;
 		if (bpf_map_lookup_elem(prog->flows_fd, &at, &value) < 0)
 			continue;
-		from_map_key(&at, &entry.key);
+		xdp_flow_key_to_vma_flow_key(&at, &entry.key);
 		entry.slot = value.slot;
 		entry.is_listener = (value.flags & XDP_FLOW_LISTENER) != 0;
 		entry.is_minisock = (value.flags & XDP_FLOW_MINISOCK) != 0;

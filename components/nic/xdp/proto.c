@@ -24,7 +24,7 @@ socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out)
 }
 
 /* Root's, no symlink, and nobody else writes there; with `sticky` others may add names, but not change root's. */
-static int check_folder(const char *path, mode_t sticky)
+static int check_folder_is_root_owned_and_safe(const char *path, mode_t sticky)
 {
 	struct stat st;
 
@@ -39,10 +39,10 @@ int vmad_socket_path_address(int fd, unsigned ifindex, const char *kind, struct 
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
-	int rc = check_folder(VMAD_PARENT, S_ISVTX);
+	int rc = check_folder_is_root_owned_and_safe(VMAD_PARENT, S_ISVTX);
 
 	if (rc == 0)
-		rc = check_folder(VMAD_FOLDER, 0);
+		rc = check_folder_is_root_owned_and_safe(VMAD_FOLDER, 0);
 	if (rc == 0 && os_getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) < 0)
 		rc = -errno;
 	if (rc < 0)
@@ -53,7 +53,7 @@ int vmad_socket_path_address(int fd, unsigned ifindex, const char *kind, struct 
 	                              (unsigned long long)cookie, ifindex, kind));
 }
 
-int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)
+int vmad_send_message_with_fds(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)
 {
 	union {
 		struct cmsghdr head;
@@ -86,7 +86,7 @@ static void close_received_fds(const int *fds, unsigned nfds)
 		os_close(fds[i]);
 }
 
-int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
+int vmad_receive_message_with_fds(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
 {
 	union {
 		struct cmsghdr head;
@@ -120,10 +120,10 @@ int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsi
 	return n == 0 ? 0 : 1;
 }
 
-int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
+int vmad_receive_message(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
 {
 	int all[VMAD_FDS_CAPACITY];
-	int rc = vmad_receive_all(fd, msg, bytes, all, nfds);
+	int rc = vmad_receive_message_with_fds(fd, msg, bytes, all, nfds);
 
 	if (rc > 0 && *nfds > VMAD_FDS_MAX)
 		rc = -EMSGSIZE;

@@ -206,32 +206,33 @@ int vmad_socket_path_address(int fd, unsigned ifindex, const char *kind, struct 
 /* ---- folder.c, of vmad ---- */
 /* Binds the socket there: 0, -EADDRINUSE: another one lives, or -errno. Makes the folder, and replaces a dead one. */
 int vmad_bind_in_own_folder(int fd, unsigned ifindex, const char *kind, mode_t mode);
-void vmad_remove_own_folder(unsigned ifindex, const char *kind); /* removes the file, unless a socket lives */
-void vmad_remove_stale_folders(void);                            /* the same of all network namespaces */
+void vmad_remove_own_socket_file(unsigned ifindex, const char *kind); /* removes the file, unless a socket lives */
+void vmad_remove_stale_socket_files(void);                            /* the same of all network namespaces */
 
 /* 0 or -errno; whole messages only. */
-int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds);
+int vmad_send_message_with_fds(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds);
 /*
  * Receives what is there: 1 a message of whatever length (*bytes), 0 the other side has gone, -EAGAIN, -errno. Up to
  * VMAD_FDS_MAX fds become the caller's, O_CLOEXEC; -EMSGSIZE when there were more, or more than this process may have:
  * then the message is here, and none of its fds.
  */
-int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
+int vmad_receive_message(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
 /* The same with all fds that there are, VMAD_FDS_CAPACITY at most: they are the caller's whatever it returns.
  * -EMSGSIZE: there were more than this process may have. */
-int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
+int vmad_receive_message_with_fds(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
 bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);
 
 /* ---- right.c: the proof of a right to be a client ---- */
-int vmad_right_create(unsigned ifindex, const char *ifname); /* fd, or -EPERM: this process lacks CAP_NET_RAW */
+int vmad_permission_socket_create(unsigned ifindex,
+                                  const char *ifname); /* fd, or -EPERM: this process lacks CAP_NET_RAW */
 /* By vmad, on what came with HELLO from this process: 0, -EPERM, or that it cannot be looked at (-EMFILE). */
-int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who);
+int vmad_permission_socket_check(int fd, unsigned ifindex, const struct ucred *who);
 /* Copies are good for every user, or for who made it. -EPERM: this process may not say so, or it is not to be shared.
  */
-int vmad_right_share(int fd, unsigned ifindex, bool any_user);
-void vmad_right_revoke(int fd); /* no copy of it is good any more */
+int vmad_permission_socket_set_mark(int fd, unsigned ifindex, bool any_user);
+void vmad_permission_socket_revoke(int fd); /* no copy of it is good any more */
 /* The same of one that this very client, in its life so far, has made: not one that it has inherited. */
-bool vmad_right_is_own(int fd, const struct ucred *who);
-int vmad_namespace_check(int fd); /* the socket is of this process's network namespace: 0, -EPERM, -errno */
+bool vmad_permission_socket_made_by_sender(int fd, const struct ucred *who);
+int vmad_check_socket_in_same_netns(int fd); /* the socket is of this process's network namespace: 0, -EPERM, -errno */
 
 #endif

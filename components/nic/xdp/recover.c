@@ -24,7 +24,7 @@ static void recover_fill_ring(struct xdp_shared_rings_user *driver, uint16_t dea
 	if (count > ring->size || (uint32_t)redo != producer)
 		count = 0;
 	for (uint32_t i = 0; i < count; i++) {
-		const uint64_t addr = xdp_addr_at(ring, producer + i), f = xdp_frame_of(addr);
+		const uint64_t addr = xdp_addr_at(ring, producer + i), f = xdp_frame_index_of_addr(addr);
 		const uint16_t holder = f < XDP_FRAMES_MAX ? xdp_load(&shared->holder[f]) : XDP_HOLDER_NONE;
 
 		if ((holder == dead && dead != XDP_HOLDER_NONE) || holder == XDP_HOLDER_FILL)
@@ -47,10 +47,11 @@ static void recover_completion_ring(struct xdp_shared_rings_user *driver)
 	const uint32_t consumer = xdp_load(ring->consumer), n = (uint32_t)position - consumer;
 
 	if ((position & XDP_POSITION_VALID) != 0 && n < ring->size) {
-		const uint64_t f = xdp_frame_of(xdp_addr_at(ring, (uint32_t)position));
+		const uint64_t f = xdp_frame_index_of_addr(xdp_addr_at(ring, (uint32_t)position));
 		const uint32_t home = f < XDP_FRAMES_MAX ? xdp_load(&shared->route[f]) - 1u : XDP_SLOTS_MAX;
 
-		if (f < XDP_FRAMES_MAX && xdp_load(&shared->state[f]) == tag && xdp_is_in_flight(tag, driver->queue))
+		if (f < XDP_FRAMES_MAX && xdp_load(&shared->state[f]) == tag &&
+		    xdp_tx_frame_is_in_flight(tag, driver->queue))
 			xdp_store(&shared->state[f], tag ^ XDP_TX_IN_FLIGHT ^ XDP_TX_COMPLETED);
 		if (home < XDP_SLOTS_MAX)
 			xdp_store(&shared->slot[home].rescan, 1);
@@ -81,7 +82,7 @@ unsigned xdp_shared_hold_frames_in_rx_ring(struct xdp_shared *shared, uint32_t s
 		n = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct xdp_desc *desc = &rx->descs[(consumer + i) & rx->mask];
-		const uint64_t f = xdp_frame_of(__atomic_load_n(&desc->addr, __ATOMIC_RELAXED));
+		const uint64_t f = xdp_frame_index_of_addr(__atomic_load_n(&desc->addr, __ATOMIC_RELAXED));
 
 		/* Held already: it was killed between hold and its consumer index. */
 		if (f < XDP_FRAMES_MAX && xdp_load(&shared->holder[f]) == XDP_HOLDER_FILL)
@@ -105,18 +106,19 @@ bool xdp_shared_break_lock(struct xdp_shared_rings_user *driver, enum xdp_lock_k
 	return true;
 }
 
-void xdp_shared_end_untaken_tx(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue,
-                               uint32_t taken)
+void xdp_shared_reset_unsent_tx_frames(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue,
+                                       uint32_t taken)
 {
 	for (uint32_t f = first; f < first + count && f < XDP_FRAMES_MAX; f++) {
 		const uint64_t state = xdp_load(&shared->state[f]);
 
-		if (xdp_is_in_flight(state, queue) && (int32_t)((uint32_t)(state & XDP_TX_INDEX_MASK) - taken) >= 0)
+		if (xdp_tx_frame_is_in_flight(state, queue) &&
+		    (int32_t)((uint32_t)(state & XDP_TX_INDEX_MASK) - taken) >= 0)
 			xdp_store(&shared->state[f], (state & XDP_TX_EPOCH_MASK) | XDP_TX_IDLE);
 	}
 }
 
-uint32_t xdp_shared_count_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end)
+uint32_t xdp_shared_count_frames_held_by_slot(const struct xdp_shared *shared, uint32_t slot, uint32_t end)
 {
 	uint32_t n = 0;
 

@@ -5,8 +5,8 @@
  * The kernel marks sockets only for a process with CAP_NET_RAW or CAP_NET_ADMIN over the namespace (CAP_NET_RAW from
  * 5.17 on). Such a process has the right to receive and send raw packets there anyway, and every holder of the fd has
  * it from such a process. So vmad need not read /proc (racy, and blind to user namespaces, where every user is root). A
- * right can be inherited by fork if the parent wants that (vma_nic_inherit_right). It also outlives vmad: the next one
- * accepts it, too.
+ * right can be inherited by fork if the parent wants that (vma_nic_set_children_inherit_right). It also outlives vmad:
+ * the next one accepts it, too.
  *
  * The right is good for nothing else: no route leads anywhere from a unix socket. The kernel keeps with it the process
  * and the user that made it. That process may show it as whatever user it has become since; others as that user, or as
@@ -44,7 +44,7 @@
 #define MARK_ANY_USER 0x00800000u
 #define MARK_IFINDEX_MAX 0x007fffffu
 
-static uint32_t vmad_right_mark(unsigned ifindex, bool any_user)
+static uint32_t vmad_permission_so_mark(unsigned ifindex, bool any_user)
 {
 	return MARK_VMAD | (any_user ? MARK_ANY_USER : 0) | ifindex;
 }
@@ -68,7 +68,7 @@ static int create_raw_socket_bound_to(const char *ifname)
 	return rc;
 }
 
-int vmad_right_create(unsigned ifindex, const char *ifname)
+int vmad_permission_socket_create(unsigned ifindex, const char *ifname)
 {
 	int pair[2], rc = -EOPNOTSUPP; /* the kernel notes who makes a pair */
 
@@ -76,7 +76,7 @@ int vmad_right_create(unsigned ifindex, const char *ifname)
 		return -errno;
 	os_close(pair[1]);
 	if (ifindex <= MARK_IFINDEX_MAX)
-		rc = set_mark(pair[0], vmad_right_mark(ifindex, false));
+		rc = set_mark(pair[0], vmad_permission_so_mark(ifindex, false));
 	if (rc == 0)
 		return pair[0];
 	os_close(pair[0]);
@@ -92,7 +92,7 @@ static bool socket_option_is(int fd, int option, int wanted)
 }
 
 /* The network namespace of a socket, as an inode number. */
-static int namespace_of(int socket_fd, ino_t *out)
+static int netns_inode_of_socket(int socket_fd, ino_t *out)
 {
 	struct stat st;
 	int fd = os_ioctl(socket_fd, SIOCGSKNS, NULL), rc = 0;
@@ -112,12 +112,12 @@ static bool socket_is_marked(int fd, uint32_t mark)
 	return socket_option_is(fd, SO_MARK, (int)mark);
 }
 
-static bool is_right_socket_type(int fd)
+static bool is_unix_datagram_socket(int fd)
 {
 	return socket_option_is(fd, SO_DOMAIN, AF_UNIX) && socket_option_is(fd, SO_TYPE, SOCK_DGRAM);
 }
 
-static bool socket_is_made_by_process(int fd, const struct ucred *who)
+static bool socket_is_made_by_user_or_process(int fd, const struct ucred *who)
 {
 	struct ucred maker = {0};
 	socklen_t len = sizeof(maker);
@@ -126,23 +126,23 @@ static bool socket_is_made_by_process(int fd, const struct ucred *who)
 	       (maker.uid == who->uid || maker.pid == who->pid);
 }
 
-int vmad_right_share(int fd, unsigned ifindex, bool any_user)
+int vmad_permission_socket_set_mark(int fd, unsigned ifindex, bool any_user)
 {
-	if (fd < 0 || !is_right_socket_type(fd))
+	if (fd < 0 || !is_unix_datagram_socket(fd))
 		return -EPERM;
-	if (socket_is_marked(fd, vmad_right_mark(ifindex, any_user)))
+	if (socket_is_marked(fd, vmad_permission_so_mark(ifindex, any_user)))
 		return 0;
-	return set_mark(fd, vmad_right_mark(ifindex, any_user));
+	return set_mark(fd, vmad_permission_so_mark(ifindex, any_user));
 }
 
-void vmad_right_revoke(int fd)
+void vmad_permission_socket_revoke(int fd)
 {
-	if (fd >= 0 && is_right_socket_type(fd))
+	if (fd >= 0 && is_unix_datagram_socket(fd))
 		set_mark(fd, 0);
 }
 
 /* It has ended, so its number may be another's by now. A kernel before 6.5 does not say. */
-static bool right_maker_has_ended(int fd)
+static bool permission_socket_maker_has_exited(int fd)
 {
 	struct pollfd process = {.fd = -1, .events = POLLIN};
 	socklen_t len = sizeof(process.fd);
@@ -156,43 +156,43 @@ static bool right_maker_has_ended(int fd)
 }
 
 /* Nobody passes a raw socket on. */
-bool vmad_right_is_own(int fd, const struct ucred *who)
+bool vmad_permission_socket_made_by_sender(int fd, const struct ucred *who)
 {
 	struct ucred maker = {0};
 	socklen_t len = sizeof(maker);
 
-	if (!is_right_socket_type(fd))
+	if (!is_unix_datagram_socket(fd))
 		return true;
 	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &len) == 0 && maker.pid != 0 &&
-	       maker.pid == who->pid && !right_maker_has_ended(fd);
+	       maker.pid == who->pid && !permission_socket_maker_has_exited(fd);
 }
 
-int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
+int vmad_permission_socket_check(int fd, unsigned ifindex, const struct ucred *who)
 {
 	bool is_right = false;
 
-	if (is_right_socket_type(fd))
-		is_right =
-		        socket_is_marked(fd, vmad_right_mark(ifindex, true)) ||
-		        (socket_is_marked(fd, vmad_right_mark(ifindex, false)) && socket_is_made_by_process(fd, who));
+	if (is_unix_datagram_socket(fd))
+		is_right = socket_is_marked(fd, vmad_permission_so_mark(ifindex, true)) ||
+		           (socket_is_marked(fd, vmad_permission_so_mark(ifindex, false)) &&
+		            socket_is_made_by_user_or_process(fd, who));
 	else
 		is_right = socket_option_is(fd, SO_DOMAIN, AF_INET) && socket_option_is(fd, SO_TYPE, SOCK_RAW) &&
 		           socket_option_is(fd, SO_BINDTOIFINDEX, (int)ifindex);
-	return is_right ? vmad_namespace_check(fd) : -EPERM;
+	return is_right ? vmad_check_socket_in_same_netns(fd) : -EPERM;
 }
 
 static int check_same_netns(int own, int fd)
 {
 	ino_t here = 0, there = 0;
-	int rc = namespace_of(own, &here);
+	int rc = netns_inode_of_socket(own, &here);
 
 	if (rc == 0)
-		rc = namespace_of(fd, &there);
+		rc = netns_inode_of_socket(fd, &there);
 	return rc == 0 && there != here ? -EPERM : rc;
 }
 
 /* By the namespaces' cookies, which is one call; a kernel before 5.14 has none. */
-int vmad_namespace_check(int fd)
+int vmad_check_socket_in_same_netns(int fd)
 {
 	uint64_t here = 0, there = 0;
 	socklen_t len = sizeof(here);

@@ -67,7 +67,7 @@ void xdp_shared_publish_fill_producer(struct xdp_shared_rings_user *driver, uint
 	XDP_SHARED_STEP();
 	xdp_store(&side->redo, XDP_REDO(producer, count));
 	for (uint32_t i = 0; i < count; i++) {
-		const uint64_t f = xdp_frame_of(xdp_addr_at(ring, producer + i));
+		const uint64_t f = xdp_frame_index_of_addr(xdp_addr_at(ring, producer + i));
 
 		XDP_SHARED_STEP();
 		if (f < XDP_FRAMES_MAX)
@@ -170,13 +170,13 @@ static unsigned drain_completions(struct xdp_shared_rings_user *driver, struct x
 	if (n == 0 || n > ring->size)
 		return 0;
 	for (uint32_t i = 0; i < n; i++) {
-		const uint64_t f = xdp_frame_of(xdp_addr_at(ring, consumer + i));
+		const uint64_t f = xdp_frame_index_of_addr(xdp_addr_at(ring, consumer + i));
 		uint64_t state;
 
 		if (f >= XDP_FRAMES_MAX)
 			continue;
 		state = xdp_load(&shared->state[f]);
-		if (!xdp_is_in_flight(state, driver->queue))
+		if (!xdp_tx_frame_is_in_flight(state, driver->queue))
 			continue;
 		which ^= XDP_POSITION_TAG;
 		XDP_SHARED_STEP();
@@ -227,10 +227,10 @@ void xdp_shared_set_tx_range_of_slot(struct xdp_shared *shared, uint32_t slot, u
 	}
 }
 
-void xdp_shared_set_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
+void xdp_shared_set_tx_frame_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
 {
 	if (frame < XDP_FRAMES_MAX)
-		xdp_set_in_flight(shared, frame, queue, tx_index);
+		xdp_tx_frame_set_in_flight(shared, frame, queue, tx_index);
 }
 
 static inline bool take_completed_tx_frame(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t f)

@@ -133,24 +133,26 @@ static inline uint64_t xdp_addr_at(const struct xdp_ring *ring, uint32_t index)
 	return __atomic_load_n(&ring->addrs[index & ring->mask], __ATOMIC_RELAXED);
 }
 
-static inline uint64_t xdp_frame_of(uint64_t addr)
+static inline uint64_t xdp_frame_index_of_addr(uint64_t addr)
 {
 	return addr >> XDP_FRAME_SHIFT; /* RX and completion addresses may point into the frame */
 }
 
-static inline bool xdp_is_in_flight(uint64_t state, uint32_t queue)
+static inline bool xdp_tx_frame_is_in_flight(uint64_t state, uint32_t queue)
 {
 	return (state & (XDP_TX_STATE_MASK | XDP_TX_QUEUE_MASK)) ==
 	       (XDP_TX_IN_FLIGHT | (uint64_t)queue << XDP_TX_QUEUE_SHIFT);
 }
 
-/* xdp_shared_set_frame_holder and xdp_shared_set_in_flight for the hot path; `frame` is below XDP_FRAMES_MAX. */
+/* xdp_shared_set_frame_holder and xdp_shared_set_tx_frame_in_flight for the hot path; `frame` is below XDP_FRAMES_MAX.
+ * */
 static inline void xdp_set_frame_holder(struct xdp_shared *shared, uint32_t frame, uint16_t self)
 {
 	xdp_store(&shared->holder[frame], self);
 }
 
-static inline void xdp_set_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
+static inline void xdp_tx_frame_set_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue,
+                                              uint32_t tx_index)
 {
 	const uint64_t state = atomic_load_explicit(&shared->state[frame], memory_order_relaxed);
 

@@ -197,7 +197,7 @@ int xdp_sock_open_for_slot(int base_fd, unsigned ifindex, uint32_t queue, uint32
 	return rc < 0 ? close_failed_socket(fd, rc, "bind of a queue pair's socket", ifindex, queue) : fd;
 }
 
-static int get_offsets(int fd, struct xdp_mmap_offsets *offsets)
+static int xsk_get_mmap_offsets(int fd, struct xdp_mmap_offsets *offsets)
 {
 	socklen_t len = sizeof(*offsets);
 
@@ -233,7 +233,7 @@ static int map_ring(int fd, off_t page_offset, const struct xdp_ring_offset *at,
 int xdp_sock_map_umem_rings(int fd, struct xdp_ring *fill, struct xdp_ring *comp)
 {
 	struct xdp_mmap_offsets offsets;
-	int rc = get_offsets(fd, &offsets);
+	int rc = xsk_get_mmap_offsets(fd, &offsets);
 
 	if (rc < 0)
 		return rc;
@@ -249,7 +249,7 @@ int xdp_sock_map_umem_rings(int fd, struct xdp_ring *fill, struct xdp_ring *comp
 int xdp_sock_map_queue_rings(int fd, uint32_t rx_size, uint32_t tx_size, struct xdp_ring *rx, struct xdp_ring *tx)
 {
 	struct xdp_mmap_offsets offsets;
-	int rc = get_offsets(fd, &offsets);
+	int rc = xsk_get_mmap_offsets(fd, &offsets);
 
 	if (rc < 0)
 		return rc;

@@ -151,7 +151,7 @@ const volatile __u32 queues = 1; /* set before loading: a constant to the verifi
 struct xdp_flow_counts counts;   /* written by user space, and so is */
 volatile struct xdp_single_flow_fast_path front;
 __u32 rentals[XDP_FLOW_SLOTS]; /* how often each slot was rented */
-volatile __u64 mac;            /* the interface's, xdp_flow_mac(); 0: not known, everybody's is */
+volatile __u64 mac;            /* the interface's, mac_bytes_to_u64(); 0: not known, everybody's is */
 
 /* To which the kernel would give a segment of this 5-tuple: to be released. */
 static __always_inline struct bpf_sock *kernel_socket_of_key(struct xdp_md *ctx, const struct xdp_flow_key *key)
@@ -390,9 +390,9 @@ static __always_inline int match_minisock(struct xdp_md *ctx, struct xdp_flow_ke
  * too, and comes at once; what the owner is told of would be lost if a new listener took the minisock's place
  * meanwhile.
  */
-static __always_inline int segment_is_of_listener_minisock(struct xdp_md *ctx, const struct xdp_flow_key *key,
-                                                           const struct xdp_flow_value *flow,
-                                                           const struct packet *packet)
+static __always_inline int handle_segment_of_listener_minisock(struct xdp_md *ctx, const struct xdp_flow_key *key,
+                                                               const struct xdp_flow_value *flow,
+                                                               const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
 
@@ -424,7 +424,7 @@ static __always_inline void recent_connections_add(volatile struct xdp_recent_co
 	const __u32 now = xdp_recent_time_units(bpf_ktime_get_ns());
 	const __u32 place = xdp_recent_find_or_oldest(line, hash, now) & (XDP_RECENT_WAYS - 1);
 
-	line->at[place] = xdp_recent_pack(hash, rentals[slot & (XDP_FLOW_SLOTS - 1)], slot, now);
+	line->at[place] = xdp_recent_connection_pack(hash, rentals[slot & (XDP_FLOW_SLOTS - 1)], slot, now);
 }
 
 /*
@@ -435,7 +435,7 @@ static __always_inline void recent_connections_add(volatile struct xdp_recent_co
  */
 static __noinline int steer_to_group_member(struct xdp_md *ctx, const struct xdp_flow_key *key, __u32 index, int begins)
 {
-	const __u64 hash = xdp_group_hash(key);
+	const __u64 hash = xdp_flow_key_hash(key);
 	const __u32 at = xdp_recent_line_of_hash(hash), bucket = xdp_group_bucket(hash);
 	const volatile struct xdp_group *group = bpf_map_lookup_elem(&groups, &index);
 	volatile struct xdp_recent_connections *line = bpf_map_lookup_elem(&recents, &at);
@@ -465,7 +465,7 @@ static __always_inline __u32 slot_by_flow_hash(const struct xdp_flow_key *key, c
 	if (!(flow->flags & XDP_FLOW_SPREAD))
 		return flow->slot;
 	group = bpf_map_lookup_elem(&groups, &index);
-	return group ? group->slot[xdp_group_bucket(xdp_group_hash(key))] & (XDP_FLOW_SLOTS - 1) : flow->slot;
+	return group ? group->slot[xdp_group_bucket(xdp_flow_key_hash(key))] & (XDP_FLOW_SLOTS - 1) : flow->slot;
 }
 
 /* ---- all flows ---- */
@@ -495,7 +495,7 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 	if (!flow)
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_MINISOCK)
-		return segment_is_of_listener_minisock(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
+		return handle_segment_of_listener_minisock(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
 	if (flow->flags & XDP_FLOW_IN_GRACE && may_be_syn_or_truncated(packet))
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && segment_is_of_kernel_connection(ctx, key, packet))
@@ -507,7 +507,7 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 
 /* ---- what is nobody's, whatever its ports ---- */
 
-static __always_inline __u32 first_byte(__be32 address)
+static __always_inline __u32 ipv4_first_octet(__be32 address)
 {
 	return bpf_ntohl(address) >> 24;
 }
@@ -520,7 +520,7 @@ static __always_inline __u64 dest_mac(const struct ethhdr *eth)
 /* What nearly all packets are. */
 static __always_inline int frame_has_usual_addresses(const struct ethhdr *eth, const struct iphdr *ip)
 {
-	const __u32 first = first_byte(ip->saddr);
+	const __u32 first = ipv4_first_octet(ip->saddr);
 
 	return dest_mac(eth) == mac && first - 1 < 223 && first != 127 && ip->saddr != ip->daddr && ip->ihl == 5;
 }
@@ -528,7 +528,7 @@ static __always_inline int frame_has_usual_addresses(const struct ethhdr *eth, c
 /* As the kernel, from 5.3 on. That of another address of this host is not seen. */
 static __always_inline int is_martian(const struct iphdr *ip)
 {
-	const __u32 first = first_byte(ip->saddr);
+	const __u32 first = ipv4_first_octet(ip->saddr);
 
 	return ip->saddr == 0 || ip->saddr == 0xffffffff || first == 127 || first >> 4 == 0xe || ip->saddr == ip->daddr;
 }

@@ -125,14 +125,15 @@ struct xdp_flow_map_entry {
 #define XDP_PROG_ENTRIES 65536
 /* Every entry of an adopted program's map, whose counters are right from then on. `see` changes nothing there; not 0:
  * it ends, and that is its result. */
-int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_flow_map_entry *entry), void *arg);
+int xdp_prog_for_each_flow(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_flow_map_entry *entry),
+                           void *arg);
 void xdp_prog_destroy(struct xdp_prog *prog);
 /* From now on, a bit for each local port that an entry of the map has for TCP, blocks left out. */
 void xdp_prog_set_port_bitmap(struct xdp_prog *prog, _Atomic uint64_t *named);
 /* Where clients put ports that they take (claims.h), and what they map it by; NULL and -1: nowhere. */
 struct xdp_claim_bucket;
 struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd);
-void xdp_prog_publish_claims(struct xdp_prog *prog); /* from now on the program does */
+void xdp_prog_enable_claims_if_mapped(struct xdp_prog *prog); /* from now on the program does */
 /* Native mode, else generic (one warning); 0 or -errno. *generic tells. Idempotent. */
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic);
 /* What is sent to another MAC is not ours: to be called when the interface's may have changed, since attach. */
@@ -144,21 +145,22 @@ bool xdp_prog_attached(const struct xdp_prog *prog);
 int xdp_prog_set_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue, int xsk_fd);
 void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue);
 #define XDP_PROG_YIELDS (1u << 31) /* a flag besides a rule's own: XDP_FLOW_YIELDS */
-int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
-int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
+int xdp_prog_flow_add(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
+int xdp_prog_flow_replace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
                           uint32_t flags); /* in place of a minisock, or of what is in grace */
-/* From another slot, and with the flags that it has; vma_flow_may_move. */
+/* From another slot, and with the flags that it has; vma_flow_may_move_to_other_qp. */
 int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
 /* A listener's flow becomes a group's, or one slot's again (group 0). Group 0 is none. */
-int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
+int xdp_prog_flow_set_listener_group(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
+                                     uint32_t group);
 /* A UDP flow from any peer goes to the slots in the buckets of this group; `slot` is one of them. */
 int xdp_prog_flow_spread(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
 struct xdp_group;
 /* Groups as the program sees them, XDP_GROUPS; NULL: there can be none. */
 struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog);
-void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot); /* anew: what was noted of it is void */
+void xdp_prog_count_slot_rental(struct xdp_prog *prog, uint32_t slot); /* anew: what was noted of it is void */
 /* Segments of this connection, which has no flow, go to `slot`, as long as its listener is a group's. */
-void xdp_prog_add_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
+void xdp_prog_add_recent_connection(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
 int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
                               uint32_t group);                                /* of a listener's, that is there */
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /* or minisock */
@@ -166,9 +168,10 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /*
 int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place);
 /* Segments that met a minisock (struct xdp_minisock_segment), one call each from read; see returns 0, or -errno to end
  * this read, whose result it is: the rest waits. fd is readable when there are some; -1: not open. */
-int xdp_prog_segments_open(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes), void *arg);
-int xdp_prog_segments_fd(const struct xdp_prog *prog);
-int xdp_prog_segments_read(struct xdp_prog *prog);
+int xdp_prog_open_minisock_segment_ring(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes),
+                                        void *arg);
+int xdp_prog_minisock_segments_fd(const struct xdp_prog *prog);
+int xdp_prog_consume_minisock_segments(struct xdp_prog *prog);
 
 /* ---- shared.c: the fill/completion object of each device queue, driven by try-acquire by whoever needs it ---- */
 
@@ -203,7 +206,7 @@ void xdp_shared_set_tx_range_of_slot(struct xdp_shared *shared, uint32_t slot, u
 /* The client marks each TX frame before it publishes the TX producer index: `tx_index` is the index (not masked) that
  * the frame's descriptor has in the TX ring of device queue `queue`, by which the owner can tell after a crash whether
  * the kernel has ever seen it. */
-void xdp_shared_set_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index);
+void xdp_shared_set_tx_frame_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index);
 /*
  * Owner, after the client of `slot` is known to be dead: finishes or undoes what it was in the middle of, on every
  * queue, frees locks that it held, puts its slot's completions to rest. Then next_held walks the frames it held.
@@ -217,7 +220,7 @@ void xdp_shared_release_dead_locks(struct xdp_shared_rings_user *drivers, uint32
 enum xdp_lock_kind { XDP_LOCK_FILL, XDP_LOCK_COMP, XDP_LOCKS };
 bool xdp_shared_break_lock(struct xdp_shared_rings_user *driver, enum xdp_lock_kind which, uint32_t nobody);
 /* How many frames below `end` the slot holds, as the record says. */
-uint32_t xdp_shared_count_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end);
+uint32_t xdp_shared_count_frames_held_by_slot(const struct xdp_shared *shared, uint32_t slot, uint32_t end);
 /* Takes up to n frames that `slot` still holds over to the owner (holder becomes OWNER), from *at on and below `end`;
  * *at moves on, so that a living client which goes on writing there cannot keep the owner busy. */
 unsigned xdp_shared_take_frames_of_slot(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end,
@@ -228,8 +231,8 @@ unsigned xdp_shared_hold_frames_in_rx_ring(struct xdp_shared *shared, uint32_t s
 /* Owner, for each TX ring of a dead client's sockets: frames of its range marked in flight at an index that the kernel
  * will never take are not in flight. `taken`: the ring's consumer index if nobody will kick that socket any more, else
  * its producer index. Without this call such frames count as in flight for ever. */
-void xdp_shared_end_untaken_tx(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue,
-                               uint32_t taken);
+void xdp_shared_reset_unsent_tx_frames(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue,
+                                       uint32_t taken);
 /* Of `count` TX frames those whose completion has not come yet. */
 uint32_t xdp_shared_count_in_flight(const struct xdp_shared *shared, uint32_t first, uint32_t count);
 

@@ -105,7 +105,7 @@ static int fake_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *att
 	return 0;
 }
 
-static void fake_return_all(struct fake_nic *fake)
+static void fake_nic_free_all_buffers(struct fake_nic *fake)
 {
 	vma_bufpool_from_nic(atomic_load(&fake->qp.rx_pool), fake->posted, fake->posted_count);
 	vma_buf_put_burst(fake->arena, fake->posted, fake->posted_count);
@@ -121,7 +121,7 @@ static void fake_qp_destroy(struct vma_nic_qp *qp)
 
 	if (fake->in_destroy != NULL)
 		fake->in_destroy(fake);
-	fake_return_all(fake);
+	fake_nic_free_all_buffers(fake);
 	vma_bufpool_retire(atomic_load(&qp->rx_pool), NULL, NULL);
 	vma_bufpool_retire(atomic_load(&qp->tx_pool), NULL, NULL);
 }

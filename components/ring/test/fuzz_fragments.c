@@ -37,7 +37,7 @@ static uint8_t fragments_byte_at(uint32_t place, uint8_t proto)
 }
 
 /* As a reader takes it: every byte of the payload, across buffers. */
-static bool fragments_look(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fragments_sink_check_payload(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	uint32_t off = packet->payload_off, place = HEADER, left = packet->payload_len;
 	uint64_t total = 0;
@@ -59,16 +59,18 @@ static bool fragments_look(struct vma_flow *flow, struct vma_buf *packet, const 
 	return true;
 }
 
-static void fragments_start(void)
+static void fuzz_fragments_create_ring_and_flows(void)
 {
 	fake_init(&fake, VMA_NIC_CAP_SG);
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
-	flows[0] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, PORT, 0), .sink = fragments_look};
-	flows[1] = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, PORT, 0), .sink = fragments_look};
+	flows[0] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, PORT, 0),
+	                             .sink = fragments_sink_check_payload};
+	flows[1] = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, PORT, 0),
+	                             .sink = fragments_sink_check_payload};
 	assert_true(vma_ring_attach(ring, &flows[0]) == 0 && vma_ring_attach(ring, &flows[1]) == 0);
 }
 
-static uint32_t write_headers(uint8_t *frame, uint8_t how, uint8_t id, uint32_t offset, uint32_t len)
+static uint32_t write_fragment_headers(uint8_t *frame, uint8_t how, uint8_t id, uint32_t offset, uint32_t len)
 {
 	const uint32_t tag = how & TAGGED ? 4 : 0, header = how & OPTIONS ? 24 : 20;
 	uint8_t *ip = frame + 14 + tag;
@@ -93,14 +95,14 @@ static uint32_t write_headers(uint8_t *frame, uint8_t how, uint8_t id, uint32_t 
 }
 
 /* The datagram that ends where this one's last fragment ends is as long as its header says. */
-static void fragments_arrive(const uint8_t *about)
+static void fuzz_inject_one_fragment(const uint8_t *about)
 {
 	uint8_t frame[FAKE_FRAME];
 	const uint8_t how = about[0], id = about[1] & 7;
 	const uint32_t offset = how & EXACT ? ended[id] & 0xfff8 : about[2] * 8u % DATAGRAM;
 	uint32_t len = how & LAST ? about[3] + 1u : (about[3] % 32 + 1) * 8u, headers, all;
 
-	headers = write_headers(frame, how, id, offset, len);
+	headers = write_fragment_headers(frame, how, id, offset, len);
 	all = headers + len + (how & PADDED ? 13 : 0);
 	for (uint32_t i = headers; i < all; i++)
 		frame[i] = fragments_byte_at(offset + i - headers, how & SEGMENT ? IPPROTO_TCP : IPPROTO_UDP);
@@ -114,7 +116,7 @@ static void fragments_arrive(const uint8_t *about)
 }
 
 /* What the places hold is what is counted. */
-static void fragments_check(void)
+static void fragments_check_counts(void)
 {
 	uint32_t bufs = 0;
 
@@ -139,12 +141,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (ring == NULL)
-		fragments_start();
+		fuzz_fragments_create_ring_and_flows();
 	ring->rules.sw_csum = false;
 	memset(ended, 0, sizeof(ended));
 	for (; size >= 5; data += 5, size -= 5) {
-		fragments_arrive(data);
-		fragments_check();
+		fuzz_inject_one_fragment(data);
+		fragments_check_counts();
 	}
 	ring_fragments_end(&ring->fragments, ring->rules.arena);
 	assert_true(ring->fragments.bufs == 0);

@@ -17,7 +17,7 @@ static uint64_t sink_calls;
 static volatile uint8_t headers_sum; /* makes the reads below happen */
 
 /* Reads what it is told it may read. */
-static bool frames_look(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool frames_sink_check_offsets(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const uint8_t *data = (const uint8_t *)vma_buf_data(fake.arena, packet);
 	uint64_t total = 0;
@@ -36,7 +36,7 @@ static bool frames_look(struct vma_flow *flow, struct vma_buf *packet, const str
 	return sink_calls % 2 == 0 ? (vma_buf_put_chain(fake.arena, packet), true) : false;
 }
 
-static void frames_start(void)
+static void fuzz_frames_create_ring_and_flows(void)
 {
 	static const uint8_t group_ip[4] = {224, 0, 0, 1};
 	const struct vma_flow_key keys[5] = {
@@ -48,7 +48,7 @@ static void frames_start(void)
 	fake_init(&fake, VMA_NIC_CAP_SG);
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	for (int i = 0; i < 5; i++) {
-		flows[i] = (struct vma_flow){.key = keys[i], .sink = frames_look};
+		flows[i] = (struct vma_flow){.key = keys[i], .sink = frames_sink_check_offsets};
 		assert_true(vma_ring_attach(ring, &flows[i]) == 0);
 	}
 }
@@ -79,12 +79,12 @@ static uint64_t sum_of_drops(void)
 
 	/* The reasons lie together, from the first to the last of the list. */
 	for (const _Atomic uint64_t *c = &rx->rx_drop_runt; c <= &rx->rx_drop_chain; c++)
-		sum += vma_stats_read(c);
+		sum += vma_stats_read_counter(c);
 	return sum;
 }
 
 /* A fragment is held: nothing else comes of its datagram here (fuzz_fragments.c has several). */
-static uint64_t give_up_fragments(void)
+static uint64_t drop_held_fragments_and_count(void)
 {
 	uint64_t dropped;
 
@@ -102,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint32_t piece;
 
 	if (ring == NULL)
-		frames_start();
+		fuzz_frames_create_ring_and_flows();
 	if (size < 4 || size - 3 > sizeof(frame))
 		return 0;
 	memcpy(frame, data + 3, size - 3);
@@ -114,7 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	ring->rules.memory_link = data[2] & 2;
 	ring->rules.sw_csum = !(data[2] & 4);
 	drops = sum_of_drops();
-	delivered = vma_stats_read(&vma_ring_stats(ring)->rx.rx_delivered);
+	delivered = vma_stats_read_counter(&vma_ring_stats(ring)->rx.rx_delivered);
 	calls = sink_calls;
 	fake_nic_receive_in_pieces(&fake, frame, (uint32_t)(size - 3), piece);
 	if (piece == 0)
@@ -122,8 +122,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		        data[1] & (VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK | VMA_BUF_RX_L4_CSUM_BAD);
 	while (fake.arrived_count > 0)
 		assert_true(vma_ring_progress(ring) >= 0);
-	delivered = vma_stats_read(&vma_ring_stats(ring)->rx.rx_delivered) - delivered;
-	drops = sum_of_drops() - drops + give_up_fragments();
+	delivered = vma_stats_read_counter(&vma_ring_stats(ring)->rx.rx_delivered) - delivered;
+	drops = sum_of_drops() - drops + drop_held_fragments_and_count();
 	calls = sink_calls - calls;
 	/* One reason, or one outcome per member; cq alone may have dropped a chain that is too long for it. */
 	assert_true(delivered + drops == (calls > 0 ? calls : 1) || (piece != 0 && delivered + drops == 0));

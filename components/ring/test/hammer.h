@@ -63,7 +63,7 @@ static uint64_t hammer_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static double hammer_seconds(double otherwise)
+static double hammer_seconds_from_env_or(double otherwise)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -72,7 +72,7 @@ static double hammer_seconds(double otherwise)
 
 /* ---- the echo ---- */
 
-static bool hammer_echo(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool hammer_sink_queue_echo_reply(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(hammer.ring[1]);
 	const char *frame = vma_buf_data(hammer.arena, packet);
@@ -86,7 +86,7 @@ static bool hammer_echo(struct vma_flow *flow, struct vma_buf *packet, const str
 			vma_buf_put(hammer.arena, buf);
 		return false;
 	}
-	vma_pkt_udp_reply(&headers, frame, info);
+	vma_pkt_udp_init_reply_headers(&headers, frame, info);
 	out = vma_buf_data(hammer.arena, buf);
 	memcpy(out + headers.len, frame + packet->payload_off, packet->payload_len);
 	hammer.stash.segs[hammer.stash.tail++ % ECHO_BACKLOG_MAX] = (struct vma_nic_seg){
@@ -142,7 +142,7 @@ static bool worker_expect_next_number(struct vma_flow *flow, struct vma_buf *pac
 	return false;
 }
 
-static bool hammer_send_next(struct worker *w, struct vma_pkt_udp *headers)
+static bool hammer_send_next_numbered_datagram(struct worker *w, struct vma_pkt_udp *headers)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(hammer.ring[0]);
 	struct vma_nic_seg seg;
@@ -170,7 +170,7 @@ static uint64_t worker_datagrams_in_flight(const struct worker *w)
 	return w->sent - atomic_load(&w->received);
 }
 
-static void *worker_main(void *arg)
+static void *worker_send_and_check_echo_thread(void *arg)
 {
 	struct worker *w = arg;
 	struct vma_pkt_udp_attr attr = {.src_port_be = htons(w->port), .dst_port_be = htons(ECHO_PORT)};
@@ -185,7 +185,7 @@ static void *worker_main(void *arg)
 	while (!atomic_load(&hammer.stop)) {
 		int n;
 
-		while (worker_datagrams_in_flight(w) < WINDOW && hammer_send_next(w, &headers))
+		while (worker_datagrams_in_flight(w) < WINDOW && hammer_send_next_numbered_datagram(w, &headers))
 			idle = 0;
 		n = vma_ring_progress(hammer.ring[0]);
 		if (n == -EBUSY) {
@@ -204,7 +204,7 @@ static void *worker_main(void *arg)
 
 static enum vma_thread_mode hammer_mode = VMA_THREAD_YIELD;
 
-static struct vma_ring *hammer_ring(struct vma_nic *nic, const char *name)
+static struct vma_ring *hammer_create_ring(struct vma_nic *nic, const char *name)
 {
 	struct vma_ring_attr attr = {
 	        .nic = nic,
@@ -222,7 +222,7 @@ static struct vma_ring *hammer_ring(struct vma_nic *nic, const char *name)
 	return ring;
 }
 
-static void hammer_start(void)
+static void hammer_create_rings_and_start_workers(void)
 {
 	struct vma_bufarena_attr arena = {.capacity = 65536};
 	struct vma_wire_pair_attr wire = {.queue_frames = 2048};
@@ -233,10 +233,10 @@ static void hammer_start(void)
 	wire.arena[0] = wire.arena[1] = spill.arena = hammer.arena;
 	assert_int_equal(vma_bufpool_create(&spill, &hammer.spill), 0);
 	assert_int_equal(vma_wire_pair(&wire, hammer.nic), 0);
-	hammer.ring[0] = hammer_ring(hammer.nic[0], "hammered");
-	hammer.ring[1] = hammer_ring(hammer.nic[1], "echo");
+	hammer.ring[0] = hammer_create_ring(hammer.nic[0], "hammered");
+	hammer.ring[1] = hammer_create_ring(hammer.nic[1], "echo");
 	hammer.echo.key = flow_key(IPPROTO_UDP, b_ip, ECHO_PORT, 0);
-	hammer.echo.sink = hammer_echo;
+	hammer.echo.sink = hammer_sink_queue_echo_reply;
 	assert_int_equal(vma_ring_attach(hammer.ring[1], &hammer.echo), 0);
 	assert_int_equal(pthread_create(&hammer.echo_thread, NULL, echo_main, NULL), 0);
 	for (int i = 0; i < WORKERS; i++) {
@@ -248,10 +248,12 @@ static void hammer_start(void)
 		assert_int_equal(vma_ring_attach(hammer.ring[0], &w->flow), 0);
 	}
 	for (int i = 0; i < WORKERS; i++)
-		assert_int_equal(pthread_create(&hammer.workers[i].thread, NULL, worker_main, &hammer.workers[i]), 0);
+		assert_int_equal(pthread_create(&hammer.workers[i].thread, NULL, worker_send_and_check_echo_thread,
+		                                &hammer.workers[i]),
+		                 0);
 }
 
-static inline uint64_t hammer_received(void)
+static inline uint64_t hammer_count_received(void)
 {
 	uint64_t sum = 0;
 
@@ -260,7 +262,7 @@ static inline uint64_t hammer_received(void)
 	return sum;
 }
 
-static void assert_all_came_back(void)
+static void hammer_assert_all_echoes_received(void)
 {
 	uint64_t deadline = hammer_now_ns() + 5000000000, delivered = 0, sent = 0;
 	const struct vma_stats_ring *stats = vma_ring_stats(hammer.ring[0]);
@@ -280,9 +282,9 @@ static void assert_all_came_back(void)
 		delivered += atomic_load(&hammer.workers[i].received);
 	}
 	/* The counters tell the same story. */
-	assert_int_equal(vma_stats_read(&stats->tx.tx_packets), sent);
-	assert_int_equal(vma_stats_read(&stats->rx.rx_packets), delivered);
-	assert_int_equal(vma_stats_read(&stats->rx.rx_drop_sink), delivered);
+	assert_int_equal(vma_stats_read_counter(&stats->tx.tx_packets), sent);
+	assert_int_equal(vma_stats_read_counter(&stats->rx.rx_packets), delivered);
+	assert_int_equal(vma_stats_read_counter(&stats->rx.rx_drop_sink), delivered);
 }
 
 static void hammer_stop_workers(void)
@@ -292,13 +294,13 @@ static void hammer_stop_workers(void)
 		pthread_join(hammer.workers[i].thread, NULL);
 }
 
-static void hammer_end(void)
+static void hammer_stop_echo_and_destroy(void)
 {
 	atomic_store(&hammer.stop_echo, true);
 	pthread_join(hammer.echo_thread, NULL);
 	for (int i = 0; i < WORKERS; i++)
-		vma_ring_detach(hammer.ring[0], &hammer.workers[i].flow);
-	vma_ring_detach(hammer.ring[1], &hammer.echo);
+		vma_ring_detach_flow(hammer.ring[0], &hammer.workers[i].flow);
+	vma_ring_detach_flow(hammer.ring[1], &hammer.echo);
 	for (int i = 0; i < 2; i++) {
 		vma_ring_destroy(hammer.ring[i]);
 		vma_nic_close(hammer.nic[i]);
@@ -308,11 +310,11 @@ static void hammer_end(void)
 	vma_bufarena_destroy(hammer.arena);
 }
 
-static void hammer_stop(void)
+static void hammer_stop_and_check_buffers_returned(void)
 {
 	hammer_stop_workers();
-	assert_all_came_back();
-	hammer_end();
+	hammer_assert_all_echoes_received();
+	hammer_stop_echo_and_destroy();
 }
 
 #endif

@@ -42,7 +42,7 @@ static void busy_loop(uint32_t loops)
 
 /* ---- what a driver does: as ring_rx.c ---- */
 
-static void serve(uint32_t loops)
+static void serve_queue_checking_overlap(uint32_t loops)
 {
 	stress.overlaps += stress.in_use != 0;
 	stress.in_use = 1;
@@ -58,33 +58,33 @@ static void serve(uint32_t loops)
 
 static void release_and_serve_queue(uint32_t tid, uint32_t loops)
 {
-	drive_release(&stress.drive, tid);
-	while (command_queue_pending(&stress.queue) && drive_try(&stress.drive, tid)) {
-		serve(loops);
-		drive_release(&stress.drive, tid);
+	drive_flag_release(&stress.drive, tid);
+	while (command_queue_pending(&stress.queue) && drive_flag_try_acquire(&stress.drive, tid)) {
+		serve_queue_checking_overlap(loops);
+		drive_flag_release(&stress.drive, tid);
 	}
 }
 
-static void post(ck_stack_entry_t *entry, uint32_t *seed)
+static void post_command_and_try_to_drive(ck_stack_entry_t *entry, uint32_t *seed)
 {
-	const uint32_t tid = drive_tid();
+	const uint32_t tid = drive_get_own_thread_id();
 
 	atomic_fetch_add_explicit(&stress.posted, 1, memory_order_relaxed);
 	command_queue_push_mpsc(&stress.queue, entry);
-	if (!drive_try(&stress.drive, tid)) {
+	if (!drive_flag_try_acquire(&stress.drive, tid)) {
 		atomic_fetch_add_explicit(&stress.refused, 1, memory_order_relaxed);
 		return;
 	}
-	serve(random_next(seed) % 128);
+	serve_queue_checking_overlap(random_next(seed) % 128);
 	release_and_serve_queue(tid, random_next(seed) % 32);
 }
 
 static void try_drive_flag_once(uint32_t *seed)
 {
-	const uint32_t tid = drive_tid();
+	const uint32_t tid = drive_get_own_thread_id();
 
-	if (drive_try(&stress.drive, tid)) {
-		serve(random_next(seed) % 64);
+	if (drive_flag_try_acquire(&stress.drive, tid)) {
+		serve_queue_checking_overlap(random_next(seed) % 64);
 		release_and_serve_queue(tid, 0);
 	}
 }
@@ -92,8 +92,8 @@ static void try_drive_flag_once(uint32_t *seed)
 static void acquire_drive_flag_once(void)
 {
 	assert_true(drive_acquire(&stress.drive));
-	serve(0);
-	release_and_serve_queue(drive_tid(), 0);
+	serve_queue_checking_overlap(0);
+	release_and_serve_queue(drive_get_own_thread_id(), 0);
 	atomic_fetch_add_explicit(&stress.acquired, 1, memory_order_relaxed);
 }
 
@@ -109,7 +109,7 @@ static void expect_all_served(void)
 }
 
 /* Every thread comes here before any goes on. The last does what is between two rounds, alone. */
-static void meet(void)
+static void wait_at_round_barrier(void)
 {
 	const uint64_t round = atomic_load(&stress.round);
 
@@ -124,12 +124,12 @@ static void meet(void)
 			sched_yield();
 }
 
-static void work(uint32_t seed)
+static void stress_post_and_drive_in_rounds(uint32_t seed)
 {
 	ck_stack_entry_t entries[POSTS];
 
 	for (;;) {
-		meet();
+		wait_at_round_barrier();
 		if (atomic_load(&stress.last_round))
 			return;
 		for (int i = 0; i < POSTS; i++) {
@@ -138,16 +138,16 @@ static void work(uint32_t seed)
 				acquire_drive_flag_once();
 			else if (random_next(&seed) % 4 == 0)
 				try_drive_flag_once(&seed);
-			post(&entries[i], &seed);
+			post_command_and_try_to_drive(&entries[i], &seed);
 		}
 	}
 }
 
-static void *other_thread_main(void *arg)
+static void *stress_post_and_drive_thread(void *arg)
 {
 	if (stress.helpers)
 		vma_ring_thread_is_helper();
-	work((uint32_t)(uintptr_t)arg);
+	stress_post_and_drive_in_rounds((uint32_t)(uintptr_t)arg);
 	return NULL;
 }
 
@@ -175,14 +175,14 @@ static void *stop_later(void *arg)
 }
 
 /* This thread is the owner. True: the flag was biased. */
-static bool stress_begin(bool helpers, bool acquires)
+static bool stress_init_drive_was_biased(bool helpers, bool acquires)
 {
 	memset(&stress, 0, sizeof(stress));
 	drive_init(&stress.drive, VMA_THREAD_SINGLE);
 	command_queue_init(&stress.queue);
 	stress.helpers = helpers;
 	stress.acquires = acquires;
-	return atomic_load(&stress.drive.owner) == drive_tid();
+	return atomic_load(&stress.drive.owner) == drive_get_own_thread_id();
 }
 
 static void stress_run(void)
@@ -190,9 +190,10 @@ static void stress_run(void)
 	pthread_t threads[THREADS - 1], stopper;
 
 	for (int i = 0; i < THREADS - 1; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, other_thread_main, (void *)(uintptr_t)(i + 1)), 0);
+		assert_int_equal(
+		        pthread_create(&threads[i], NULL, stress_post_and_drive_thread, (void *)(uintptr_t)(i + 1)), 0);
 	assert_int_equal(pthread_create(&stopper, NULL, stop_later, NULL), 0);
-	work(4711);
+	stress_post_and_drive_in_rounds(4711);
 	pthread_join(stopper, NULL);
 	for (int i = 0; i < THREADS - 1; i++)
 		pthread_join(threads[i], NULL);
@@ -202,12 +203,12 @@ static void stress_run(void)
 	              (unsigned long)atomic_load(&stress.acquired));
 	assert_true(atomic_load(&stress.round) > 10);
 	assert_true(atomic_load(&stress.refused) > 0);
-	assert_false(drive_is_held(&stress.drive));
+	assert_false(drive_flag_is_held(&stress.drive));
 }
 
 static void test_owner_and_helpers_exclude_each_other_and_leave_nothing_behind(void **state)
 {
-	const bool biased = stress_begin(true, false);
+	const bool biased = stress_init_drive_was_biased(true, false);
 
 	(void)state;
 	stress_run();
@@ -218,7 +219,7 @@ static void test_owner_and_helpers_exclude_each_other_and_leave_nothing_behind(v
 static void test_no_sleeper_is_forgotten(void **state)
 {
 	(void)state;
-	stress_begin(true, true);
+	stress_init_drive_was_biased(true, true);
 	stress_run();
 	assert_true(atomic_load(&stress.acquired) > 0);
 }
@@ -226,33 +227,33 @@ static void test_no_sleeper_is_forgotten(void **state)
 static void test_flag_becomes_ordinary_under_several_threads_and_excludes_all_the_while(void **state)
 {
 	(void)state;
-	stress_begin(false, true);
+	stress_init_drive_was_biased(false, true);
 	stress_run();
 	assert_int_equal(atomic_load(&stress.drive.holder), 0);
-	assert_true(drive_try(&stress.drive, drive_tid()));
-	drive_release(&stress.drive, drive_tid());
+	assert_true(drive_flag_try_acquire(&stress.drive, drive_get_own_thread_id()));
+	drive_flag_release(&stress.drive, drive_get_own_thread_id());
 	assert_int_equal(atomic_load(&stress.drive.owner), 0);
 	assert_int_equal(atomic_load(&stress.drive.both), 0);
 }
 
 /* ---- one thread at a time ---- */
 
-static void *try_and_release(void *arg)
+static void *try_drive_flag_and_release_thread(void *arg)
 {
-	const bool taken = drive_try(&stress.drive, drive_tid());
+	const bool taken = drive_flag_try_acquire(&stress.drive, drive_get_own_thread_id());
 
 	if (taken)
-		drive_release(&stress.drive, drive_tid());
+		drive_flag_release(&stress.drive, drive_get_own_thread_id());
 	*(bool *)arg = taken;
 	return NULL;
 }
 
-static bool drive_flag_is_got_by_other_thread(void)
+static bool can_other_thread_take_drive_flag(void)
 {
 	bool taken = false;
 	pthread_t thread;
 
-	assert_int_equal(pthread_create(&thread, NULL, try_and_release, &taken), 0);
+	assert_int_equal(pthread_create(&thread, NULL, try_drive_flag_and_release_thread, &taken), 0);
 	pthread_join(thread, NULL);
 	return taken;
 }
@@ -260,24 +261,24 @@ static bool drive_flag_is_got_by_other_thread(void)
 static void test_another_thread_gets_the_flag_only_while_its_owner_is_out(void **state)
 {
 	(void)state;
-	if (!stress_begin(false, false))
+	if (!stress_init_drive_was_biased(false, false))
 		vma_test_skip("no flag is biased here");
-	assert_true(drive_try(&stress.drive, drive_tid()));
-	assert_true(drive_is_held(&stress.drive));
-	assert_false(drive_try(&stress.drive, drive_tid())); /* a handler */
-	assert_false(drive_acquire(&stress.drive));          /* a sink */
-	assert_false(drive_flag_is_got_by_other_thread());
-	drive_release(&stress.drive, drive_tid());
-	assert_false(drive_is_held(&stress.drive));
+	assert_true(drive_flag_try_acquire(&stress.drive, drive_get_own_thread_id()));
+	assert_true(drive_flag_is_held(&stress.drive));
+	assert_false(drive_flag_try_acquire(&stress.drive, drive_get_own_thread_id())); /* a handler */
+	assert_false(drive_acquire(&stress.drive));                                     /* a sink */
+	assert_false(can_other_thread_take_drive_flag());
+	drive_flag_release(&stress.drive, drive_get_own_thread_id());
+	assert_false(drive_flag_is_held(&stress.drive));
 	for (int i = 0; i < 7; i++)
-		assert_true(drive_flag_is_got_by_other_thread());
+		assert_true(can_other_thread_take_drive_flag());
 	assert_int_equal(atomic_load(&stress.drive.holder), DRIVE_BIASED);
-	assert_true(drive_flag_is_got_by_other_thread()); /* that is enough */
+	assert_true(can_other_thread_take_drive_flag()); /* that is enough */
 	assert_int_equal(atomic_load(&stress.drive.holder), 0);
-	assert_true(drive_try(&stress.drive, drive_tid()));
-	assert_int_equal(atomic_load(&stress.drive.holder), drive_tid());
-	drive_release(&stress.drive, drive_tid());
-	assert_false(drive_is_held(&stress.drive));
+	assert_true(drive_flag_try_acquire(&stress.drive, drive_get_own_thread_id()));
+	assert_int_equal(atomic_load(&stress.drive.holder), drive_get_own_thread_id());
+	drive_flag_release(&stress.drive, drive_get_own_thread_id());
+	assert_false(drive_flag_is_held(&stress.drive));
 }
 
 static const struct CMUnitTest tests[] = {

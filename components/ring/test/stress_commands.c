@@ -29,7 +29,7 @@ struct command_poster {
 
 static struct command_poster parties[THREADS];
 
-static void run_job(struct vma_ring_command *command)
+static void count_job_run(struct vma_ring_command *command)
 {
 	((struct job *)command)->ran++;
 	atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed);
@@ -48,12 +48,12 @@ static void *post_commands_and_wait_thread(void *arg)
 			if (vma_ring_send(ring, &p->segs[i], 1, i % 2 ? VMA_RING_SEND_LATER : 0) != 1)
 				abort();
 		}
-		vma_ring_flush(ring);
+		vma_ring_flush_tx(ring);
 		pthread_barrier_wait(&gate);
 	}
 }
 
-static void prepare_round(void)
+static void prepare_frames_and_commands_of_round(void)
 {
 	for (int t = 0; t < THREADS; t++) {
 		for (int i = 0; i < PER_ROUND; i++) {
@@ -62,14 +62,14 @@ static void prepare_round(void)
 			assert_non_null(buf);
 			parties[t].segs[i] = (struct vma_nic_seg){.buf = buf, .off = buf->data_off, .len = 60};
 			memset(vma_buf_frame(fake.arena, buf) + buf->data_off, t * PER_ROUND + i, 60);
-			parties[t].jobs[i] = (struct job){.command.run = run_job};
+			parties[t].jobs[i] = (struct job){.command.run = count_job_run};
 		}
 	}
 	fake.sent_count = 0;
 	atomic_store(&runs, 0);
 }
 
-static void check_round(void)
+static void check_all_commands_ran_and_frames_sent(void)
 {
 	unsigned next[THREADS] = {0};
 
@@ -102,17 +102,17 @@ static void test_nothing_is_left_behind_when_all_have_returned(void **state)
 		assert_int_equal(pthread_create(&parties[t].thread, NULL, post_commands_and_wait_thread, &parties[t]),
 		                 0);
 	for (; vma_test_goes_on((uint64_t)time(NULL) * 1000000000, (uint64_t)end * 1000000000, rounds > 10); rounds++) {
-		prepare_round();
+		prepare_frames_and_commands_of_round();
 		pthread_barrier_wait(&gate);
 		pthread_barrier_wait(&gate);
-		check_round();
+		check_all_commands_ran_and_frames_sent();
 	}
 	atomic_store(&stop, true);
 	pthread_barrier_wait(&gate);
 	for (int t = 0; t < THREADS; t++)
 		pthread_join(parties[t].thread, NULL);
 	print_message("%u rounds, %lu frames by other threads\n", rounds,
-	              (unsigned long)vma_stats_read(&vma_ring_stats(ring)->tx.tx_commands));
+	              (unsigned long)vma_stats_read_counter(&vma_ring_stats(ring)->tx.tx_commands));
 	assert_true(rounds > 10);
 	vma_ring_destroy(ring);
 	fake_fini(&fake);

@@ -16,7 +16,7 @@ static struct fake_nic fake;
 static struct vma_ring *ring;
 static _Atomic bool stop;
 
-static time_t end_time(void)
+static time_t stress_end_time_from_env(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
@@ -33,13 +33,13 @@ static void *poll_ring_until_stop(void *arg)
 	return NULL;
 }
 
-static void control_begin(pthread_t *threads, unsigned n, void *(*main)(void *))
+static void control_start_threads(pthread_t *threads, unsigned n, void *(*main)(void *))
 {
 	for (unsigned i = 0; i < n; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, main, (void *)(uintptr_t)i), 0);
 }
 
-static void control_end(pthread_t *threads, unsigned n)
+static void control_join_threads(pthread_t *threads, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		pthread_join(threads[i], NULL);
@@ -57,7 +57,7 @@ struct protocol {
 static _Atomic unsigned in_runs;
 static struct protocol protocols[2];
 
-static bool control_run(struct vma_ring_proto_ops *proto_ops, bool last)
+static bool control_proto_run_check_no_overlap(struct vma_ring_proto_ops *proto_ops, bool last)
 {
 	struct protocol *p = (struct protocol *)proto_ops;
 
@@ -76,12 +76,12 @@ static bool control_is_due(struct vma_ring_proto_ops *proto_ops)
 }
 
 /* Whether there is time left, or too little has happened: cores may be scarce. */
-static bool stress_has_time_or_too_few(time_t until, bool seen)
+static bool stress_should_continue(time_t until, bool seen)
 {
 	return vma_test_goes_on((uint64_t)time(NULL) * 1000000000, (uint64_t)until * 1000000000, seen);
 }
 
-static void wait_for_run(struct protocol *p)
+static void make_protocol_due_and_wait_for_run(struct protocol *p)
 {
 	time_t backoff = time(NULL) + 20;
 
@@ -95,7 +95,7 @@ static void wait_for_run(struct protocol *p)
 static void test_a_protocol_runs_whenever_it_is_due_and_never_after_its_end(void **state)
 {
 	pthread_t pollers[POLLERS];
-	const time_t until = end_time();
+	const time_t until = stress_end_time_from_env();
 	unsigned rounds = 0;
 
 	(void)state;
@@ -104,16 +104,17 @@ static void test_a_protocol_runs_whenever_it_is_due_and_never_after_its_end(void
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	atomic_store(&stop, false);
 	for (int i = 0; i < 2; i++)
-		protocols[i] =
-		        (struct protocol){.proto_ops = {.run = control_run, .is_due = control_is_due}, .ended = true};
-	control_begin(pollers, POLLERS, poll_ring_until_stop);
-	for (; stress_has_time_or_too_few(until, rounds > 10); rounds++) {
+		protocols[i] = (struct protocol){
+		        .proto_ops = {.run = control_proto_run_check_no_overlap, .is_due = control_is_due},
+		        .ended = true};
+	control_start_threads(pollers, POLLERS, poll_ring_until_stop);
+	for (; stress_should_continue(until, rounds > 10); rounds++) {
 		struct protocol *p = &protocols[rounds % 2], *before = &protocols[1 - rounds % 2];
 
 		atomic_store(&p->ended, false);
 		vma_ring_attach_proto(ring, &p->proto_ops);
 		atomic_store(&before->ended, true);
-		wait_for_run(p);
+		make_protocol_due_and_wait_for_run(p);
 		if (rounds % 3 == 0) {
 			vma_ring_attach_proto(ring, NULL);
 			atomic_store(&p->ended, true);
@@ -121,7 +122,7 @@ static void test_a_protocol_runs_whenever_it_is_due_and_never_after_its_end(void
 	}
 	vma_ring_attach_proto(ring, NULL);
 	atomic_store(&stop, true);
-	control_end(pollers, POLLERS);
+	control_join_threads(pollers, POLLERS);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(atomic_load(&protocols[i].wrong), 0);
 		assert_true(protocols[i].runs >= rounds / 2);
@@ -142,13 +143,13 @@ struct conn {
 
 static struct conn conns[CONNS];
 
-static bool control_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool control_sink_take_nothing(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)flow, (void)packet, (void)info;
 	return false;
 }
 
-static void slow_down(void)
+static void slow_down_by_yield(void)
 {
 	sched_yield();
 }
@@ -157,9 +158,9 @@ static int device_add_rule_slowly(struct fake_nic *nic, const struct vma_flow_ru
 {
 	int rc;
 
-	slow_down();
+	slow_down_by_yield();
 	rc = fake_device_add_rule(nic, rule);
-	slow_down();
+	slow_down_by_yield();
 	return rc;
 }
 
@@ -170,7 +171,7 @@ static void *steer_conns_until_stop(void *arg)
 
 	for (; !atomic_load(&stop); i++) {
 		struct conn *conn = &conns[i % CONNS];
-		int rc = vma_ring_steer(ring, &conn->flow);
+		int rc = vma_ring_request_nic_rule_of_flow(ring, &conn->flow);
 
 		if (rc != 0 && rc != -EINVAL)
 			abort();
@@ -179,7 +180,7 @@ static void *steer_conns_until_stop(void *arg)
 	return NULL;
 }
 
-static unsigned control_steered(void)
+static unsigned control_count_steers(void)
 {
 	unsigned steered = 0;
 
@@ -188,7 +189,7 @@ static unsigned control_steered(void)
 	return steered;
 }
 
-static bool is_sometimes_ring_only(unsigned round)
+static bool is_ring_only_in_three_of_four_rounds(unsigned round)
 {
 	return round % 4 != 3;
 }
@@ -196,7 +197,7 @@ static bool is_sometimes_ring_only(unsigned round)
 static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanwhile(void **state)
 {
 	pthread_t pollers[1], steerers[STEERERS];
-	const time_t until = end_time();
+	const time_t until = stress_end_time_from_env();
 	unsigned rounds = 0;
 
 	(void)state;
@@ -208,38 +209,39 @@ static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanw
 	for (unsigned i = 0; i < CONNS; i++)
 		conns[i] =
 		        (struct conn){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, (uint16_t)(1000 + i / 2)),
-		                               .sink = control_take}};
-	control_begin(pollers, 1, poll_ring_until_stop);
-	control_begin(steerers, STEERERS, steer_conns_until_stop);
-	for (; stress_has_time_or_too_few(until, rounds > 10 && control_steered() > 0); rounds++) {
+		                               .sink = control_sink_take_nothing}};
+	control_start_threads(pollers, 1, poll_ring_until_stop);
+	control_start_threads(steerers, STEERERS, steer_conns_until_stop);
+	for (; stress_should_continue(until, rounds > 10 && control_count_steers() > 0); rounds++) {
 		struct conn *conn = &conns[rounds % CONNS];
 
 		if (conn->attached) {
-			vma_ring_detach(ring, &conn->flow);
+			vma_ring_detach_flow(ring, &conn->flow);
 		} else {
 			assert_true(vma_ring_acquire(ring)); /* steer reads the flags with the flag */
-			conn->flow.flags = is_sometimes_ring_only(rounds / CONNS) ? VMA_FLOW_RING_ONLY : 0;
+			conn->flow.flags =
+			        is_ring_only_in_three_of_four_rounds(rounds / CONNS) ? VMA_FLOW_RING_ONLY : 0;
 			assert_int_equal(vma_ring_attach(ring, &conn->flow), 0);
 			vma_ring_release(ring);
 		}
 		conn->attached = !conn->attached;
 		if (rounds % 16 < CONNS) /* for a while all that are there stay */
-			slow_down();
+			slow_down_by_yield();
 	}
 	atomic_store(&stop, true);
-	control_end(pollers, 1);
-	control_end(steerers, STEERERS);
+	control_join_threads(pollers, 1);
+	control_join_threads(steerers, STEERERS);
 	for (unsigned i = 0; i < CONNS; i++) {
 		if (!conns[i].attached)
 			continue;
-		assert_int_equal(vma_ring_steer(ring, &conns[i].flow), 0);
+		assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conns[i].flow), 0);
 		assert_true(fake_device_has_rule(&conns[i].flow.key));
 	}
 	for (unsigned i = 0; i < CONNS; i++)
-		vma_ring_detach(ring, &conns[i].flow);
+		vma_ring_detach_flow(ring, &conns[i].flow);
 	assert_int_equal(device.count, 0);
-	assert_true(rounds > 10 && control_steered() > 0);
-	print_message("%u flows came or went, %u were steered\n", rounds, control_steered());
+	assert_true(rounds > 10 && control_count_steers() > 0);
+	print_message("%u flows came or went, %u were steered\n", rounds, control_count_steers());
 	vma_ring_destroy(ring);
 	fake_fini(&fake);
 }

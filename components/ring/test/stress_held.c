@@ -109,7 +109,7 @@ static bool stop_thread(uint32_t tid)
 	return state == TRACER_STOPPED;
 }
 
-static bool is_worker(uint32_t tid)
+static bool is_tid_of_worker(uint32_t tid)
 {
 	for (int i = 0; i < WORKERS; i++) {
 		if (atomic_load(&hammer.workers[i].tid) == tid)
@@ -130,7 +130,7 @@ static uint32_t stop_thread_holding_drive_flag(enum vma_ring_side side)
 	while (hammer_now_ns() < deadline) {
 		uint32_t tid = vma_ring_drive_holder_tid(hammer.ring[0], side);
 
-		if (!is_worker(tid))
+		if (!is_tid_of_worker(tid))
 			continue;
 		if (!stop_thread(tid)) {
 			print_message("PTRACE_SEIZE: %s\n", strerror(atomic_load(&tracer->error)));
@@ -147,7 +147,7 @@ static uint32_t stop_thread_holding_drive_flag(enum vma_ring_side side)
 	return 0;
 }
 
-static uint64_t held_cpu_ns(const struct worker *w)
+static uint64_t worker_cpu_time_ns(const struct worker *w)
 {
 	struct timespec used;
 	clockid_t clock;
@@ -157,27 +157,28 @@ static uint64_t held_cpu_ns(const struct worker *w)
 	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
 }
 
-static void hold_drive_flag_and_measure(enum vma_ring_side side)
+static void measure_cpu_of_waiters_for_held_flag(enum vma_ring_side side)
 {
-	uint64_t hold_ns = hammer_seconds(2) >= 10 ? 1000000000 : 500000000, before[WORKERS], start, elapsed;
+	uint64_t hold_ns = hammer_seconds_from_env_or(2) >= 10 ? 1000000000 : 500000000, before[WORKERS], start,
+	         elapsed;
 	uint32_t held;
 
-	hammer_start();
+	hammer_create_rings_and_start_workers();
 	nap_us(100000);
 	held = stop_thread_holding_drive_flag(side);
 	if (held == 0) {
-		hammer_stop();
+		hammer_stop_and_check_buffers_returned();
 		vma_test_skip("no holder could be stopped");
 	}
 	nap_us(20000); /* those who were about to sleep do */
 	start = hammer_now_ns();
 	for (int i = 0; i < WORKERS; i++)
-		before[i] = held_cpu_ns(&hammer.workers[i]);
+		before[i] = worker_cpu_time_ns(&hammer.workers[i]);
 	nap_us((long)(hold_ns / 1000));
 	elapsed = hammer_now_ns() - start;
 	assert_int_equal(vma_ring_drive_holder_tid(hammer.ring[0], side), held);
 	for (int i = 0; i < WORKERS; i++) {
-		uint64_t used = held_cpu_ns(&hammer.workers[i]) - before[i];
+		uint64_t used = worker_cpu_time_ns(&hammer.workers[i]) - before[i];
 
 		if (used * 20 > elapsed)
 			fail_msg("worker %d used %lu us of %lu us while the holder stood still", i,
@@ -196,19 +197,19 @@ static void hold_drive_flag_and_measure(enum vma_ring_side side)
 			nap_us(1000);
 		}
 	}
-	hammer_stop();
+	hammer_stop_and_check_buffers_returned();
 }
 
 static void test_others_rest_while_the_receive_driver_is_held_and_then_go_on(void **state)
 {
 	(void)state;
-	hold_drive_flag_and_measure(VMA_RING_RX);
+	measure_cpu_of_waiters_for_held_flag(VMA_RING_RX);
 }
 
 static void test_others_rest_while_the_transmit_driver_is_held_and_then_go_on(void **state)
 {
 	(void)state;
-	hold_drive_flag_and_measure(VMA_RING_TX);
+	measure_cpu_of_waiters_for_held_flag(VMA_RING_TX);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, start_tracer, end_tracer)

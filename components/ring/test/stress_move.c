@@ -37,7 +37,7 @@ static struct stay ring_stays_of_flow[MOVES + 1];
 static _Atomic uint64_t received;
 static _Atomic bool stop;
 
-static bool move_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool move_sink_check_packet_order(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct stay *stay = (struct stay *)flow;
 	uint64_t number;
@@ -56,14 +56,14 @@ static bool move_take(struct vma_flow *flow, struct vma_buf *packet, const struc
 	return false;
 }
 
-static void move_stay_init(struct stay *stay)
+static void move_init_udp_flow_with_sink(struct stay *stay)
 {
 	*stay = (struct stay){.flow = {.key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(PORT)},
-	                               .sink = move_take}};
+	                               .sink = move_sink_check_packet_order}};
 	memcpy(stay->flow.key.local, here, 4);
 }
 
-static struct vma_ring *move_ring(int end)
+static struct vma_ring *move_test_create_ring(int end)
 {
 	struct vma_ring_attr attr = {.nic = nic[end],
 	                             .spill_pool = spill,
@@ -89,12 +89,12 @@ static int setup(void **state)
 	assert_int_equal(vma_bufpool_create(&pool, &spill), 0);
 	pair.arena[0] = pair.arena[1] = arena;
 	assert_int_equal(vma_wire_pair(&pair, nic), 0);
-	rings[0] = move_ring(0);
-	rings[1] = move_ring(0);
-	peer = move_ring(1);
+	rings[0] = move_test_create_ring(0);
+	rings[1] = move_test_create_ring(0);
+	peer = move_test_create_ring(1);
 	atomic_store(&received, 0);
 	atomic_store(&stop, false);
-	move_stay_init(&ring_stays_of_flow[0]);
+	move_init_udp_flow_with_sink(&ring_stays_of_flow[0]);
 	assert_int_equal(vma_ring_attach(rings[0], &ring_stays_of_flow[0].flow), 0);
 	return 0;
 }
@@ -113,7 +113,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void move_send(uint64_t number)
+static void move_send_numbered_datagram(uint64_t number)
 {
 	struct vma_pkt_udp_attr attr = {.src_port_be = htons(9), .dst_port_be = htons(PORT)};
 	struct vma_buf *buf;
@@ -134,7 +134,7 @@ static void move_send(uint64_t number)
 		sched_yield();
 }
 
-static void *move_drive(void *ring)
+static void *progress_ring_until_stop_thread(void *ring)
 {
 	while (!atomic_load(&stop)) {
 		if (vma_ring_progress(ring) <= 0)
@@ -143,26 +143,26 @@ static void *move_drive(void *ring)
 	return NULL;
 }
 
-static void *move_send_all(void *arg)
+static void *move_send_numbers_until_stop_thread(void *arg)
 {
 	_Atomic uint64_t *sent = arg;
 
 	for (uint64_t number = 0; !atomic_load(&stop); number++) {
 		while (number - atomic_load(&received) > UNREAD && !atomic_load(&stop))
 			sched_yield();
-		move_send(number);
+		move_send_numbered_datagram(number);
 		atomic_store(sent, number + 1);
 	}
 	return NULL;
 }
 
 /* Each stay gets something. */
-static void move_to_and_fro(void)
+static void move_flow_between_two_rings(void)
 {
 	for (unsigned i = 0; i < MOVES; i++) {
 		while (!atomic_load(&ring_stays_of_flow[i].begun))
 			sched_yield();
-		move_stay_init(&ring_stays_of_flow[i + 1]);
+		move_init_udp_flow_with_sink(&ring_stays_of_flow[i + 1]);
 		assert_int_equal(vma_ring_move_flow(rings[i % 2], &ring_stays_of_flow[i].flow, rings[(i + 1) % 2],
 		                                    &ring_stays_of_flow[i + 1].flow),
 		                 0);
@@ -183,22 +183,22 @@ static void check_received_on_each_ring(uint64_t sent)
 	assert_int_equal(next, sent);
 }
 
-static void move_round(void)
+static void move_flow_under_load_and_check(void)
 {
 	_Atomic uint64_t sent = 0;
 	pthread_t sender, drivers[2];
 
-	assert_int_equal(pthread_create(&sender, NULL, move_send_all, &sent), 0);
+	assert_int_equal(pthread_create(&sender, NULL, move_send_numbers_until_stop_thread, &sent), 0);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&drivers[i], NULL, move_drive, rings[i]), 0);
-	move_to_and_fro();
+		assert_int_equal(pthread_create(&drivers[i], NULL, progress_ring_until_stop_thread, rings[i]), 0);
+	move_flow_between_two_rings();
 	atomic_store(&stop, true);
 	pthread_join(sender, NULL);
 	for (int i = 0; i < 2; i++)
 		pthread_join(drivers[i], NULL);
 	while (vma_ring_progress(rings[0]) + vma_ring_progress(rings[1]) != 0)
 		;
-	vma_ring_detach(rings[MOVES % 2], &ring_stays_of_flow[MOVES].flow);
+	vma_ring_detach_flow(rings[MOVES % 2], &ring_stays_of_flow[MOVES].flow);
 	check_received_on_each_ring(atomic_load(&sent));
 }
 
@@ -207,7 +207,7 @@ static void test_a_flow_moves_a_hundred_times_and_no_datagram_is_lost_or_overtak
 	const char *seconds = getenv("STRESS_SECONDS");
 	const time_t end = time(NULL) + (seconds != NULL ? atoi(seconds) : 1);
 
-	for (move_round(); time(NULL) < end; move_round()) {
+	for (move_flow_under_load_and_check(); time(NULL) < end; move_flow_under_load_and_check()) {
 		teardown(state);
 		setup(state);
 	}
@@ -218,18 +218,18 @@ static void test_a_flow_stays_whose_key_has_another_member_or_no_rule(void **sta
 	struct stay *other = &ring_stays_of_flow[1], *moved = &ring_stays_of_flow[2];
 
 	(void)state;
-	move_stay_init(other);
-	move_stay_init(moved);
+	move_init_udp_flow_with_sink(other);
+	move_init_udp_flow_with_sink(moved);
 	assert_int_equal(vma_ring_attach(rings[0], &other->flow), 0);
 	assert_int_equal(vma_ring_move_flow(rings[0], &ring_stays_of_flow[0].flow, rings[1], &moved->flow), -EBUSY);
 	assert_int_equal(vma_ring_move_flow(rings[1], &ring_stays_of_flow[0].flow, rings[0], &moved->flow), -EBUSY);
 	assert_null(moved->flow.ring);
-	vma_ring_detach(rings[0], &other->flow);
-	move_send(1);
+	vma_ring_detach_flow(rings[0], &other->flow);
+	move_send_numbered_datagram(1);
 	while (vma_ring_progress(rings[0]) <= 0)
 		;
 	assert_int_equal(atomic_load(&ring_stays_of_flow[0].next), 2);
-	vma_ring_detach(rings[0], &ring_stays_of_flow[0].flow);
+	vma_ring_detach_flow(rings[0], &ring_stays_of_flow[0].flow);
 }
 
 static void test_a_flow_that_the_nic_does_not_move_stays(void **state)
@@ -237,26 +237,26 @@ static void test_a_flow_that_the_nic_does_not_move_stays(void **state)
 	struct stay *moved = &ring_stays_of_flow[1];
 
 	(void)state;
-	move_stay_init(moved);
+	move_init_udp_flow_with_sink(moved);
 	assert_int_equal(vma_ring_move_flow(rings[0], &ring_stays_of_flow[0].flow, peer, &moved->flow), -EINVAL);
 	assert_null(moved->flow.ring);
-	move_send(1);
+	move_send_numbered_datagram(1);
 	while (vma_ring_progress(rings[0]) <= 0)
 		;
 	assert_int_equal(atomic_load(&ring_stays_of_flow[0].next), 2);
-	vma_ring_detach(rings[0], &ring_stays_of_flow[0].flow);
+	vma_ring_detach_flow(rings[0], &ring_stays_of_flow[0].flow);
 }
 
 static void test_sends_are_drained_when_the_other_end_has_them(void **state)
 {
 	(void)state;
 	assert_true(vma_ring_drain_sends(peer, 0));
-	move_send(1);
+	move_send_numbered_datagram(1);
 	assert_false(vma_ring_drain_sends(peer, 1000000));
 	while (vma_ring_progress(rings[0]) <= 0)
 		;
 	assert_true(vma_ring_drain_sends(peer, 1000000));
-	vma_ring_detach(rings[0], &ring_stays_of_flow[0].flow);
+	vma_ring_detach_flow(rings[0], &ring_stays_of_flow[0].flow);
 }
 
 static const struct CMUnitTest tests[] = {

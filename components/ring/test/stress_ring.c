@@ -3,18 +3,18 @@
 
 static void test_eight_threads_lose_and_repeat_nothing(void **state)
 {
-	uint64_t nanoseconds = (uint64_t)(hammer_seconds(1.5) * 1e9);
+	uint64_t nanoseconds = (uint64_t)(hammer_seconds_from_env_or(1.5) * 1e9);
 	struct timespec pause = {.tv_sec = (time_t)(nanoseconds / 1000000000),
 	                         .tv_nsec = (long)(nanoseconds % 1000000000)};
 
 	(void)state;
-	hammer_start();
+	hammer_create_rings_and_start_workers();
 	nanosleep(&pause, NULL);
-	print_message("%lu round trips, %lu frames by other threads\n", (unsigned long)hammer_received(),
-	              (unsigned long)vma_stats_read(&vma_ring_stats(hammer.ring[0])->tx.tx_commands));
+	print_message("%lu round trips, %lu frames by other threads\n", (unsigned long)hammer_count_received(),
+	              (unsigned long)vma_stats_read_counter(&vma_ring_stats(hammer.ring[0])->tx.tx_commands));
 	for (int i = 0; i < WORKERS; i++)
 		assert_true(atomic_load(&hammer.workers[i].received) > 0);
-	hammer_stop();
+	hammer_stop_and_check_buffers_returned();
 }
 
 /* One thread is what the mode is for, and more are none the worse for it. */
@@ -43,7 +43,7 @@ static bool visitor_count_packet(struct vma_flow *flow, struct vma_buf *packet, 
 	return false;
 }
 
-static void send_to_visitor(uint16_t port)
+static void send_one_byte_datagram_to_port(uint16_t port)
 {
 	uint8_t frame[64];
 	struct vma_buf *buf = vma_ring_tx_buf(hammer.ring[1]);
@@ -65,8 +65,8 @@ static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 	struct visitor *v;
 
 	(void)state;
-	hammer_start();
-	end = hammer_now_ns() + (uint64_t)(hammer_seconds(1.0) * 0.5e9);
+	hammer_create_rings_and_start_workers();
+	end = hammer_now_ns() + (uint64_t)(hammer_seconds_from_env_or(1.0) * 0.5e9);
 	while (vma_test_goes_on(hammer_now_ns(), end, runs > 10)) {
 		v = &visitors[runs++ % 64];
 		calls += atomic_load(&v->calls);
@@ -75,10 +75,10 @@ static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 		v->flow.sink = visitor_count_packet;
 		assert_int_equal(vma_ring_attach(hammer.ring[0], &v->flow), 0);
 		for (int i = 0; i < 4; i++)
-			send_to_visitor(5000);
+			send_one_byte_datagram_to_port(5000);
 		while (atomic_load(&v->calls) == 0 && hammer_now_ns() < end)
 			nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-		vma_ring_detach(hammer.ring[0], &v->flow);
+		vma_ring_detach_flow(hammer.ring[0], &v->flow);
 		atomic_store(&v->gone, true);
 		assert_int_equal(atomic_load(&v->after_the_end), 0);
 	}
@@ -89,7 +89,7 @@ static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 	hammer_stop_workers();
 	for (int i = 0; i < WORKERS; i++)
 		assert_int_equal(atomic_load(&hammer.workers[i].wrong), 0);
-	hammer_end(); /* without the count: the visitors' packets are in it */
+	hammer_stop_echo_and_destroy(); /* without the count: the visitors' packets are in it */
 }
 
 static const struct CMUnitTest tests[] = {

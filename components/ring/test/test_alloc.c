@@ -60,11 +60,11 @@ static void test_below_the_limit_each_key_gets_a_ring_of_its_own(void **state)
 	struct vma_ring_key key = vma_ring_key(VMA_RING_LOGIC_PER_THREAD, &where);
 
 	(void)state;
-	assert_int_equal(vma_ring_choose(key, 0, 0), -1);
-	assert_int_equal(vma_ring_choose(key, 1000, 0), -1);
-	assert_int_equal(vma_ring_choose(key, 3, 4), -1);
-	assert_true(vma_ring_choose(key, 4, 4) >= 0);
-	assert_int_equal(vma_ring_choose(key, 1, 1), 0);
+	assert_int_equal(vma_ring_choose_existing_or_new(key, 0, 0), -1);
+	assert_int_equal(vma_ring_choose_existing_or_new(key, 1000, 0), -1);
+	assert_int_equal(vma_ring_choose_existing_or_new(key, 3, 4), -1);
+	assert_true(vma_ring_choose_existing_or_new(key, 4, 4) >= 0);
+	assert_int_equal(vma_ring_choose_existing_or_new(key, 1, 1), 0);
 }
 
 static void test_at_the_limit_keys_spread_over_the_rings_and_stay_there(void **state)
@@ -75,10 +75,10 @@ static void test_at_the_limit_keys_spread_over_the_rings_and_stay_there(void **s
 	for (uint64_t thread = 1; thread <= 400; thread++) {
 		struct vma_ring_requester where = {.thread_id = thread};
 		struct vma_ring_key key = vma_ring_key(VMA_RING_LOGIC_PER_THREAD, &where);
-		int n = vma_ring_choose(key, 4, 4);
+		int n = vma_ring_choose_existing_or_new(key, 4, 4);
 
 		assert_in_range(n, 0, 3);
-		assert_int_equal(vma_ring_choose(key, 4, 4), n);
+		assert_int_equal(vma_ring_choose_existing_or_new(key, 4, 4), n);
 		users[n]++;
 	}
 	for (int i = 0; i < 4; i++)

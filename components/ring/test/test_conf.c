@@ -23,7 +23,7 @@ static void test_defaults_are_those_of_the_field(void **state)
 
 	(void)state;
 	conf_load(env);
-	vma_ring_conf(&conf, &ring);
+	vma_ring_conf_to_ring_attr(&conf, &ring);
 	assert_int_equal(ring.rx_wre, 16000);
 	assert_int_equal(ring.tx_wre, 2048);
 	assert_int_equal(ring.tx_wre_batching, 64);
@@ -41,7 +41,7 @@ static enum vma_thread_mode thread_mode_of_conf(char *thread_mode, char *multilo
 	struct vma_ring_attr ring = {0};
 
 	conf_load(env);
-	vma_ring_conf(&conf, &ring);
+	vma_ring_conf_to_ring_attr(&conf, &ring);
 	return ring.thread_mode;
 }
 
@@ -58,14 +58,14 @@ static void test_kind_of_the_locks_decides_how_a_control_call_waits_that_would_s
 }
 
 /* Whether it moderates, count and period of a packet after silence, and the interval of adaptation. */
-static void expect_moderation(const char *first, const char *second, bool enable, uint32_t count, uint32_t period,
-                              uint32_t interval)
+static void expect_cq_moderation_from_env(const char *first, const char *second, bool enable, uint32_t count,
+                                          uint32_t period, uint32_t interval)
 {
 	char *env[] = {(char *)first, (char *)second, NULL};
 	struct vma_ring_attr ring = {0};
 
 	conf_load(env);
-	vma_ring_conf(&conf, &ring);
+	vma_ring_conf_to_ring_attr(&conf, &ring);
 	if (ring.cq.moderation_enable != enable)
 		fail_msg("%s %s: moderates %d", first, second != NULL ? second : "", !enable);
 	assert_int_equal(ring.cq.aim.base.count, count);
@@ -76,15 +76,16 @@ static void expect_moderation(const char *first, const char *second, bool enable
 static void test_moderation_begins_with_what_is_set(void **state)
 {
 	(void)state;
-	expect_moderation("VMA_RX_POLL=0", NULL, false, 0, 0, 0);
-	expect_moderation("VMA_CQ_MODERATION_ENABLE=1", NULL, true, 0, 0, 250);
-	expect_moderation("VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=5000", NULL, true, 0, 0, 250);
-	expect_moderation("VMA_CQ_AIM_INTERVAL_MSEC=100", NULL, true, 0, 0, 100);
-	expect_moderation("VMA_CQ_AIM_MAX_COUNT=7", "VMA_CQ_AIM_INTERVAL_MSEC=0", false, 0, 0, 0);
-	expect_moderation("VMA_CQ_MODERATION_COUNT=10", NULL, true, 10, 50, 0);
-	expect_moderation("VMA_CQ_MODERATION_PERIOD_USEC=5000", NULL, true, 48, 5000, 0);
-	expect_moderation("VMA_CQ_MODERATION_PERIOD_USEC=5000", "VMA_CQ_MODERATION_ENABLE=0", false, 48, 5000, 250);
-	expect_moderation("VMA_CQ_MODERATION_COUNT=10", "VMA_SPEC=latency", false, 10, 50, 0);
+	expect_cq_moderation_from_env("VMA_RX_POLL=0", NULL, false, 0, 0, 0);
+	expect_cq_moderation_from_env("VMA_CQ_MODERATION_ENABLE=1", NULL, true, 0, 0, 250);
+	expect_cq_moderation_from_env("VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=5000", NULL, true, 0, 0, 250);
+	expect_cq_moderation_from_env("VMA_CQ_AIM_INTERVAL_MSEC=100", NULL, true, 0, 0, 100);
+	expect_cq_moderation_from_env("VMA_CQ_AIM_MAX_COUNT=7", "VMA_CQ_AIM_INTERVAL_MSEC=0", false, 0, 0, 0);
+	expect_cq_moderation_from_env("VMA_CQ_MODERATION_COUNT=10", NULL, true, 10, 50, 0);
+	expect_cq_moderation_from_env("VMA_CQ_MODERATION_PERIOD_USEC=5000", NULL, true, 48, 5000, 0);
+	expect_cq_moderation_from_env("VMA_CQ_MODERATION_PERIOD_USEC=5000", "VMA_CQ_MODERATION_ENABLE=0", false, 48,
+	                              5000, 250);
+	expect_cq_moderation_from_env("VMA_CQ_MODERATION_COUNT=10", "VMA_SPEC=latency", false, 10, 50, 0);
 }
 
 static void test_what_is_set_arrives(void **state)
@@ -111,7 +112,7 @@ static void test_what_is_set_arrives(void **state)
 
 	(void)state;
 	conf_load(env);
-	vma_ring_conf(&conf, &ring);
+	vma_ring_conf_to_ring_attr(&conf, &ring);
 	assert_int_equal(ring.rx_wre, 512);
 	assert_int_equal(ring.tx_wre, 64);
 	assert_int_equal(ring.tx_wre_batching, 7);
@@ -141,8 +142,8 @@ static void test_a_queue_is_no_deeper_than_there_may_be_buffers(void **state)
 
 	(void)state;
 	conf_load(env);
-	vma_ring_conf(&conf, &ring);
-	vma_ring_conf_memory(&conf, &arena, &spill);
+	vma_ring_conf_to_ring_attr(&conf, &ring);
+	vma_ring_conf_to_memory_attrs(&conf, &arena, &spill);
 	assert_int_equal(ring.rx_wre, 128);
 	assert_int_equal(ring.tx_wre, 96);
 	assert_int_equal(spill.max_bufs, 128);
@@ -158,8 +159,8 @@ static void test_memory_type_reaches_ordinary_memory_and_windows(void **state)
 
 	(void)state;
 	conf_load(env);
-	vma_ring_conf_memory(&conf, &arena, &spill);
-	vma_ring_conf_nic(&conf, &nic);
+	vma_ring_conf_to_memory_attrs(&conf, &arena, &spill);
+	vma_ring_conf_to_nic_attr(&conf, &nic);
 	assert_int_equal(arena.alloc_type, VMA_MEM_HUGE);
 	assert_true(nic.huge_pages);
 	assert_int_equal(nic.caches, VMA_NIC_CACHES_NONE);
@@ -173,10 +174,10 @@ static void test_conversion_of_time_stamps_reaches_the_nic(void **state)
 
 	(void)state;
 	conf_load(env);
-	vma_ring_conf_nic(&conf, &nic);
+	vma_ring_conf_to_nic_attr(&conf, &nic);
 	assert_int_equal(nic.hw_ts_conversion, 1);
 	conf_load(none);
-	vma_ring_conf_nic(&conf, &nic);
+	vma_ring_conf_to_nic_attr(&conf, &nic);
 	assert_int_equal(nic.hw_ts_conversion, 3);
 }
 
@@ -187,10 +188,10 @@ static void test_wish_to_drive_the_rings_of_an_mlx5_card_reaches_the_nic(void **
 
 	(void)state;
 	conf_load(env);
-	vma_ring_conf_nic(&conf, &nic);
+	vma_ring_conf_to_nic_attr(&conf, &nic);
 	assert_true(nic.mlx5_direct);
 	conf_load(none);
-	vma_ring_conf_nic(&conf, &nic);
+	vma_ring_conf_to_nic_attr(&conf, &nic);
 	assert_false(nic.mlx5_direct);
 }
 
@@ -213,12 +214,13 @@ static void test_nic_parameter_chooses_the_backend(void **state)
 		char *env[] = {rows[i].env, NULL};
 
 		conf_load(env);
-		assert_int_equal(vma_ring_conf_device(&conf, "eth7", spec, sizeof(spec)), rows[i].rc);
+		assert_int_equal(vma_ring_conf_to_device_spec(&conf, "eth7", spec, sizeof(spec)), rows[i].rc);
 		if (rows[i].rc == 0)
 			assert_string_equal(spec, rows[i].spec);
 	}
 	conf_load((char *[]){"VMA_NIC=xdp", NULL});
-	assert_int_equal(vma_ring_conf_device(&conf, "a-name-too-long-for-it", spec, sizeof(spec)), -ENAMETOOLONG);
+	assert_int_equal(vma_ring_conf_to_device_spec(&conf, "a-name-too-long-for-it", spec, sizeof(spec)),
+	                 -ENAMETOOLONG);
 }
 
 static void test_fewer_frames_than_were_asked_for_are_told_once(void **state)
@@ -233,11 +235,11 @@ static void test_fewer_frames_than_were_asked_for_are_told_once(void **state)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path});
 	conf_load(none); /* 16000 and 2048, which nobody has asked for */
-	vma_ring_conf_granted(&conf, "eth7", &qp);
+	vma_ring_conf_log_granted_depths(&conf, "eth7", &qp);
 	conf_load(env);
-	vma_ring_conf_granted(&conf, "eth8", &deep);
-	vma_ring_conf_granted(&conf, "eth9", &qp);
-	vma_ring_conf_granted(&conf, "eth9", &qp);
+	vma_ring_conf_log_granted_depths(&conf, "eth8", &deep);
+	vma_ring_conf_log_granted_depths(&conf, "eth9", &qp);
+	vma_ring_conf_log_granted_depths(&conf, "eth9", &qp);
 	vma_log_fini();
 	n = pread(fd, heard, sizeof(heard) - 1, 0);
 	heard[n > 0 ? n : 0] = '\0';

@@ -10,7 +10,7 @@ enum { FLOWS = 5000 };
 
 static struct vma_flow flows[FLOWS];
 
-static void flow_table_key_of(struct vma_flow *flow, uint32_t i)
+static void set_flow_key_by_index(struct vma_flow *flow, uint32_t i)
 {
 	const uint8_t local[4] = {10, 0, (uint8_t)(i >> 8), (uint8_t)i};
 
@@ -18,7 +18,7 @@ static void flow_table_key_of(struct vma_flow *flow, uint32_t i)
 	flow->key = flow_key(IPPROTO_UDP, local, (uint16_t)(1 + i % 3), (uint16_t)(i % 2 ? 1000 + i : 0));
 }
 
-static struct vma_flow *head_of(const struct flow_table *table, const struct vma_flow_key *key)
+static struct vma_flow *flow_table_first_flow_of_key(const struct flow_table *table, const struct vma_flow_key *key)
 {
 	struct flow_words words = flow_words_of(key);
 	struct flow_entry *entry = flow_table_find(table, &words);
@@ -47,7 +47,7 @@ static void test_flows_come_and_go_in_any_order(void **state)
 	assert_int_equal(flow_table_init(&table), 0);
 	memset(there, 0, sizeof(there));
 	for (uint32_t i = 0; i < FLOWS; i++)
-		flow_table_key_of(&flows[i], i);
+		set_flow_key_by_index(&flows[i], i);
 	for (int step = 0; step < 60000; step++) {
 		uint32_t i = (random = random * 1664525 + 1013904223) % FLOWS;
 
@@ -63,7 +63,8 @@ static void test_flows_come_and_go_in_any_order(void **state)
 		assert_int_equal(table.used, used);
 		if (step % 10000 == 0) {
 			for (uint32_t j = 0; j < FLOWS; j++)
-				assert_ptr_equal(head_of(&table, &flows[j].key), there[j] ? &flows[j] : NULL);
+				assert_ptr_equal(flow_table_first_flow_of_key(&table, &flows[j].key),
+				                 there[j] ? &flows[j] : NULL);
 		}
 	}
 	flow_table_fini(&table);
@@ -78,14 +79,14 @@ static void test_members_of_a_key_stay_in_order_of_attachment(void **state)
 	(void)state;
 	assert_int_equal(flow_table_init(&table), 0);
 	for (int i = 0; i < 3; i++) {
-		flow_table_key_of(&member[i], 1);
+		set_flow_key_by_index(&member[i], 1);
 		assert_int_equal(flow_table_insert(&table, &member[i], &entry), 0);
 		assert_ptr_equal(entry->head, &member[0]);
 	}
 	assert_ptr_equal(member[0].next, &member[1]);
 	assert_ptr_equal(member[1].next, &member[2]);
 	assert_false(flow_table_remove(&table, &member[0]));
-	assert_ptr_equal(head_of(&table, &member[1].key), &member[1]);
+	assert_ptr_equal(flow_table_first_flow_of_key(&table, &member[1].key), &member[1]);
 	assert_false(flow_table_remove(&table, &member[2]));
 	assert_null(member[1].next);
 	assert_true(flow_table_remove(&table, &member[1]));
@@ -106,7 +107,7 @@ static void test_mean_probe_length_stays_short(void **state)
 
 		assert_int_equal(flow_table_init(&table), 0);
 		for (uint32_t i = 0; i < sizes[s]; i++) {
-			flow_table_key_of(&flows[i], i);
+			set_flow_key_by_index(&flows[i], i);
 			assert_int_equal(flow_table_insert(&table, &flows[i], &entry), 0);
 		}
 		for (uint32_t i = 0; i <= table.mask; i++) {

@@ -18,7 +18,7 @@ static unsigned calls;
 static uint32_t got_len;
 static uint8_t proto; /* of fragments that arrive */
 
-static bool fragments_take(struct vma_flow *to, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fragments_sink_copy_payload(struct vma_flow *to, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	uint32_t left = packet->payload_len, off = packet->payload_off;
 
@@ -41,7 +41,8 @@ static int setup_with(uint32_t caps)
 {
 	fake_init(&fake, caps);
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
-	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = fragments_take};
+	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0),
+	                         .sink = fragments_sink_copy_payload};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
 	calls = 0;
 	proto = IPPROTO_UDP;
@@ -54,7 +55,7 @@ static int setup(void **state)
 	return setup_with(0);
 }
 
-static int setup_to_kernel(void **state)
+static int setup_nic_that_can_pass_to_kernel(void **state)
 {
 	(void)state;
 	return setup_with(VMA_NIC_CAP_TO_KERNEL);
@@ -63,7 +64,7 @@ static int setup_to_kernel(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	vma_ring_detach(ring, &flow);
+	vma_ring_detach_flow(ring, &flow);
 	vma_ring_destroy(ring);
 	fake_fini(&fake);
 	return 0;
@@ -71,7 +72,7 @@ static int teardown(void **state)
 
 static uint64_t fragments_rx_counter(size_t offset)
 {
-	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->rx + offset));
+	return vma_stats_read_counter((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->rx + offset));
 }
 #define COUNT(name) fragments_rx_counter(offsetof(struct vma_stats_ring_rx, name))
 
@@ -99,7 +100,7 @@ static void make_datagram(uint32_t len, unsigned seed)
 }
 
 /* Bytes [off, off + len) of the datagram as a fragment, with so many bytes of padding behind it. */
-static void ring_fragments_arrive(uint16_t id, uint32_t off, uint32_t len, bool more, uint32_t padding)
+static void ring_inject_ip_fragment(uint16_t id, uint32_t off, uint32_t len, bool more, uint32_t padding)
 {
 	uint8_t frame[FAKE_FRAME] = {0}, *ip = frame + 14;
 
@@ -115,12 +116,12 @@ static void ring_fragments_arrive(uint16_t id, uint32_t off, uint32_t len, bool 
 		;
 }
 
-static void arrive_part(uint16_t id, uint32_t off, uint32_t len)
+static void inject_fragment_of_datagram(uint16_t id, uint32_t off, uint32_t len)
 {
-	ring_fragments_arrive(id, off, len, off + len < datagram_len, 0);
+	ring_inject_ip_fragment(id, off, len, off + len < datagram_len, 0);
 }
 
-static void assert_got(unsigned times)
+static void assert_datagram_received_times(unsigned times)
 {
 	assert_int_equal(calls, times);
 	assert_int_equal(got_len, datagram_len - 8);
@@ -138,10 +139,11 @@ static void test_fragments_in_order_become_the_datagram(void **state)
 		make_datagram(lens[n], n);
 		for (uint32_t off = 0; off < datagram_len; off += FRAGMENT_BYTES) {
 			assert_int_equal(calls, n);
-			arrive_part((uint16_t)n, off,
-			            datagram_len - off < FRAGMENT_BYTES ? datagram_len - off : FRAGMENT_BYTES);
+			inject_fragment_of_datagram((uint16_t)n, off,
+			                            datagram_len - off < FRAGMENT_BYTES ? datagram_len - off
+			                                                                : FRAGMENT_BYTES);
 		}
-		assert_got(n + 1);
+		assert_datagram_received_times(n + 1);
 	}
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 0);
 	assert_int_equal(COUNT(rx_delivered), 6);
@@ -157,11 +159,11 @@ static void test_any_order_and_any_padding_do(void **state)
 		for (unsigned i = 0; i < 4; i++) {
 			const uint32_t off = orders[n][i] * FRAGMENT_BYTES;
 
-			ring_fragments_arrive((uint16_t)n, off,
-			                      off == 3 * FRAGMENT_BYTES ? datagram_len - off : FRAGMENT_BYTES,
-			                      off != 3 * FRAGMENT_BYTES, 6);
+			ring_inject_ip_fragment((uint16_t)n, off,
+			                        off == 3 * FRAGMENT_BYTES ? datagram_len - off : FRAGMENT_BYTES,
+			                        off != 3 * FRAGMENT_BYTES, 6);
 		}
-		assert_got(n + 1);
+		assert_datagram_received_times(n + 1);
 	}
 }
 
@@ -169,30 +171,30 @@ static void test_datagrams_that_are_mixed_up_are_told_apart(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
 	make_datagram(3000, 2);
-	arrive_part(2, 0, FRAGMENT_BYTES);
-	arrive_part(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(2, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	make_datagram(3000, 1);
-	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
-	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
-	assert_got(1);
+	inject_fragment_of_datagram(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	assert_datagram_received_times(1);
 	make_datagram(3000, 2);
-	arrive_part(2, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
-	assert_got(2);
+	inject_fragment_of_datagram(2, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	assert_datagram_received_times(2);
 }
 
 static void test_fragments_of_another_protocol_are_of_another_datagram(void **state)
 {
 	(void)state;
 	make_datagram(2 * FRAGMENT_BYTES - 8, 1);
-	arrive_part(1, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
 	proto = IPPROTO_TCP;
-	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
 	proto = IPPROTO_UDP;
-	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
-	assert_got(1);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	assert_datagram_received_times(1);
 }
 
 static void test_what_comes_after_a_lost_fragment_is_not_held_up(void **state)
@@ -201,7 +203,7 @@ static void test_what_comes_after_a_lost_fragment_is_not_held_up(void **state)
 
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
 	fake_nic_receive_frame(&fake, frame, udp_frame(frame, 1000, 53, "data", 4));
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(calls, 1);
@@ -212,13 +214,13 @@ static void test_fragment_that_comes_twice_counts_once(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, FRAGMENT_BYTES);
-	arrive_part(1, 0, FRAGMENT_BYTES);
-	arrive_part(1, 8, 16);
-	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
-	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
-	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
-	assert_got(1);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 8, 16);
+	inject_fragment_of_datagram(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	assert_datagram_received_times(1);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 3);
 }
 
@@ -226,21 +228,21 @@ static void test_overlap_ends_the_datagram(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, FRAGMENT_BYTES);
-	arrive_part(1, FRAGMENT_BYTES - 8, 16);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES - 8, 16);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 2);
-	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
-	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
 	/* The same from behind; and what goes beyond the last. */
-	arrive_part(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
-	arrive_part(2, FRAGMENT_BYTES - 8, 16);
+	inject_fragment_of_datagram(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(2, FRAGMENT_BYTES - 8, 16);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 4);
-	ring_fragments_arrive(3, FRAGMENT_BYTES, FRAGMENT_BYTES, false, 0);
-	ring_fragments_arrive(3, 2 * FRAGMENT_BYTES, 8, true, 0);
+	ring_inject_ip_fragment(3, FRAGMENT_BYTES, FRAGMENT_BYTES, false, 0);
+	ring_inject_ip_fragment(3, 2 * FRAGMENT_BYTES, 8, true, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 6);
-	ring_fragments_arrive(4, 2 * FRAGMENT_BYTES, 8, true, 0);
-	ring_fragments_arrive(4, FRAGMENT_BYTES, FRAGMENT_BYTES, false, 0);
+	ring_inject_ip_fragment(4, 2 * FRAGMENT_BYTES, 8, true, 0);
+	ring_inject_ip_fragment(4, FRAGMENT_BYTES, FRAGMENT_BYTES, false, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 8);
 	assert_int_equal(calls, 0);
 }
@@ -249,10 +251,10 @@ static void test_wrong_sum_of_the_whole_is_found(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, FRAGMENT_BYTES);
-	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	datagram[2999] ^= 1;
-	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
 	assert_int_equal(COUNT(rx_drop_l4_checksum), 1);
 }
@@ -261,14 +263,14 @@ static void test_lengths_that_cannot_be_are_dropped(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	ring_fragments_arrive(1, 0, 1001, true, 0);
-	ring_fragments_arrive(1, 65528, 1000, false, 0);
+	ring_inject_ip_fragment(1, 0, 1001, true, 0);
+	ring_inject_ip_fragment(1, 65528, 1000, false, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 2);
 	/* A header that says more than the fragments bring. */
 	store_be16(datagram + 4, 5000);
-	arrive_part(2, 0, FRAGMENT_BYTES);
-	arrive_part(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
-	arrive_part(2, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	inject_fragment_of_datagram(2, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(2, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_int_equal(COUNT(rx_drop_l4_length), 1);
 	assert_int_equal(calls, 0);
 }
@@ -278,11 +280,11 @@ static void test_too_many_at_a_time_make_the_oldest_give_up(void **state)
 	(void)state;
 	make_datagram(3000, 1);
 	for (uint16_t id = 0; id <= RING_DATAGRAMS; id++)
-		arrive_part(id, 0, FRAGMENT_BYTES);
+		inject_fragment_of_datagram(id, 0, FRAGMENT_BYTES);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
-	arrive_part(RING_DATAGRAMS, FRAGMENT_BYTES, FRAGMENT_BYTES);
-	arrive_part(RING_DATAGRAMS, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
-	assert_got(1);
+	inject_fragment_of_datagram(RING_DATAGRAMS, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(RING_DATAGRAMS, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	assert_datagram_received_times(1);
 }
 
 /* Of a queue of 256. */
@@ -292,32 +294,33 @@ static void test_fragments_without_a_rest_leave_buffers_to_everything_else(void 
 	make_datagram(60000, 1);
 	for (uint16_t id = 0; id < 8; id++) {
 		for (uint32_t off = 0; off < 39 * 1000; off += 1000)
-			ring_fragments_arrive(id, off, 1000, true, 0);
+			ring_inject_ip_fragment(id, off, 1000, true, 0);
 	}
 	assert_true(ring->fragments.bufs <= 128);
 	assert_true(COUNT(rx_drop_ip_fragment) >= 8 * 39 - 128);
 	make_datagram(65507, 2);
 	for (uint32_t off = 0; off < datagram_len; off += FRAGMENT_BYTES)
-		arrive_part(100, off, datagram_len - off < FRAGMENT_BYTES ? datagram_len - off : FRAGMENT_BYTES);
-	assert_got(1);
+		inject_fragment_of_datagram(100, off,
+		                            datagram_len - off < FRAGMENT_BYTES ? datagram_len - off : FRAGMENT_BYTES);
+	assert_datagram_received_times(1);
 }
 
 static void test_late_rest_is_not_put_together(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
 	usleep(1100000);
-	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
-	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	inject_fragment_of_datagram(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
-	arrive_part(1, 0, FRAGMENT_BYTES);
-	assert_got(1);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
+	assert_datagram_received_times(1);
 }
 
 /* The next record: what came in, or why it was dropped; its id. */
-static uint32_t captured_id(struct test_capture *capture, uint8_t kind)
+static uint32_t next_captured_record_id(struct test_capture *capture, uint8_t kind)
 {
 	static uint8_t data[VMA_CAPTURE_DATA_MAX];
 	struct vma_capture_info info;
@@ -337,19 +340,19 @@ static void test_a_capture_is_told_of_each_fragment_that_is_dropped(void **state
 	(void)state;
 	test_capture_start(&capture, 0);
 	make_datagram(3000, 1);
-	arrive_part(1, 0, FRAGMENT_BYTES);
-	first = captured_id(&capture, VMA_CAPTURE_IN);
-	arrive_part(1, 0, FRAGMENT_BYTES); /* once more: it alone */
-	second = captured_id(&capture, VMA_CAPTURE_IN);
-	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), second);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES);
+	first = next_captured_record_id(&capture, VMA_CAPTURE_IN);
+	inject_fragment_of_datagram(1, 0, FRAGMENT_BYTES); /* once more: it alone */
+	second = next_captured_record_id(&capture, VMA_CAPTURE_IN);
+	assert_int_equal(next_captured_record_id(&capture, VMA_CAPTURE_DROP), second);
 	test_capture_nothing_more(&capture);
-	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
-	second = captured_id(&capture, VMA_CAPTURE_IN);
-	arrive_part(1, FRAGMENT_BYTES - 8, 16); /* an overlap: all of the datagram */
-	overlap = captured_id(&capture, VMA_CAPTURE_IN);
-	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), overlap);
-	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), first);
-	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), second);
+	inject_fragment_of_datagram(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	second = next_captured_record_id(&capture, VMA_CAPTURE_IN);
+	inject_fragment_of_datagram(1, FRAGMENT_BYTES - 8, 16); /* an overlap: all of the datagram */
+	overlap = next_captured_record_id(&capture, VMA_CAPTURE_IN);
+	assert_int_equal(next_captured_record_id(&capture, VMA_CAPTURE_DROP), overlap);
+	assert_int_equal(next_captured_record_id(&capture, VMA_CAPTURE_DROP), first);
+	assert_int_equal(next_captured_record_id(&capture, VMA_CAPTURE_DROP), second);
 	test_capture_nothing_more(&capture);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 4);
 	test_capture_stop(&capture);
@@ -365,11 +368,11 @@ static void test_random_fragments_do_no_harm(void **state)
 		const uint32_t off = (uint32_t)rand_r(&seed) % 12 * 8, len = 8u * (1 + (uint32_t)rand_r(&seed) % 4);
 
 		make_datagram(100 - 8, 1);
-		ring_fragments_arrive((uint16_t)(rand_r(&seed) % 80), off, off + len < 100 ? len : 100 - off,
-		                      off + len < 100, (uint32_t)rand_r(&seed) % 20);
+		ring_inject_ip_fragment((uint16_t)(rand_r(&seed) % 80), off, off + len < 100 ? len : 100 - off,
+		                        off + len < 100, (uint32_t)rand_r(&seed) % 20);
 	}
 	assert_true(calls > 0);
-	assert_got(calls);
+	assert_datagram_received_times(calls);
 }
 
 static void test_the_kernel_puts_together_what_a_nic_takes_that_does_not_see_all(void **state)
@@ -377,12 +380,12 @@ static void test_the_kernel_puts_together_what_a_nic_takes_that_does_not_see_all
 	(void)state;
 	make_datagram(3 * FRAGMENT_BYTES, 1);
 	for (uint32_t off = 0; off < 3 * FRAGMENT_BYTES; off += FRAGMENT_BYTES)
-		arrive_part(1, off, FRAGMENT_BYTES);
+		inject_fragment_of_datagram(1, off, FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
 	assert_int_equal(fake.to_kernel, 3);
 	assert_int_equal(COUNT(rx_to_kernel), 3);
 	fake.to_kernel_result = -ENOBUFS;
-	arrive_part(1, 3 * FRAGMENT_BYTES, 8);
+	inject_fragment_of_datagram(1, 3 * FRAGMENT_BYTES, 8);
 	assert_int_equal(COUNT(rx_to_kernel), 3);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
 }
@@ -405,6 +408,6 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_capture_is_told_of_each_fragment_that_is_dropped),
         CASE(test_random_fragments_do_no_harm),
         cmocka_unit_test_setup_teardown(test_the_kernel_puts_together_what_a_nic_takes_that_does_not_see_all,
-                                        setup_to_kernel, teardown),
+                                        setup_nic_that_can_pass_to_kernel, teardown),
 };
 VMA_TEST_MAIN(tests)

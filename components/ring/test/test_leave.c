@@ -21,35 +21,35 @@ static struct taker conn, other, listener;
 static _Atomic bool nic_is_being_asked;  /* the NIC is */
 static _Atomic bool nic_does_not_answer; /* it does not answer until this ends */
 
-static bool leave_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool leave_sink_count_packet(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)packet, (void)info;
 	atomic_fetch_add(&((struct taker *)flow)->calls, 1);
 	return false;
 }
 
-static int leave_attach(struct taker *taker, uint16_t peer_port, uint32_t flags)
+static int leave_attach_tcp_flow(struct taker *taker, uint16_t peer_port, uint32_t flags)
 {
 	*taker = (struct taker){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port),
 	                                 .flags = flags,
-	                                 .sink = leave_take}};
+	                                 .sink = leave_sink_count_packet}};
 	return vma_ring_attach(ring, &taker->flow);
 }
 
 static void attach_steered(struct taker *taker, uint16_t peer_port)
 {
-	assert_int_equal(leave_attach(taker, peer_port, VMA_FLOW_RING_ONLY), 0);
-	assert_int_equal(vma_ring_steer(ring, &taker->flow), 0);
+	assert_int_equal(leave_attach_tcp_flow(taker, peer_port, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &taker->flow), 0);
 	assert_true(fake_device_has_rule(&taker->flow.key));
 }
 
-static void leave_detach(struct taker *taker)
+static void leave_detach_later_and_poison_flow(struct taker *taker)
 {
-	assert_true(vma_ring_detach_later(ring, &taker->flow));
+	assert_true(vma_ring_detach_flow_keep_stale_rule(ring, &taker->flow));
 	memset(taker, 0xff, sizeof(*taker)); /* its memory is somebody else's now */
 }
 
-static void leave_arrive(uint16_t peer_port)
+static void leave_inject_tcp_ack(uint16_t peer_port)
 {
 	uint8_t frame[128];
 
@@ -93,12 +93,12 @@ static void test_a_flow_leaves_without_a_word_to_the_nic_and_its_rule_is_deleted
 	(void)state;
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
-	leave_detach(&conn);
+	leave_detach_later_and_poison_flow(&conn);
 	assert_true(fake_device_has_rule(&key));
-	assert_null(vma_ring_flow(ring, &key));
-	assert_false(vma_ring_prune(ring, 1, UINT64_MAX, NULL));
+	assert_null(vma_ring_find_first_flow_of_key(ring, &key));
+	assert_false(vma_ring_delete_stale_nic_rules(ring, 1, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 0);
-	assert_false(vma_ring_prune(ring, 1, UINT64_MAX, NULL));
+	assert_false(vma_ring_delete_stale_nic_rules(ring, 1, UINT64_MAX, NULL));
 }
 
 static void test_the_oldest_rules_go_first_and_as_many_as_wanted(void **state)
@@ -109,15 +109,15 @@ static void test_the_oldest_rules_go_first_and_as_many_as_wanted(void **state)
 	for (uint16_t i = 0; i < 40; i++)
 		attach_steered(&takers[i], (uint16_t)(1000 + i));
 	for (uint16_t i = 0; i < 40; i++)
-		leave_detach(&takers[i]);
-	assert_true(vma_ring_prune(ring, 30, UINT64_MAX, NULL));
+		leave_detach_later_and_poison_flow(&takers[i]);
+	assert_true(vma_ring_delete_stale_nic_rules(ring, 30, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 10);
 	for (uint16_t i = 30; i < 40; i++) {
 		struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, (uint16_t)(1000 + i));
 
 		assert_true(fake_device_has_rule(&key));
 	}
-	assert_false(vma_ring_prune(ring, UINT32_MAX, UINT64_MAX, NULL));
+	assert_false(vma_ring_delete_stale_nic_rules(ring, UINT32_MAX, UINT64_MAX, NULL));
 }
 
 static uint64_t leave_test_now_ns(void)
@@ -136,15 +136,15 @@ static void test_each_rule_stays_its_own_time_where_what_comes_late_would_be_the
 	(void)state;
 	attach_steered(&conn, 1000);
 	attach_steered(&other, 1001);
-	leave_detach(&conn);
+	leave_detach_later_and_poison_flow(&conn);
 	between_ns = leave_test_now_ns();
 	usleep(1);
-	leave_detach(&other);
-	assert_true(vma_ring_prune(ring, 8, between_ns, NULL));
+	leave_detach_later_and_poison_flow(&other);
+	assert_true(vma_ring_delete_stale_nic_rules(ring, 8, between_ns, NULL));
 	assert_int_equal(device.count, 1);
 	assert_true(fake_device_has_rule(&second));
-	assert_true(vma_ring_prune(ring, 8, between_ns, NULL));
-	assert_false(vma_ring_prune(ring, 8, leave_test_now_ns(), NULL));
+	assert_true(vma_ring_delete_stale_nic_rules(ring, 8, between_ns, NULL));
+	assert_false(vma_ring_delete_stale_nic_rules(ring, 8, leave_test_now_ns(), NULL));
 	assert_int_equal(device.count, 0);
 }
 
@@ -152,15 +152,15 @@ static void test_what_still_comes_goes_to_the_listener_or_to_nobody(void **state
 {
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave_detach(&conn);
-	leave_arrive(1000);
+	leave_detach_later_and_poison_flow(&conn);
+	leave_inject_tcp_ack(1000);
 	assert_int_equal(vma_ring_progress(ring), 1);
-	assert_int_equal(leave_attach(&listener, 0, VMA_FLOW_LISTENER), 0);
-	leave_arrive(1000);
+	assert_int_equal(leave_attach_tcp_flow(&listener, 0, VMA_FLOW_LISTENER), 0);
+	leave_inject_tcp_ack(1000);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(listener.calls, 1);
-	vma_ring_detach(ring, &listener.flow);
-	vma_ring_prune(ring, 1, UINT64_MAX, NULL);
+	vma_ring_detach_flow(ring, &listener.flow);
+	vma_ring_delete_stale_nic_rules(ring, 1, UINT64_MAX, NULL);
 }
 
 static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **state)
@@ -169,18 +169,18 @@ static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **s
 
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave_detach(&conn);
+	leave_detach_later_and_poison_flow(&conn);
 	asked = device.asked;
-	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
+	assert_int_equal(leave_attach_tcp_flow(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_false(vma_ring_delete_stale_nic_rules(ring, 8, UINT64_MAX, NULL));
 	assert_true(fake_device_has_rule(&other.flow.key));
-	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &other.flow), 0);
 	assert_int_equal(device.asked, asked); /* it has no shadow that the NIC would have to know */
-	leave_arrive(1000);
+	leave_inject_tcp_ack(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(other.calls, 1);
-	leave_detach(&other);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
+	leave_detach_later_and_poison_flow(&other);
+	assert_false(vma_ring_delete_stale_nic_rules(ring, 8, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 0);
 }
 
@@ -191,18 +191,18 @@ static void test_a_connection_that_inherits_costs_no_question_although_it_has_a_
 
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave_detach(&conn);
+	leave_detach_later_and_poison_flow(&conn);
 	asked = device.asked;
-	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(leave_attach_tcp_flow(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 	other.flow.shadow_cookie = 77;
 	assert_int_equal(device.asked, asked);
-	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &other.flow), 0);
 	assert_int_equal(device.asked, asked);
-	leave_arrive(1000);
+	leave_inject_tcp_ack(1000);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(other.calls, 1);
-	leave_detach(&other);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
+	leave_detach_later_and_poison_flow(&other);
+	assert_false(vma_ring_delete_stale_nic_rules(ring, 8, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 0);
 }
 
@@ -210,22 +210,22 @@ static void test_the_last_of_several_members_leaves_the_rule(void **state)
 {
 	(void)state;
 	attach_steered(&conn, 1000);
-	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
-	assert_false(vma_ring_detach_later(ring, &conn.flow));
+	assert_int_equal(leave_attach_tcp_flow(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_false(vma_ring_detach_flow_keep_stale_rule(ring, &conn.flow));
 	assert_int_equal(device.count, 1);
-	leave_detach(&other);
+	leave_detach_later_and_poison_flow(&other);
 	assert_int_equal(device.count, 1);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
+	assert_false(vma_ring_delete_stale_nic_rules(ring, 8, UINT64_MAX, NULL));
 }
 
 static void test_who_was_not_steered_leaves_no_rule_and_who_had_one_from_the_start_takes_it_along(void **state)
 {
 	(void)state;
-	assert_int_equal(leave_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	assert_false(vma_ring_detach_later(ring, &conn.flow));
-	assert_int_equal(leave_attach(&conn, 1000, 0), 0);
-	assert_false(vma_ring_detach_later(ring, &conn.flow));
-	assert_false(vma_ring_detach_later(ring, &conn.flow));
+	assert_int_equal(leave_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_false(vma_ring_detach_flow_keep_stale_rule(ring, &conn.flow));
+	assert_int_equal(leave_attach_tcp_flow(&conn, 1000, 0), 0);
+	assert_false(vma_ring_detach_flow_keep_stale_rule(ring, &conn.flow));
+	assert_false(vma_ring_detach_flow_keep_stale_rule(ring, &conn.flow));
 	assert_int_equal(device.count, 0);
 }
 
@@ -236,19 +236,19 @@ static void test_a_rule_that_the_nic_takes_back_meanwhile_is_forgotten(void **st
 	(void)state;
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
-	leave_detach(&conn);
+	leave_detach_later_and_poison_flow(&conn);
 	fake_device_delete_rule(&fake, &key);
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &key, fake.attr.event_arg);
 	attach_steered(&conn, 1000); /* and may be had again */
-	leave_detach(&conn);
-	vma_ring_prune(ring, 1, UINT64_MAX, NULL);
+	leave_detach_later_and_poison_flow(&conn);
+	vma_ring_delete_stale_nic_rules(ring, 1, UINT64_MAX, NULL);
 }
 
 static void test_a_ring_ends_with_rules_that_wait(void **state)
 {
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave_detach(&conn);
+	leave_detach_later_and_poison_flow(&conn);
 	device.count = 0; /* as with the queue pair */
 }
 
@@ -265,62 +265,62 @@ static bool drive_flag_is_held_by_this_thread(void)
 	return !acquired;
 }
 
-static int watched_del(struct fake_nic *nic, const struct vma_flow_key *key)
+static int count_and_delete_rule(struct fake_nic *nic, const struct vma_flow_key *key)
 {
 	asked_to_delete++;
 	asked_with_flag += drive_flag_is_held_by_this_thread();
 	return fake_device_delete_rule(nic, key);
 }
 
-static void watch_deletes(void)
+static void hook_rule_delete_to_count(void)
 {
 	asked_to_delete = asked_with_flag = 0;
-	fake.in_flow_del = watched_del;
+	fake.in_flow_del = count_and_delete_rule;
 }
 
 static void detach_conn(void)
 {
-	vma_ring_detach(ring, &conn.flow);
+	vma_ring_detach_flow(ring, &conn.flow);
 }
 
 static void test_a_rule_that_comes_too_late_for_its_flow_goes_without_the_flag(void **state)
 {
 	(void)state;
-	watch_deletes();
-	assert_int_equal(leave_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	hook_rule_delete_to_count();
+	assert_int_equal(leave_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	device.after_add = detach_conn;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 	assert_int_equal(asked_to_delete, 1);
 	device.after_add = detach_conn;
-	assert_int_equal(leave_attach(&conn, 1000, 0), -EINVAL);
+	assert_int_equal(leave_attach_tcp_flow(&conn, 1000, 0), -EINVAL);
 	assert_int_equal(asked_to_delete, 2);
 	assert_int_equal(asked_with_flag, 0);
 	assert_int_equal(device.count, 0);
 }
 
-static void attach_other_to_the_rule(void)
+static void detach_conn_and_attach_other_flow(void)
 {
 	detach_conn();
-	assert_int_equal(leave_attach(&other, 1000, 0), 0);
+	assert_int_equal(leave_attach_tcp_flow(&other, 1000, 0), 0);
 }
 
 static void test_a_rule_that_comes_too_late_stays_for_a_flow_that_has_it_now(void **state)
 {
 	(void)state;
-	watch_deletes();
-	assert_int_equal(leave_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.after_add = attach_other_to_the_rule;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	hook_rule_delete_to_count();
+	assert_int_equal(leave_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.after_add = detach_conn_and_attach_other_flow;
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 	assert_int_equal(asked_to_delete, 0);
 	assert_true(fake_device_has_rule(&other.flow.key));
-	vma_ring_detach(ring, &other.flow);
+	vma_ring_detach_flow(ring, &other.flow);
 	assert_int_equal(asked_with_flag, 0);
 }
 
-static void note_detached(void *arg)
+static void check_flow_is_detached_while_rule_stays(void *arg)
 {
 	assert_true(drive_flag_is_held_by_this_thread());
-	assert_null(vma_ring_flow(ring, arg));
+	assert_null(vma_ring_find_first_flow_of_key(ring, arg));
 	assert_true(fake_device_has_rule(arg));
 	asked_with_flag += 100;
 }
@@ -332,8 +332,8 @@ static void test_what_is_done_with_a_detach_is_done_with_the_flag_and_the_nic_is
 	(void)state;
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
-	watch_deletes();
-	vma_ring_detach_with(ring, &conn.flow, note_detached, &key);
+	hook_rule_delete_to_count();
+	vma_ring_detach_flow_and_call_back(ring, &conn.flow, check_flow_is_detached_while_rule_stays, &key);
 	assert_int_equal(asked_to_delete, 1);
 	assert_int_equal(asked_with_flag, 100);
 	assert_int_equal(device.count, 0);
@@ -351,10 +351,10 @@ static int device_delete_rule_slowly(struct fake_nic *nic, const struct vma_flow
 	return fake_device_delete_rule(nic, key);
 }
 
-static void *leave_prune(void *arg)
+static void *leave_prune_stale_rules_thread(void *arg)
 {
 	(void)arg;
-	vma_ring_prune(ring, 1, UINT64_MAX, NULL);
+	vma_ring_delete_stale_nic_rules(ring, 1, UINT64_MAX, NULL);
 	return NULL;
 }
 
@@ -364,7 +364,7 @@ static pthread_t begin_slow_prune(void)
 
 	fake.in_flow_del = device_delete_rule_slowly;
 	atomic_store(&nic_is_being_asked, false);
-	pthread_create(&thread, NULL, leave_prune, NULL);
+	pthread_create(&thread, NULL, leave_prune_stale_rules_thread, NULL);
 	while (!atomic_load(&nic_is_being_asked))
 		usleep(100);
 	return thread;
@@ -377,18 +377,18 @@ static void test_packets_are_delivered_while_a_slow_nic_deletes_a_rule(void **st
 	(void)state;
 	attach_steered(&conn, 1000);
 	attach_steered(&other, 1001);
-	leave_detach(&conn);
+	leave_detach_later_and_poison_flow(&conn);
 	atomic_store(&nic_does_not_answer, true);
 	thread = begin_slow_prune();
-	leave_arrive(1001);
+	leave_inject_tcp_ack(1001);
 	assert_int_equal(vma_ring_progress(ring), 1); /* -EBUSY if the flag were held */
 	assert_int_equal(other.calls, 1);
-	assert_true(vma_ring_prune(ring, 1, UINT64_MAX, NULL)); /* another thread is at it */
-	assert_true(atomic_load(&nic_is_being_asked));          /* the NIC has not answered yet */
-	leave_detach(&other);
+	assert_true(vma_ring_delete_stale_nic_rules(ring, 1, UINT64_MAX, NULL)); /* another thread is at it */
+	assert_true(atomic_load(&nic_is_being_asked));                           /* the NIC has not answered yet */
+	leave_detach_later_and_poison_flow(&other);
 	atomic_store(&nic_does_not_answer, false);
 	pthread_join(thread, NULL);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
+	assert_false(vma_ring_delete_stale_nic_rules(ring, 8, UINT64_MAX, NULL));
 }
 
 static void test_a_rule_that_is_being_deleted_is_added_again_only_after_that(void **state)
@@ -399,15 +399,15 @@ static void test_a_rule_that_is_being_deleted_is_added_again_only_after_that(voi
 	for (int at_once = 0; at_once < 2; at_once++) {
 		fake.in_flow_del = fake_device_delete_rule;
 		attach_steered(&conn, 1000);
-		leave_detach(&conn);
+		leave_detach_later_and_poison_flow(&conn);
 		thread = begin_slow_prune();
-		assert_int_equal(leave_attach(&other, 1000, at_once ? 0 : VMA_FLOW_RING_ONLY), 0);
-		assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+		assert_int_equal(leave_attach_tcp_flow(&other, 1000, at_once ? 0 : VMA_FLOW_RING_ONLY), 0);
+		assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &other.flow), 0);
 		assert_true(fake_device_has_rule(&other.flow.key));
 		pthread_join(thread, NULL);
 		assert_true(fake_device_has_rule(&other.flow.key));
 		fake.in_flow_del = fake_device_delete_rule;
-		vma_ring_detach(ring, &other.flow);
+		vma_ring_detach_flow(ring, &other.flow);
 	}
 }
 

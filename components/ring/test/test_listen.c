@@ -11,14 +11,14 @@ static struct fake_nic fake;
 static struct vma_ring *ring;
 static unsigned heard;
 
-static void count_heard(struct vma_ring_listener *listener)
+static void count_ring_listener_call(struct vma_ring_listener *listener)
 {
 	(void)listener;
 	heard++;
 }
-static struct vma_ring_listener listener = {.heard = count_heard};
+static struct vma_ring_listener listener = {.heard = count_ring_listener_call};
 
-static void arrive(void)
+static void inject_unmatched_frame(void)
 {
 	uint8_t frame[128];
 
@@ -46,14 +46,14 @@ static void test_who_drives_by_progress_tells_by_himself(void **state)
 {
 	(void)state;
 	vma_ring_set_listener(ring, &listener);
-	arrive();
+	inject_unmatched_frame();
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(heard, 0);
 	vma_ring_notify_listener(ring);
 	assert_int_equal(heard, 1);
 	assert_int_equal(vma_ring_progress_and_notify(ring), 0);
 	assert_int_equal(heard, 1);
-	arrive();
+	inject_unmatched_frame();
 	assert_int_equal(vma_ring_progress_and_notify(ring), 1);
 	assert_int_equal(heard, 2);
 }
@@ -62,7 +62,7 @@ static void test_what_is_drained_is_told_with_the_flag_held(void **state)
 {
 	(void)state;
 	vma_ring_set_listener(ring, &listener);
-	arrive();
+	inject_unmatched_frame();
 	assert_true(vma_ring_acquire(ring));
 	vma_ring_drain(ring);
 	assert_int_equal(heard, 1);
@@ -77,19 +77,19 @@ static void test_nobody_is_told_when_the_listener_has_ended(void **state)
 	vma_ring_notify_listener(ring);
 	vma_ring_set_listener(ring, &listener);
 	vma_ring_set_listener(ring, NULL);
-	arrive();
+	inject_unmatched_frame();
 	assert_int_equal(vma_ring_progress_and_notify(ring), 1);
 	assert_int_equal(heard, 0);
 }
 
 /* A protocol that wants to have more read in between. */
 static unsigned runs;
-static bool run_twice(struct vma_ring_proto_ops *proto_ops, bool last)
+static bool fake_proto_run_wants_second_run(struct vma_ring_proto_ops *proto_ops, bool last)
 {
 	(void)proto_ops;
 	runs++;
 	if (runs == 1 && !last) {
-		arrive();
+		inject_unmatched_frame();
 		return true;
 	}
 	return false;
@@ -102,7 +102,7 @@ static bool is_never_due(struct vma_ring_proto_ops *proto_ops)
 
 static void test_what_is_read_between_two_runs_of_the_protocol_is_told(void **state)
 {
-	struct vma_ring_proto_ops proto_ops = {.run = run_twice, .is_due = is_never_due};
+	struct vma_ring_proto_ops proto_ops = {.run = fake_proto_run_wants_second_run, .is_due = is_never_due};
 
 	(void)state;
 	vma_ring_set_listener(ring, &listener);

@@ -28,22 +28,22 @@ static int setup(void **state)
 	return 0;
 }
 
-static unsigned check_first_buffer(void)
+static unsigned packet_check_first_buffer(void)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(&arena, &bufs[0]);
 
-	unsigned verdict = packet_check(&rules, &bufs[0], frame, &info);
+	unsigned verdict = packet_validate_and_parse_headers(&rules, &bufs[0], frame, &info);
 
-	group = verdict == PACKET_PASS && packet_is_for_all(frame, &info);
+	group = verdict == PACKET_PASS && packet_is_multicast_or_broadcast(frame, &info);
 	return verdict;
 }
 
-static unsigned ring_packet_check(const uint8_t *frame, uint32_t len)
+static unsigned packet_check_unaligned_frame(const uint8_t *frame, uint32_t len)
 {
 	bufs[0].data_off = 3; /* nothing may depend on alignment */
 	bufs[0].len = bufs[0].packet_len = len;
 	memcpy(memory[0] + 3, frame, len);
-	return check_first_buffer();
+	return packet_check_first_buffer();
 }
 
 /* The same bytes in up to four buffers, cut at the given places. */
@@ -61,7 +61,7 @@ static unsigned check_frame_in_pieces(const uint8_t *frame, uint32_t len, const 
 		at = end;
 	}
 	bufs[0].packet_len = len;
-	return check_first_buffer();
+	return packet_check_first_buffer();
 }
 
 static void test_udp_passes_with_its_addresses(void **state)
@@ -70,7 +70,7 @@ static void test_udp_passes_with_its_addresses(void **state)
 	uint32_t len = udp_frame(frame, 1111, 2222, "hello", 5);
 
 	(void)state;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_int_equal(info.family, AF_INET);
 	assert_int_equal(info.proto, IPPROTO_UDP);
 	assert_int_equal(info.src_port_be, htons(1111));
@@ -94,7 +94,7 @@ static void test_tcp_passes_with_options_and_flags(void **state)
 	(void)state;
 	frame[34 + 12] = 6 << 4; /* the first four bytes are options now */
 	fix_l4_checksum(frame, 28, 16);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_int_equal(info.tcp_flags, 0x12);
 	assert_int_equal(bufs[0].payload_off, 34 + 24);
 	assert_int_equal(bufs[0].payload_len, 4);
@@ -106,11 +106,11 @@ static void test_vlan_tag_and_priority_tag_pass(void **state)
 	uint32_t len = udp_frame_to(frame, frame_dst_ip, 100, 1, 2, "x", 1);
 
 	(void)state;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_int_equal(info.vlan, 100);
 	assert_int_equal(bufs[0].l3_off, 18);
 	frame[14] = 0xe0, frame[15] = 0; /* priority 7, no VLAN */
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_int_equal(info.vlan, 0);
 }
 
@@ -120,7 +120,7 @@ static void test_ethernet_padding_is_not_payload(void **state)
 
 	(void)state;
 	udp_frame(frame, 1, 2, "ab", 2);
-	assert_int_equal(ring_packet_check(frame, 60), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, 60), PACKET_PASS);
 	assert_int_equal(bufs[0].payload_len, 2);
 }
 
@@ -132,7 +132,7 @@ static void test_udp_shorter_than_its_ip_packet_is_trimmed(void **state)
 	(void)state;
 	store_be16(frame + 34 + 4, 8 + 3);
 	fix_l4_checksum(frame, 8 + 3, 6);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_int_equal(bufs[0].payload_len, 3);
 }
 
@@ -147,18 +147,18 @@ static void test_ip_options_are_skipped(void **state)
 	frame[14] = 0x46;
 	store_be16(frame + 16, (uint16_t)(len - 14 + 4));
 	fix_ip_checksum(frame + 14);
-	assert_int_equal(ring_packet_check(frame, len + 4), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len + 4), PACKET_PASS);
 	assert_int_equal(bufs[0].l4_off, 38);
 	assert_int_equal(bufs[0].payload_len, 3);
 }
 
-static unsigned check_with_option(uint8_t *frame, uint32_t len, uint8_t kind, uint8_t option_len)
+static unsigned check_frame_with_ip_option(uint8_t *frame, uint32_t len, uint8_t kind, uint8_t option_len)
 {
 	memset(frame + 34, 0, 4);
 	frame[34] = kind;
 	frame[35] = option_len;
 	fix_ip_checksum(frame + 14);
-	return ring_packet_check(frame, len + 4);
+	return packet_check_unaligned_frame(frame, len + 4);
 }
 
 static void test_source_routes_and_fragments_are_the_kernels_where_the_nic_takes_them(void **state)
@@ -174,21 +174,22 @@ static void test_source_routes_and_fragments_are_the_kernels_where_the_nic_takes
 		const unsigned kernels = i == 0 ? PACKET_PASS : PACKET_TO_KERNEL;
 
 		rules.to_kernel = i;
-		assert_int_equal(check_with_option(frame, len, 131, 3), kernels);
-		assert_int_equal(check_with_option(frame, len, 137, 3), kernels);
-		assert_int_equal(check_with_option(frame, len, 1, 131), PACKET_TO_KERNEL * (unsigned)i); /* cut short */
-		assert_int_equal(check_with_option(frame, len, 148, 9), kernels);
-		assert_int_equal(check_with_option(frame, len, 148, 1), kernels);
-		assert_int_equal(check_with_option(frame, len, 148, 4), PACKET_PASS);
-		assert_int_equal(check_with_option(frame, len, 1, 0), PACKET_PASS);
-		assert_int_equal(check_with_option(frame, len, 0, 131), PACKET_PASS);
+		assert_int_equal(check_frame_with_ip_option(frame, len, 131, 3), kernels);
+		assert_int_equal(check_frame_with_ip_option(frame, len, 137, 3), kernels);
+		assert_int_equal(check_frame_with_ip_option(frame, len, 1, 131),
+		                 PACKET_TO_KERNEL * (unsigned)i); /* cut short */
+		assert_int_equal(check_frame_with_ip_option(frame, len, 148, 9), kernels);
+		assert_int_equal(check_frame_with_ip_option(frame, len, 148, 1), kernels);
+		assert_int_equal(check_frame_with_ip_option(frame, len, 148, 4), PACKET_PASS);
+		assert_int_equal(check_frame_with_ip_option(frame, len, 1, 0), PACKET_PASS);
+		assert_int_equal(check_frame_with_ip_option(frame, len, 0, 131), PACKET_PASS);
 	}
-	check_with_option(frame, len, 148, 4);
+	check_frame_with_ip_option(frame, len, 148, 4);
 	store_be16(frame + 20, 0x2000);
 	fix_ip_checksum(frame + 14);
-	assert_int_equal(ring_packet_check(frame, len + 4), PACKET_TO_KERNEL);
+	assert_int_equal(packet_check_unaligned_frame(frame, len + 4), PACKET_TO_KERNEL);
 	rules.to_kernel = false;
-	assert_int_equal(ring_packet_check(frame, len + 4), PACKET_DROP(ip_fragment));
+	assert_int_equal(packet_check_unaligned_frame(frame, len + 4), PACKET_DROP(ip_fragment));
 }
 
 static void test_multicast_and_broadcast_are_for_all_members(void **state)
@@ -198,16 +199,16 @@ static void test_multicast_and_broadcast_are_for_all_members(void **state)
 	uint32_t len = udp_frame_to(frame, multicast, 0, 1, 2, "x", 1);
 
 	(void)state;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_true(group);
 	udp_frame_to(frame, limited, 0, 1, 2, "x", 1);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_true(group);
 	udp_frame_to(frame, directed, 0, 1, 2, "x", 1);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_false(group);
 	memset(frame, 0xff, 6); /* a subnet's broadcast shows in the Ethernet destination */
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_true(group);
 }
 
@@ -218,7 +219,7 @@ static void test_udp_without_checksum_passes(void **state)
 
 	(void)state;
 	store_be16(frame + 40, 0);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 }
 
 static void test_pseudo_header_sum_is_valid_on_a_memory_link_only(void **state)
@@ -230,20 +231,20 @@ static void test_pseudo_header_sum_is_valid_on_a_memory_link_only(void **state)
 	(void)state;
 	assert_int_equal(bufs[0].flags, 0);
 	memcpy(frame + 40, &pseudo, 2);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(l4_checksum));
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_DROP(l4_checksum));
 	rules.memory_link = true;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	frame[41] ^= 1; /* exactly that value, no other */
-	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(l4_checksum));
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_DROP(l4_checksum));
 	fix_l4_checksum(frame, 11, 6);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 
 	len = tcp_frame(frame, 1, 2, 2, "abc", 3);
 	pseudo = vma_csum_fold(vma_csum_pseudo4(frame + 26, frame + 30, IPPROTO_TCP, 23));
 	memcpy(frame + 50, &pseudo, 2);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	rules.memory_link = false;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(l4_checksum));
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_DROP(l4_checksum));
 }
 
 static void test_nic_verdicts_replace_the_software_check(void **state)
@@ -253,17 +254,17 @@ static void test_nic_verdicts_replace_the_software_check(void **state)
 
 	(void)state;
 	bufs[0].flags = VMA_BUF_RX_L4_CSUM_BAD;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(l4_checksum));
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_DROP(l4_checksum));
 	frame[41] ^= 1;
 	bufs[0].flags = VMA_BUF_RX_L4_CSUM_OK;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	frame[24] ^= 1;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_DROP(ip_checksum));
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_DROP(ip_checksum));
 	bufs[0].flags |= VMA_BUF_RX_L3_CSUM_OK;
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	bufs[0].flags = 0;
 	rules.sw_csum = false; /* VMA_RX_SW_CSUM=0: what nobody checked passes */
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 }
 
 /* One frame, one change, one reason. off < 0: no byte; cut: the length that remains, 0: all; ip: fix the IP checksum.
@@ -321,9 +322,9 @@ static void test_every_bad_frame_has_its_reason(void **state)
 			frame[bad->off] = bad->value;
 		if (bad->ip)
 			fix_ip_checksum(frame + 14);
-		if (ring_packet_check(frame, bad->cut != 0 ? bad->cut : len) != bad->reason)
+		if (packet_check_unaligned_frame(frame, bad->cut != 0 ? bad->cut : len) != bad->reason)
 			fail_msg("%s: reason at offset %u, not %u", bad->what,
-			         ring_packet_check(frame, bad->cut ? bad->cut : len), bad->reason);
+			         packet_check_unaligned_frame(frame, bad->cut ? bad->cut : len), bad->reason);
 	}
 }
 
@@ -359,12 +360,13 @@ static void test_broken_chains_are_dropped(void **state)
 	assert_int_equal(check_frame_in_pieces(frame, len, in_udp, 1), PACKET_DROP(chain));
 	assert_int_equal(check_frame_in_pieces(frame, len, in_payload, 1), PACKET_PASS);
 	bufs[0].packet_len++; /* the parts do not add up */
-	assert_int_equal(check_first_buffer(), PACKET_DROP(chain));
+	assert_int_equal(packet_check_first_buffer(), PACKET_DROP(chain));
 }
 
 /* ---- trains ---- */
 
-/* Where the train's check says yes, packet_check says yes as well, and the same of the packet; true: it said so. */
+/* Where the train's check says yes, packet_validate_and_parse_headers says yes as well, and the same of the packet;
+ * true: it said so. */
 static bool train_check_agrees_with_packet_check(struct train *train, const uint8_t *frame, uint32_t len,
                                                  const struct vma_rx_info *of_train)
 {
@@ -373,10 +375,10 @@ static bool train_check_agrees_with_packet_check(struct train *train, const uint
 	bufs[0] = (struct vma_buf){.data_off = 3, .len = len, .packet_len = len, .flags = bufs[0].flags};
 	memcpy(memory[0] + 3, frame, len);
 	followed = bufs[0];
-	if (!train_has(train, &followed, (const uint8_t *)vma_buf_data(&arena, &bufs[0])))
+	if (!train_accepts_packet(train, &followed, (const uint8_t *)vma_buf_data(&arena, &bufs[0])))
 		return false;
 	memset(&info, 0, sizeof(info));
-	assert_int_equal(check_first_buffer(), PACKET_PASS);
+	assert_int_equal(packet_check_first_buffer(), PACKET_PASS);
 	assert_false(group);
 	assert_memory_equal(&info, of_train, sizeof(info));
 	assert_int_equal(followed.l3_off, bufs[0].l3_off);
@@ -386,9 +388,9 @@ static bool train_check_agrees_with_packet_check(struct train *train, const uint
 	return true;
 }
 
-static struct vma_rx_info train_of(struct train *train, const uint8_t *frame, uint32_t len)
+static struct vma_rx_info begin_train_from_frame(struct train *train, const uint8_t *frame, uint32_t len)
 {
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_true(train_may_begin(&bufs[0], &info));
 	train_begin(train, &rules, &bufs[0], &info);
 	return info;
@@ -403,7 +405,7 @@ static void test_train_takes_every_length_with_its_checksum(void **state)
 	(void)state;
 	for (unsigned i = 0; i < sizeof(payload); i++)
 		payload[i] = (uint8_t)(i * 31 + 7);
-	first = train_of(&train, frame, udp_frame(frame, 1111, 2222, "first", 5));
+	first = begin_train_from_frame(&train, frame, udp_frame(frame, 1111, 2222, "first", 5));
 	for (uint32_t len = 0; len <= sizeof(payload); len++) {
 		const uint32_t frame_len = udp_frame(frame, 1111, 2222, payload, len);
 
@@ -428,7 +430,7 @@ static void test_train_ends_with_any_header_that_differs(void **state)
 	struct train train;
 
 	(void)state;
-	first = train_of(&train, frame, len);
+	first = begin_train_from_frame(&train, frame, len);
 	for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
 		memcpy(other, frame, len);
 		other[at[i]] ^= 1;
@@ -456,17 +458,18 @@ static void test_what_is_not_plain_begins_no_train(void **state)
 
 	(void)state;
 	len = udp_frame_to(frame, frame_dst_ip, 5, 1, 2, "tagged", 6);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_false(train_may_begin(&bufs[0], &info));
 	len = tcp_frame(frame, 1, 2, 0x10, "", 0);
-	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_int_equal(packet_check_unaligned_frame(frame, len), PACKET_PASS);
 	assert_false(train_may_begin(&bufs[0], &info));
 	len = udp_frame(frame, 1, 2, "in two buffers", 14);
 	assert_int_equal(check_frame_in_pieces(frame, len, &cut, 1), PACKET_PASS);
 	assert_false(train_may_begin(&bufs[0], &info));
 }
 
-/* Any bytes, any of the NIC's verdicts, any rules: the train's check knows nothing that packet_check does not. */
+/* Any bytes, any of the NIC's verdicts, any rules: the train's check knows nothing that
+ * packet_validate_and_parse_headers does not. */
 static void test_train_never_says_more_than_the_checks(void **state)
 {
 	uint8_t frame[128], other[128];
@@ -483,7 +486,7 @@ static void test_train_never_says_more_than_the_checks(void **state)
 		rules.sw_csum = true;
 		rules.memory_link = random() % 2;
 		bufs[0].flags = 0;
-		first = train_of(&train, frame, len);
+		first = begin_train_from_frame(&train, frame, len);
 		memcpy(other, frame, len);
 		for (unsigned n = (unsigned)random() % 3; n > 0; n--)
 			other[random() % len] ^= (uint8_t)(1 << random() % 8);

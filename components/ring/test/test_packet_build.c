@@ -45,7 +45,7 @@ static void test_pieces_of_even_length_may_be_added_one_by_one(void **state)
 	assert_int_equal(vma_csum_fold(sum), vma_csum_fold(vma_csum_add(0, bytes, sizeof(bytes))));
 }
 
-static void assert_frame_is_right(const uint8_t *frame, uint32_t len)
+static void assert_udp_frame_lengths_and_checksums(const uint8_t *frame, uint32_t len)
 {
 	const uint8_t *ip = frame + 14;
 	uint8_t scratch[2048] = {0};
@@ -70,7 +70,7 @@ static void test_template_writes_complete_frames_at_any_payload_length(void **st
 		uint32_t len = udp_frame(frame, 5000, 6000, payload, n);
 
 		assert_int_equal(len, 42 + n);
-		assert_frame_is_right(frame, len);
+		assert_udp_frame_lengths_and_checksums(frame, len);
 	}
 }
 
@@ -86,7 +86,7 @@ static void test_zero_checksum_is_sent_as_ones(void **state)
 	payload = htons(field);
 	len = udp_frame(frame, 5000, 6000, &payload, 2);
 	assert_int_equal(frame[40] << 8 | frame[41], 0xffff);
-	assert_frame_is_right(frame, len);
+	assert_udp_frame_lengths_and_checksums(frame, len);
 }
 
 static void test_checksum_may_be_left_out_or_left_to_the_nic(void **state)
@@ -121,7 +121,7 @@ static void test_reply_exchanges_both_ends_and_keeps_the_vlan(void **state)
 
 	(void)state;
 	udp_frame_to(frame, frame_dst_ip, 7, 1, 2, "q", 1);
-	vma_pkt_udp_reply(&headers, frame, &info);
+	vma_pkt_udp_init_reply_headers(&headers, frame, &info);
 	assert_int_equal(headers.len, 46);
 	vma_pkt_udp_write(&headers, answer, 1, VMA_PKT_CSUM_FULL);
 	assert_memory_equal(answer, frame + 6, 6);

@@ -13,26 +13,27 @@ static struct vma_ring_proto_ops proto_ops;
 static uint16_t port_with_own_rule; /* the port that a rule of somebody's names */
 static unsigned unmatched_seen;
 
-static bool ports_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
+static bool ports_has_own_rule(const struct vma_nic_qp *qp, uint16_t local_port_be)
 {
 	(void)qp;
 	return ntohs(local_port_be) == port_with_own_rule;
 }
 
-static bool ports_run(struct vma_ring_proto_ops *of, bool last)
+static bool ports_proto_run_does_nothing(struct vma_ring_proto_ops *of, bool last)
 {
 	(void)last;
 	(void)of;
 	return false;
 }
 
-static bool ports_is_due(struct vma_ring_proto_ops *of)
+static bool ports_proto_is_never_due(struct vma_ring_proto_ops *of)
 {
 	(void)of;
 	return false;
 }
 
-static bool ports_unmatched(struct vma_ring_proto_ops *of, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool ports_count_unmatched_segment(struct vma_ring_proto_ops *of, struct vma_buf *packet,
+                                          const struct vma_rx_info *info)
 {
 	(void)info;
 	assert_ptr_equal(of, &proto_ops);
@@ -49,10 +50,12 @@ static int setup(void **state)
 	device.refusal = 0;
 	device.asked = 0;
 	ops = fake_ops;
-	ops.port_is_named = ports_is_named;
+	ops.port_is_named = ports_has_own_rule;
 	fake.nic.ops = &ops;
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
-	proto_ops = (struct vma_ring_proto_ops){.run = ports_run, .is_due = ports_is_due, .unmatched = ports_unmatched};
+	proto_ops = (struct vma_ring_proto_ops){.run = ports_proto_run_does_nothing,
+	                                        .is_due = ports_proto_is_never_due,
+	                                        .unmatched = ports_count_unmatched_segment};
 	vma_ring_attach_proto(ring, &proto_ops);
 	port_with_own_rule = 0;
 	unmatched_seen = 0;
@@ -70,19 +73,19 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int ports_of(struct vma_ring *of, uint16_t local_port)
+static int ring_obtain_port_block(struct vma_ring *of, uint16_t local_port)
 {
 	const struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, local_port, 80);
 
 	return vma_ring_ports(of, &key);
 }
 
-static int ports(uint16_t local_port)
+static int obtain_port_block(uint16_t local_port)
 {
-	return ports_of(ring, local_port);
+	return ring_obtain_port_block(ring, local_port);
 }
 
-static void ports_arrive(uint16_t local_port)
+static void ports_inject_segment_to_local_port(uint16_t local_port)
 {
 	uint8_t frame[128];
 
@@ -93,14 +96,14 @@ static void ports_arrive(uint16_t local_port)
 static void test_a_block_is_asked_for_once(void **state)
 {
 	(void)state;
-	assert_int_equal(ports(40000), 1);
+	assert_int_equal(obtain_port_block(40000), 1);
 	assert_int_equal(device.asked, 1);
 	assert_int_equal(device.rule[0].key.proto, VMA_FLOW_TCP_PORTS);
 	assert_int_equal(ntohs(device.rule[0].key.local_port_be), 40000 / VMA_FLOW_PORTS * VMA_FLOW_PORTS);
 	for (unsigned i = 0; i < 50; i++)
-		assert_int_equal(ports((uint16_t)(40000 + i)), 1);
+		assert_int_equal(obtain_port_block((uint16_t)(40000 + i)), 1);
 	assert_int_equal(device.asked, 1);
-	assert_int_equal(ports(40000 + VMA_FLOW_PORTS), 1);
+	assert_int_equal(obtain_port_block(40000 + VMA_FLOW_PORTS), 1);
 	assert_int_equal(device.asked, 2);
 }
 
@@ -108,8 +111,8 @@ static void test_a_port_that_a_rule_names_needs_one_too(void **state)
 {
 	(void)state;
 	port_with_own_rule = 40001;
-	assert_int_equal(ports(40000), 1);
-	assert_int_equal(ports(40001), 0);
+	assert_int_equal(obtain_port_block(40000), 1);
+	assert_int_equal(obtain_port_block(40001), 0);
 }
 
 static bool others;
@@ -125,12 +128,12 @@ static void test_with_others_on_the_interface_all_need_rules(void **state)
 	(void)state;
 	ops.is_alone = is_alone;
 	others = false;
-	assert_int_equal(ports(40000), 1);
+	assert_int_equal(obtain_port_block(40000), 1);
 	others = true;
-	assert_int_equal(ports(40000), 0);
-	assert_int_equal(ports(50000), 0);
+	assert_int_equal(obtain_port_block(40000), 0);
+	assert_int_equal(obtain_port_block(50000), 0);
 	others = false;
-	assert_int_equal(ports(50000), 1);
+	assert_int_equal(obtain_port_block(50000), 1);
 }
 
 static void test_anothers_block_is_not_asked_for_with_every_connection(void **state)
@@ -138,7 +141,7 @@ static void test_anothers_block_is_not_asked_for_with_every_connection(void **st
 	(void)state;
 	device.refusal = -EADDRINUSE;
 	for (unsigned i = 0; i < 100; i++)
-		assert_int_equal(ports(40000), -EADDRINUSE);
+		assert_int_equal(obtain_port_block(40000), -EADDRINUSE);
 	assert_true(device.asked <= 2); /* a second may have passed */
 }
 
@@ -146,10 +149,10 @@ static void test_a_nic_without_blocks_wants_rules(void **state)
 {
 	(void)state;
 	device.refusal = -EOPNOTSUPP;
-	assert_int_equal(ports(40000), 0);
+	assert_int_equal(obtain_port_block(40000), 0);
 	ops.port_is_named = NULL;
 	device.refusal = 0;
-	assert_int_equal(ports(40000), 0);
+	assert_int_equal(obtain_port_block(40000), 0);
 }
 
 /* How many blocks the ring can get. */
@@ -159,7 +162,7 @@ static unsigned port_blocks_obtained(unsigned first_port, unsigned last_port)
 
 	for (unsigned port = first_port; port <= last_port; port += VMA_FLOW_PORTS) {
 		device.count = 0; /* it has no room for so many */
-		had += ports((uint16_t)port) == 1;
+		had += obtain_port_block((uint16_t)port) == 1;
 	}
 	return had;
 }
@@ -179,7 +182,7 @@ static void test_a_ring_leaves_blocks_to_others(void **state)
 	fake_init(&other_fake, 0);
 	other_fake.nic.ops = &ops;
 	other = fake_nic_create_ring(&other_fake, VMA_THREAD_YIELD);
-	assert_int_equal(ports_of(other, 65000), 1);
+	assert_int_equal(ring_obtain_port_block(other, 65000), 1);
 	assert_int_equal(port_blocks_obtained(VMA_FLOW_PORTS, 64000), 64);
 	vma_ring_destroy(other);
 	fake_fini(&other_fake);
@@ -189,25 +192,25 @@ static void test_a_ring_leaves_blocks_to_others(void **state)
 static void test_what_nobody_takes_is_the_protocols_in_a_block_only(void **state)
 {
 	(void)state;
-	ports_arrive(40000);
+	ports_inject_segment_to_local_port(40000);
 	assert_int_equal(unmatched_seen, 0);
-	assert_int_equal(ports(40000), 1);
-	ports_arrive(40000);
+	assert_int_equal(obtain_port_block(40000), 1);
+	ports_inject_segment_to_local_port(40000);
 	assert_int_equal(unmatched_seen, 1);
-	ports_arrive(40000 + VMA_FLOW_PORTS);
+	ports_inject_segment_to_local_port(40000 + VMA_FLOW_PORTS);
 	assert_int_equal(unmatched_seen, 1);
 }
 
 static void test_a_block_that_is_taken_back_is_asked_for_anew(void **state)
 {
 	(void)state;
-	assert_int_equal(ports(40000), 1);
+	assert_int_equal(obtain_port_block(40000), 1);
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &device.rule[0].key, fake.attr.event_arg);
 	vma_ring_progress(ring);
-	ports_arrive(40000);
+	ports_inject_segment_to_local_port(40000);
 	assert_int_equal(unmatched_seen, 0);
 	device.count = 0;
-	assert_int_equal(ports(40000), 1);
+	assert_int_equal(obtain_port_block(40000), 1);
 	assert_int_equal(device.asked, 2);
 }
 
@@ -222,16 +225,16 @@ static void test_blocks_are_given_back_when_nobody_relies_on_them(void **state)
 
 	(void)state;
 	assert_false(vma_ring_has_ports(ring));
-	assert_int_equal(ports(40000), 1);
-	assert_int_equal(ports(50000), 1);
+	assert_int_equal(obtain_port_block(40000), 1);
+	assert_int_equal(obtain_port_block(50000), 1);
 	vma_ring_ports_release(ring, block_is_unused, &no);
 	assert_int_equal(device.count, 2);
 	vma_ring_ports_release(ring, block_is_unused, &yes);
 	assert_int_equal(device.count, 0);
 	assert_false(vma_ring_has_ports(ring));
-	ports_arrive(40000);
+	ports_inject_segment_to_local_port(40000);
 	assert_int_equal(unmatched_seen, 0);
-	assert_int_equal(ports(40000), 1);
+	assert_int_equal(obtain_port_block(40000), 1);
 	assert_int_equal(device.count, 1);
 }
 

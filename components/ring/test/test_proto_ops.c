@@ -29,7 +29,7 @@ static bool proto_run(struct vma_ring_proto_ops *proto_ops, bool last)
 	protocol->runs++;
 	protocol->last = last;
 	protocol->due = false;
-	protocol->flag_held = vma_ring_drive_holder_tid(ring, VMA_RING_RX) == drive_tid();
+	protocol->flag_held = vma_ring_drive_holder_tid(ring, VMA_RING_RX) == drive_get_own_thread_id();
 	protocol->progress_refused = vma_ring_progress(ring) == -EBUSY;
 	protocol->packets_before = packets;
 	protocol->commands_before = commands;
@@ -47,14 +47,14 @@ static bool proto_is_due(struct vma_ring_proto_ops *proto_ops)
 	return protocol->due;
 }
 
-static bool proto_take(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool proto_sink_count_packet(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)of, (void)packet, (void)info;
 	packets++;
 	return false;
 }
 
-static void proto_on_command(struct vma_ring_command *command)
+static void proto_count_command(struct vma_ring_command *command)
 {
 	(void)command;
 	commands++;
@@ -69,7 +69,7 @@ static int setup(void **state)
 	while (vma_cq_needs_refill(ring->cq)) /* the first fill is work, too */
 		vma_ring_progress(ring);
 	packets = commands = 0;
-	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = proto_take};
+	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = proto_sink_count_packet};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
 	p = (struct protocol){.proto_ops = {.run = proto_run, .is_due = proto_is_due}};
 	vma_ring_attach_proto(ring, &p.proto_ops);
@@ -81,13 +81,13 @@ static int teardown(void **state)
 {
 	(void)state;
 	vma_ring_attach_proto(ring, NULL);
-	vma_ring_detach(ring, &flow);
+	vma_ring_detach_flow(ring, &flow);
 	vma_ring_destroy(ring);
 	fake_fini(&fake);
 	return 0;
 }
 
-static void proto_arrive(unsigned n)
+static void inject_datagrams(unsigned n)
 {
 	uint8_t frame[128];
 
@@ -98,7 +98,7 @@ static void proto_arrive(unsigned n)
 static void test_a_burst_is_followed_by_one_run_with_the_flag(void **state)
 {
 	(void)state;
-	proto_arrive(5);
+	inject_datagrams(5);
 	assert_int_equal(vma_ring_progress(ring), 5);
 	assert_int_equal(p.runs, 1);
 	assert_int_equal(p.packets_before, 5);
@@ -110,30 +110,30 @@ static void test_a_burst_is_followed_by_one_run_with_the_flag(void **state)
 static void test_all_that_waits_is_read_before_the_run(void **state)
 {
 	(void)state;
-	proto_arrive(100);
+	inject_datagrams(100);
 	assert_int_equal(vma_ring_progress(ring), 100);
 	assert_int_equal(p.runs, 1);
 	assert_int_equal(p.packets_before, 100);
 }
 
-static void one_arrives(void)
+static void inject_one_datagram(void)
 {
-	proto_arrive(1);
+	inject_datagrams(1);
 }
 
-static bool take_and_get_another(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool count_packet_and_inject_another(struct vma_flow *of, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)of, (void)packet, (void)info;
 	packets++;
-	proto_arrive(1);
+	inject_datagrams(1);
 	return false;
 }
 
 static void test_packets_without_end_leave_the_run_its_time(void **state)
 {
 	(void)state;
-	flow.sink = take_and_get_another;
-	proto_arrive(16);
+	flow.sink = count_packet_and_inject_another;
+	inject_datagrams(16);
 	assert_in_range(vma_ring_progress(ring), RX_BEFORE_RUN, RX_BEFORE_RUN + RX_BURST);
 	assert_int_equal(p.runs, 1);
 }
@@ -142,8 +142,8 @@ static void test_a_run_that_breaks_off_is_called_again_behind_what_has_come(void
 {
 	(void)state;
 	p.breaks_off = 1;
-	p.in_run = one_arrives;
-	proto_arrive(5);
+	p.in_run = inject_one_datagram;
+	inject_datagrams(5);
 	vma_ring_progress(ring);
 	assert_int_equal(p.runs, 2);
 	assert_int_equal(p.packets_before, 6);
@@ -154,7 +154,7 @@ static void test_a_run_that_always_breaks_off_is_told_when_it_is_the_last(void *
 {
 	(void)state;
 	p.breaks_off = 1000;
-	proto_arrive(1);
+	inject_datagrams(1);
 	vma_ring_progress(ring);
 	assert_int_equal(p.runs, RUNS_MAX);
 	assert_true(p.last);
@@ -163,7 +163,7 @@ static void test_a_run_that_always_breaks_off_is_told_when_it_is_the_last(void *
 
 static void test_a_posted_command_is_followed_by_a_run(void **state)
 {
-	struct vma_ring_command command = {.run = proto_on_command};
+	struct vma_ring_command command = {.run = proto_count_command};
 
 	(void)state;
 	vma_ring_post(ring, &command);
@@ -192,9 +192,9 @@ static void test_what_is_due_runs_at_the_next_look(void **state)
 	assert_int_equal(p.runs, 1);
 }
 
-static struct vma_ring_command command_posted_again = {.run = proto_on_command};
+static struct vma_ring_command command_posted_again = {.run = proto_count_command};
 
-static void post_again(void)
+static void post_ring_command_again(void)
 {
 	vma_ring_post(ring, &command_posted_again);
 	assert_int_equal(commands, 0); /* not within the run */
@@ -203,8 +203,8 @@ static void post_again(void)
 static void test_a_command_posted_in_a_run_runs_after_it_and_is_followed_by_another(void **state)
 {
 	(void)state;
-	p.in_run = post_again;
-	proto_arrive(1);
+	p.in_run = post_ring_command_again;
+	inject_datagrams(1);
 	vma_ring_progress(ring);
 	assert_int_equal(commands, 1);
 	assert_int_equal(p.runs, 2);
@@ -244,7 +244,7 @@ static void test_giving_back_the_flag_is_followed_by_a_run(void **state)
 
 static void test_a_protocol_that_was_ended_does_not_run(void **state)
 {
-	struct vma_ring_command command = {.run = proto_on_command};
+	struct vma_ring_command command = {.run = proto_count_command};
 
 	(void)state;
 	assert_ptr_equal(vma_ring_proto_ops(ring), &p.proto_ops);
@@ -252,7 +252,7 @@ static void test_a_protocol_that_was_ended_does_not_run(void **state)
 	assert_null(vma_ring_proto_ops(ring));
 	p.runs = 0;
 	p.due = true;
-	proto_arrive(1);
+	inject_datagrams(1);
 	vma_ring_post(ring, &command);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(p.runs, 0);
@@ -265,7 +265,7 @@ static void test_another_takes_its_place(void **state)
 	(void)state;
 	vma_ring_attach_proto(ring, &successor.proto_ops);
 	p.runs = successor.runs = 0;
-	proto_arrive(1);
+	inject_datagrams(1);
 	vma_ring_progress(ring);
 	assert_int_equal(p.runs, 0);
 	assert_int_equal(successor.runs, 1);

@@ -11,7 +11,7 @@ static struct fake_nic fake;
 static struct vma_ring *ring;
 static enum vma_thread_mode mode;
 
-static int rebind_start(enum vma_thread_mode wanted)
+static int rebind_create_fake_nic_and_ring(enum vma_thread_mode wanted)
 {
 	mode = wanted;
 	fake_init(&fake, VMA_NIC_CAP_SG);
@@ -22,25 +22,25 @@ static int rebind_start(enum vma_thread_mode wanted)
 static int setup_single(void **state)
 {
 	(void)state;
-	return rebind_start(VMA_THREAD_SINGLE);
+	return rebind_create_fake_nic_and_ring(VMA_THREAD_SINGLE);
 }
 
 static int setup_spin(void **state)
 {
 	(void)state;
-	return rebind_start(VMA_THREAD_SPIN);
+	return rebind_create_fake_nic_and_ring(VMA_THREAD_SPIN);
 }
 
 static int setup_mutex(void **state)
 {
 	(void)state;
-	return rebind_start(VMA_THREAD_MUTEX);
+	return rebind_create_fake_nic_and_ring(VMA_THREAD_MUTEX);
 }
 
 static int setup_yield(void **state)
 {
 	(void)state;
-	return rebind_start(VMA_THREAD_YIELD);
+	return rebind_create_fake_nic_and_ring(VMA_THREAD_YIELD);
 }
 
 static int teardown(void **state)
@@ -79,7 +79,7 @@ static void lose_queue_pair(void)
 	report_qp_lost_event();
 }
 
-static bool rebind_keep(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool rebind_sink_keep_packet(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)info;
 	*(struct vma_buf **)flow->owner = packet;
@@ -100,7 +100,8 @@ static void rebind_send_numbered(uint8_t number)
 static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 {
 	struct vma_buf *kept = NULL, *old;
-	struct vma_flow flow = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = rebind_keep, .owner = &kept};
+	struct vma_flow flow = {
+	        .key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = rebind_sink_keep_packet, .owner = &kept};
 	uint8_t frame[128];
 	uint32_t len = udp_frame(frame, 1, 53, "x", 1);
 
@@ -121,7 +122,7 @@ static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 	rebind_send_numbered(2);
 	assert_int_equal(fake.sent_count, 2);
 	vma_buf_put(fake.arena, kept);
-	vma_ring_detach(ring, &flow);
+	vma_ring_detach_flow(ring, &flow);
 }
 
 static unsigned rx_bufs_at_home;
@@ -179,14 +180,14 @@ static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **
 
 static _Atomic unsigned rebounds;
 
-static bool no_run(struct vma_ring_proto_ops *proto_ops, bool last)
+static bool proto_run_does_nothing(struct vma_ring_proto_ops *proto_ops, bool last)
 {
 	(void)last;
 	(void)proto_ops;
 	return false;
 }
 
-static bool never_due(struct vma_ring_proto_ops *proto_ops)
+static bool proto_is_never_due(struct vma_ring_proto_ops *proto_ops)
 {
 	(void)proto_ops;
 	return false;
@@ -201,7 +202,8 @@ static void count_rebound(struct vma_ring_proto_ops *proto_ops)
 
 static void test_the_protocol_is_told_when_the_queue_pair_is_there_again(void **state)
 {
-	struct vma_ring_proto_ops proto_ops = {.run = no_run, .is_due = never_due, .rebound = count_rebound};
+	struct vma_ring_proto_ops proto_ops = {
+	        .run = proto_run_does_nothing, .is_due = proto_is_never_due, .rebound = count_rebound};
 
 	(void)state;
 	atomic_store(&rebounds, 0);
@@ -220,7 +222,7 @@ static void test_the_protocol_is_told_when_the_queue_pair_is_there_again(void **
 /* The event finds both flags taken by a thread that polls without a break, and gets them all the same. */
 static _Atomic bool stop;
 
-static void *poll_without_a_break(void *arg)
+static void *poll_ring_without_break_thread(void *arg)
 {
 	(void)arg;
 	while (!atomic_load(&stop))
@@ -234,7 +236,7 @@ static void test_event_gets_the_flags_from_a_polling_thread(void **state)
 
 	(void)state;
 	atomic_store(&stop, false);
-	assert_int_equal(pthread_create(&poller, NULL, poll_without_a_break, NULL), 0);
+	assert_int_equal(pthread_create(&poller, NULL, poll_ring_without_break_thread, NULL), 0);
 	for (unsigned i = 1; i <= 20; i++) {
 		lose_queue_pair();
 		assert_int_equal(fake.rebinds, i);
@@ -253,7 +255,7 @@ static void count_revocation(struct vma_flow *flow)
 }
 static const struct vma_flow_ops flow_ops_counting_revocations = {.revoked = count_revocation};
 
-static void revoke_from_a_thread(const struct vma_flow_key *key)
+static void report_flow_revoked_from_thread(const struct vma_flow_key *key)
 {
 	struct event event = {.what = VMA_NIC_EVENT_FLOW_REVOKED, .key = *key};
 	pthread_t thread;
@@ -272,43 +274,43 @@ static void test_revoked_flow_tells_all_its_members_once(void **state)
 	revocations = 0;
 	for (int i = 0; i < 3; i++) {
 		flow[i] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0),
-		                            .sink = rebind_keep,
+		                            .sink = rebind_sink_keep_packet,
 		                            .owner = &kept,
 		                            .ops = i < 2 ? &flow_ops_counting_revocations : NULL};
 		if (i < 2)
 			assert_int_equal(vma_ring_attach(ring, &flow[i]), 0);
 	}
-	revoke_from_a_thread(&flow[0].key);
-	revoke_from_a_thread(&flow[0].key);
-	revoke_from_a_thread(&stranger);
+	report_flow_revoked_from_thread(&flow[0].key);
+	report_flow_revoked_from_thread(&flow[0].key);
+	report_flow_revoked_from_thread(&stranger);
 	vma_ring_progress(ring);
 	assert_int_equal(revocations, 2);
 	assert_int_equal(vma_ring_attach(ring, &flow[2]), -EADDRINUSE);
-	vma_ring_detach(ring, &flow[0]);
-	vma_ring_detach(ring, &flow[1]);
+	vma_ring_detach_flow(ring, &flow[0]);
+	vma_ring_detach_flow(ring, &flow[1]);
 	assert_int_equal(vma_ring_attach(ring, &flow[2]), 0); /* a new try, with the NIC asked again */
 	assert_int_equal(fake.flows_added, 2);
-	vma_ring_detach(ring, &flow[2]);
+	vma_ring_detach_flow(ring, &flow[2]);
 }
 
 /* A NIC stops its events when it has destroyed the queue pair, so some come while the ring is destroyed. */
 static unsigned told_in_destroy;
 
-static void tell_in_destroy(struct fake_nic *nic)
+static void report_events_while_qp_is_destroyed(struct fake_nic *nic)
 {
 	(void)nic;
 	told_in_destroy++;
 	lose_queue_pair();
-	revoke_from_a_thread(&(struct vma_flow_key){.family = AF_INET, .local_port_be = 1});
+	report_flow_revoked_from_thread(&(struct vma_flow_key){.family = AF_INET, .local_port_be = 1});
 }
 
 static void test_events_before_and_during_destroy_end_without_a_rebind(void **state)
 {
 	(void)state;
 	told_in_destroy = 0;
-	revoke_from_a_thread(
+	report_flow_revoked_from_thread(
 	        &(struct vma_flow_key){.family = AF_INET, .local_port_be = 1}); /* left for the destroyer */
-	fake.in_destroy = tell_in_destroy;
+	fake.in_destroy = report_events_while_qp_is_destroyed;
 	vma_ring_destroy(ring);
 	fake.in_destroy = NULL;
 	assert_int_equal(told_in_destroy, 1);
@@ -323,7 +325,7 @@ struct holder {
 };
 
 /* For 50 ms, and as long as the test wants. */
-static void *rebind_hold_flag(void *arg)
+static void *rebind_hold_rx_drive_flag_thread(void *arg)
 {
 	struct timespec pause = {.tv_nsec = 50000000};
 	struct holder *holder = arg;
@@ -334,19 +336,19 @@ static void *rebind_hold_flag(void *arg)
 		nanosleep(&pause, NULL);
 	while (atomic_load(&holder->longer));
 	if (acquired)
-		ring_rx_release(ring, drive_tid());
+		ring_rx_release(ring, drive_get_own_thread_id());
 	return NULL;
 }
 
-static void holder_start(struct holder *holder, bool longer)
+static void start_holding_drive_flag(struct holder *holder, bool longer)
 {
 	*holder = (struct holder){.longer = longer};
-	assert_int_equal(pthread_create(&holder->thread, NULL, rebind_hold_flag, holder), 0);
+	assert_int_equal(pthread_create(&holder->thread, NULL, rebind_hold_rx_drive_flag_thread, holder), 0);
 	while (!atomic_load(&holder->held))
 		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
-static void holder_end(struct holder *holder)
+static void stop_holding_drive_flag(struct holder *holder)
 {
 	atomic_store(&holder->longer, false);
 	pthread_join(holder->thread, NULL);
@@ -376,7 +378,7 @@ void *aligned_alloc(size_t alignment, size_t size)
 	return fails || posix_memalign(&memory, alignment, size) != 0 ? NULL : memory;
 }
 
-static void *tell_lost(void *arg)
+static void *report_qp_lost_thread(void *arg)
 {
 	struct fake_nic *nic = arg;
 
@@ -387,7 +389,7 @@ static void *tell_lost(void *arg)
 
 static void report_lost_and_fail_rebind(struct fake_nic *nic)
 {
-	assert_int_equal(pthread_create(&event_thread, NULL, tell_lost, nic), 0);
+	assert_int_equal(pthread_create(&event_thread, NULL, report_qp_lost_thread, nic), 0);
 	while (!telling)
 		sched_yield();
 	nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); /* it is in the event by now, and waits */
@@ -395,7 +397,7 @@ static void report_lost_and_fail_rebind(struct fake_nic *nic)
 }
 
 /* As a NIC does: no event runs after this. */
-static void wait_for_event(struct fake_nic *nic)
+static void join_event_thread(struct fake_nic *nic)
 {
 	struct timespec end;
 
@@ -413,7 +415,7 @@ static void test_event_during_a_create_that_fails_is_no_deadlock(void **state)
 	(void)state;
 	vma_ring_destroy(ring);
 	fake.in_create = report_lost_and_fail_rebind;
-	fake.in_destroy = wait_for_event;
+	fake.in_destroy = join_event_thread;
 	assert_int_equal(vma_ring_create(&attr, &none), -ENOMEM);
 	assert_int_equal(fake.rebinds, 0);
 	fake.in_create = fake.in_destroy = NULL;
@@ -428,14 +430,14 @@ static void test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end(void **sta
 	uint64_t cpu, wall;
 
 	(void)state;
-	holder_start(&holder, false);
+	start_holding_drive_flag(&holder, false);
 	cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	wall = clock_ns(CLOCK_MONOTONIC);
 	while (vma_ring_progress(ring) == -EBUSY)
 		assert_true(vma_ring_wait_for_holder(ring, VMA_RING_RX, &backoff, 5000000000));
 	assert_true(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu < 10000000);
 	assert_true(clock_ns(CLOCK_MONOTONIC) - wall < 4000000000);
-	holder_end(&holder);
+	stop_holding_drive_flag(&holder);
 }
 
 static void test_idle_and_wait_give_up_when_their_time_is_over(void **state)
@@ -445,12 +447,12 @@ static void test_idle_and_wait_give_up_when_their_time_is_over(void **state)
 	bool again = true;
 
 	(void)state;
-	holder_start(&holder, true);
+	start_holding_drive_flag(&holder, true);
 	for (int i = 0; i < 100 && again; i++)
 		again = vma_ring_wait_for_holder(ring, VMA_RING_RX, &backoff, 1000000);
 	assert_false(again);
 	assert_int_equal(vma_ring_wait(ring, 1000000), 0);
-	holder_end(&holder);
+	stop_holding_drive_flag(&holder);
 }
 
 #define THREAD_MODE_CASE(test, how)                                                                                    \

@@ -27,7 +27,7 @@ static void reentry_send_from_handler(int sig)
 		assert_int_equal(vma_ring_send(ring, &prepared[next_prepared], 1, 0), 1);
 		next_prepared++;
 	}
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 }
 
 static void raise_signal(void *arg)
@@ -36,7 +36,7 @@ static void raise_signal(void *arg)
 	raise(SIGUSR1);
 }
 
-static int reentry_start(enum vma_thread_mode mode)
+static int reentry_prepare_ring_and_handlers(enum vma_thread_mode mode)
 {
 	struct sigaction action = {.sa_handler = reentry_send_from_handler, .sa_flags = SA_RESTART};
 
@@ -56,16 +56,16 @@ static int reentry_start(enum vma_thread_mode mode)
 	return 0;
 }
 
-static int setup_single(void **state)
+static int setup_reentry_in_single_thread_mode(void **state)
 {
 	(void)state;
-	return reentry_start(VMA_THREAD_SINGLE);
+	return reentry_prepare_ring_and_handlers(VMA_THREAD_SINGLE);
 }
 
-static int setup_threads(void **state)
+static int setup_reentry_in_mutex_thread_mode(void **state)
 {
 	(void)state;
-	return reentry_start(VMA_THREAD_MUTEX);
+	return reentry_prepare_ring_and_handlers(VMA_THREAD_MUTEX);
 }
 
 static int teardown(void **state)
@@ -136,7 +136,7 @@ static void test_signals_at_any_moment_lose_and_repeat_nothing(void **state)
 		vma_ring_progress(ring);
 	}
 	setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 	assert_int_equal(fake.sent_count, number + (unsigned)next_prepared);
 	memset(seen, 0, sizeof(seen));
 	number = 0;
@@ -153,15 +153,18 @@ static void test_signals_at_any_moment_lose_and_repeat_nothing(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_handler_that_sends_while_its_thread_sends, setup_single, teardown),
+        cmocka_unit_test_setup_teardown(test_handler_that_sends_while_its_thread_sends,
+                                        setup_reentry_in_single_thread_mode, teardown),
         {"test_handler_that_sends_while_its_thread_sends_with_threads", test_handler_that_sends_while_its_thread_sends,
-         setup_threads, teardown, NULL},
-        cmocka_unit_test_setup_teardown(test_handler_that_asks_for_progress_while_its_thread_receives, setup_single,
-                                        teardown),
+         setup_reentry_in_mutex_thread_mode, teardown, NULL},
+        cmocka_unit_test_setup_teardown(test_handler_that_asks_for_progress_while_its_thread_receives,
+                                        setup_reentry_in_single_thread_mode, teardown),
         {"test_handler_that_asks_for_progress_with_threads",
-         test_handler_that_asks_for_progress_while_its_thread_receives, setup_threads, teardown, NULL},
-        cmocka_unit_test_setup_teardown(test_signals_at_any_moment_lose_and_repeat_nothing, setup_single, teardown),
+         test_handler_that_asks_for_progress_while_its_thread_receives, setup_reentry_in_mutex_thread_mode, teardown,
+         NULL},
+        cmocka_unit_test_setup_teardown(test_signals_at_any_moment_lose_and_repeat_nothing,
+                                        setup_reentry_in_single_thread_mode, teardown),
         {"test_signals_at_any_moment_lose_and_repeat_nothing_with_threads",
-         test_signals_at_any_moment_lose_and_repeat_nothing, setup_threads, teardown, NULL},
+         test_signals_at_any_moment_lose_and_repeat_nothing, setup_reentry_in_mutex_thread_mode, teardown, NULL},
 };
 VMA_TEST_MAIN(tests)

@@ -8,7 +8,7 @@
 static struct fake_nic fake;
 static struct vma_ring *ring;
 
-static int send_start(uint32_t caps)
+static int send_create_fake_nic_and_ring(uint32_t caps)
 {
 	fake_init(&fake, caps);
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
@@ -18,16 +18,16 @@ static int send_start(uint32_t caps)
 static int setup(void **state)
 {
 	(void)state;
-	return send_start(VMA_NIC_CAP_SG);
+	return send_create_fake_nic_and_ring(VMA_NIC_CAP_SG);
 }
 
-static int setup_without_sg(void **state)
+static int setup_nic_without_scatter_gather(void **state)
 {
 	(void)state;
-	return send_start(VMA_NIC_CAP_TX_CSUM);
+	return send_create_fake_nic_and_ring(VMA_NIC_CAP_TX_CSUM);
 }
 
-static unsigned free_tx_bufs(void)
+static unsigned count_free_tx_bufs(void)
 {
 	struct vma_buf *bufs[1024];
 	unsigned n = vma_bufpool_get(atomic_load(&fake.qp.tx_pool), bufs, 1024);
@@ -40,15 +40,15 @@ static unsigned free_tx_bufs(void)
 static int teardown(void **state)
 {
 	(void)state;
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 	vma_cq_reap(ring->cq);
-	assert_int_equal(free_tx_bufs(), 512);
+	assert_int_equal(count_free_tx_bufs(), 512);
 	vma_ring_destroy(ring);
 	fake_fini(&fake);
 	return 0;
 }
 
-static struct vma_nic_seg frame_seg(uint32_t len, uint8_t fill)
+static struct vma_nic_seg alloc_filled_frame_seg(uint32_t len, uint8_t fill)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(ring);
 	struct vma_nic_seg seg;
@@ -61,13 +61,13 @@ static struct vma_nic_seg frame_seg(uint32_t len, uint8_t fill)
 
 static uint64_t tx(size_t offset)
 {
-	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->tx + offset));
+	return vma_stats_read_counter((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->tx + offset));
 }
 #define COUNT(name) tx(offsetof(struct vma_stats_ring_tx, name))
 
 static unsigned send_one_frame(uint32_t len, uint8_t fill, unsigned flags)
 {
-	struct vma_nic_seg seg = frame_seg(len, fill);
+	struct vma_nic_seg seg = alloc_filled_frame_seg(len, fill);
 	unsigned n = vma_ring_send(ring, &seg, 1, flags);
 
 	if (n == 0)
@@ -94,7 +94,7 @@ static void test_burst_is_kicked_once(void **state)
 
 	(void)state;
 	for (int i = 0; i < 32; i++)
-		segs[i] = frame_seg(60, (uint8_t)i);
+		segs[i] = alloc_filled_frame_seg(60, (uint8_t)i);
 	assert_int_equal(vma_ring_send(ring, segs, 32, 0), 32);
 	assert_int_equal(fake.kicks, 1);
 	assert_int_equal(fake.sent[31].bytes[0], 31);
@@ -109,9 +109,9 @@ static void test_later_waits_for_flush_progress_or_eight(void **state)
 	assert_int_equal(send_one_frame(60, 0, VMA_RING_SEND_LATER), 1);
 	assert_int_equal(fake.kicks, 1);
 	assert_int_equal(send_one_frame(60, 0, VMA_RING_SEND_LATER), 1);
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 	assert_int_equal(fake.kicks, 2);
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 	assert_int_equal(fake.kicks, 2); /* nothing waits */
 	assert_int_equal(send_one_frame(60, 0, VMA_RING_SEND_LATER), 1);
 	vma_ring_progress(ring);
@@ -129,9 +129,9 @@ static void test_kick_that_says_again_is_repeated_until_it_goes_through(void **s
 	assert_int_equal(fake.kicks, 1);
 	vma_ring_progress(ring);
 	assert_int_equal(fake.kicks, 2);
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 	assert_int_equal(fake.kicks, 3);
-	vma_ring_flush(ring);
+	vma_ring_flush_tx(ring);
 	vma_ring_progress(ring);
 	assert_int_equal(fake.kicks, 3);
 }
@@ -153,7 +153,7 @@ static void test_full_nic_leaves_the_rest_with_the_caller(void **state)
 
 	(void)state;
 	for (int i = 0; i < 8; i++)
-		segs[i] = frame_seg(60, (uint8_t)i);
+		segs[i] = alloc_filled_frame_seg(60, (uint8_t)i);
 	fake.tx_room = 3;
 	assert_int_equal(vma_ring_send(ring, segs, 8, 0), 3);
 	assert_int_equal(COUNT(tx_full), 1);
@@ -170,7 +170,7 @@ static void test_packet_is_never_cut_at_a_segment(void **state)
 
 	(void)state;
 	for (int i = 0; i < 4; i++)
-		segs[i] = frame_seg(100, (uint8_t)i);
+		segs[i] = alloc_filled_frame_seg(100, (uint8_t)i);
 	segs[0].flags = segs[2].flags = VMA_NIC_SEG_MORE;
 	fake.tx_room = 3;
 	assert_int_equal(vma_ring_send(ring, segs, 4, 0), 2);
@@ -188,10 +188,10 @@ static void test_mtu_is_the_limit_and_a_vlan_tag_comes_on_top(void **state)
 	(void)state;
 	assert_int_equal(send_one_frame(1514, 0, 0), 1);
 	assert_int_equal(send_one_frame(1515, 0, 0), 1); /* taken and dropped */
-	seg = frame_seg(1518, 0);
+	seg = alloc_filled_frame_seg(1518, 0);
 	memcpy(vma_buf_frame(fake.arena, seg.buf) + seg.off + 12, "\x81\x00", 2);
 	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
-	seg = frame_seg(1519, 0);
+	seg = alloc_filled_frame_seg(1519, 0);
 	memcpy(vma_buf_frame(fake.arena, seg.buf) + seg.off + 12, "\x81\x00", 2);
 	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
 	assert_int_equal(fake.sent_count, 2);
@@ -204,7 +204,7 @@ static void test_segments_together_must_fit_the_mtu(void **state)
 
 	(void)state;
 	for (int i = 0; i < 2; i++)
-		segs[i] = frame_seg(800, 0);
+		segs[i] = alloc_filled_frame_seg(800, 0);
 	segs[0].flags = VMA_NIC_SEG_MORE;
 	assert_int_equal(vma_ring_send(ring, segs, 2, 0), 2);
 	assert_int_equal(fake.sent_count, 0);
@@ -213,7 +213,7 @@ static void test_segments_together_must_fit_the_mtu(void **state)
 
 static void test_packet_without_end_is_dropped_not_sent(void **state)
 {
-	struct vma_nic_seg seg = frame_seg(60, 0);
+	struct vma_nic_seg seg = alloc_filled_frame_seg(60, 0);
 
 	(void)state;
 	seg.flags = VMA_NIC_SEG_MORE;
@@ -239,7 +239,7 @@ static void test_what_the_nic_can_never_send_stops_nobody(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		for (int j = 0; j < 3; j++)
-			segs[j] = frame_seg(60, (uint8_t)j);
+			segs[j] = alloc_filled_frame_seg(60, (uint8_t)j);
 		segs[1].off = bad[i].off;
 		segs[1].len = bad[i].len;
 		segs[1].flags = bad[i].flags;
@@ -258,10 +258,10 @@ static int setup_tso(void **state)
 	return 0;
 }
 
-static void tso_segs(struct vma_nic_seg segs[3])
+static void make_tso_packet_of_three_segs(struct vma_nic_seg segs[3])
 {
 	for (int i = 0; i < 3; i++)
-		segs[i] = frame_seg(1600, (uint8_t)i);
+		segs[i] = alloc_filled_frame_seg(1600, (uint8_t)i);
 	segs[0].flags = VMA_NIC_SEG_TSO | VMA_NIC_SEG_CSUM | VMA_NIC_SEG_MORE;
 	segs[0].mss = 1448;
 	segs[0].hdr_len = 66;
@@ -274,8 +274,8 @@ static void test_a_packet_that_the_nic_cuts_goes_to_it_whole(void **state)
 
 	(void)state;
 	assert_int_equal(vma_ring_segs_max(ring), 32);
-	tso_segs(segs);
-	segs[3] = frame_seg(60, 9);
+	make_tso_packet_of_three_segs(segs);
+	segs[3] = alloc_filled_frame_seg(60, 9);
 	assert_int_equal(vma_ring_send(ring, segs, 4, 0), 4);
 	assert_int_equal(fake.sent_count, 2);
 	assert_int_equal(fake.sent[0].len, 4800);
@@ -296,11 +296,11 @@ static void test_a_packet_that_cannot_be_cut_stops_nobody(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		tso_segs(segs);
+		make_tso_packet_of_three_segs(segs);
 		segs[0].mss = bad[i].mss;
 		segs[0].hdr_len = bad[i].hdr_len;
 		segs[2].len = bad[i].last;
-		segs[3] = frame_seg(60, 9);
+		segs[3] = alloc_filled_frame_seg(60, 9);
 		assert_int_equal(vma_ring_send(ring, segs, 4, 0), 4);
 		assert_int_equal(fake.sent_count, i + 1);
 		assert_int_equal(fake.sent[i].len, 60);
@@ -314,7 +314,7 @@ static void test_segments_are_gathered_for_a_nic_that_takes_one(void **state)
 
 	(void)state;
 	for (int i = 0; i < 5; i++)
-		segs[i] = frame_seg(100 + (uint32_t)i, (uint8_t)i);
+		segs[i] = alloc_filled_frame_seg(100 + (uint32_t)i, (uint8_t)i);
 	segs[0].flags = VMA_NIC_SEG_MORE | VMA_NIC_SEG_CSUM;
 	segs[1].flags = VMA_NIC_SEG_MORE;
 	assert_int_equal(vma_ring_send(ring, segs, 5, 0), 5);
@@ -328,12 +328,12 @@ static void test_segments_are_gathered_for_a_nic_that_takes_one(void **state)
 	assert_int_equal(fake.sent[2].bytes[0], 4);
 }
 
-static void send_packet_of(unsigned n)
+static void send_packet_of_n_segments(unsigned n)
 {
 	struct vma_nic_seg segs[32];
 
 	for (unsigned i = 0; i < n; i++) {
-		segs[i] = frame_seg(40, (uint8_t)i);
+		segs[i] = alloc_filled_frame_seg(40, (uint8_t)i);
 		segs[i].flags = i + 1 < n ? VMA_NIC_SEG_MORE : 0;
 	}
 	assert_int_equal(vma_ring_send(ring, segs, n, 0), n);
@@ -348,12 +348,12 @@ static void test_more_segments_than_the_nic_takes_are_gathered(void **state)
 	vma_ring_destroy(ring);
 	fake.nic.info.tx_segs_max = 20;
 	assert_int_equal(vma_ring_create(&attr, &ring), 0); /* a queue of 16 takes no packet of 17 */
-	send_packet_of(given[0]);
-	send_packet_of(given[1]);
+	send_packet_of_n_segments(given[0]);
+	send_packet_of_n_segments(given[1]);
 	vma_ring_destroy(ring);
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
-	send_packet_of(given[2]);
-	send_packet_of(given[3]);
+	send_packet_of_n_segments(given[2]);
+	send_packet_of_n_segments(given[3]);
 	assert_int_equal(fake.sent_count, 4);
 	for (int i = 0; i < 4; i++) {
 		assert_int_equal(fake.sent[i].segs, taken[i]);
@@ -368,7 +368,7 @@ static void test_gathered_packet_that_the_nic_does_not_take_stays_with_the_calle
 
 	(void)state;
 	for (int i = 0; i < 2; i++)
-		segs[i] = frame_seg(100, (uint8_t)i);
+		segs[i] = alloc_filled_frame_seg(100, (uint8_t)i);
 	segs[0].flags = VMA_NIC_SEG_MORE;
 	fake.tx_room = 0;
 	assert_int_equal(vma_ring_send(ring, segs, 2, 0), 0);
@@ -409,7 +409,7 @@ struct send_within_send {
 	unsigned segs;
 };
 
-static void send_inside(void *arg)
+static void send_from_within_nic_tx(void *arg)
 {
 	struct send_within_send *send_within_send = arg;
 
@@ -418,7 +418,7 @@ static void send_inside(void *arg)
 		struct vma_nic_seg segs[40];
 
 		for (unsigned j = 0; j < send_within_send->segs; j++) {
-			segs[j] = frame_seg(send_within_send->len, (uint8_t)i);
+			segs[j] = alloc_filled_frame_seg(send_within_send->len, (uint8_t)i);
 			segs[j].flags = j + 1 < send_within_send->segs ? VMA_NIC_SEG_MORE : 0;
 		}
 		if (vma_ring_send(ring, segs, send_within_send->segs, 0) == send_within_send->segs)
@@ -430,9 +430,9 @@ static void send_inside(void *arg)
 	assert_int_equal(fake.sent_count, 0);
 }
 
-static void send_with_sends_inside(struct send_within_send *send_within_send)
+static void send_frame_with_sends_from_within_tx(struct send_within_send *send_within_send)
 {
-	fake.in_tx = send_inside;
+	fake.in_tx = send_from_within_nic_tx;
 	fake.in_arg = send_within_send;
 	assert_int_equal(send_one_frame(60, 0xff, 0), 1);
 }
@@ -442,7 +442,7 @@ static void test_frames_queued_behind_a_driver_leave_at_its_release_in_order(voi
 	struct send_within_send send_within_send = {.sends = 100, .len = 60, .segs = 1};
 
 	(void)state;
-	send_with_sends_inside(&send_within_send);
+	send_frame_with_sends_from_within_tx(&send_within_send);
 	assert_int_equal(send_within_send.accepted, 100);
 	assert_int_equal(fake.sent_count, 101);
 	for (int i = 0; i < 100; i++)
@@ -456,7 +456,7 @@ static void test_command_queue_is_bounded_and_says_so(void **state)
 	struct send_within_send send_within_send = {.sends = 300, .len = 60, .segs = 1};
 
 	(void)state;
-	send_with_sends_inside(&send_within_send);
+	send_frame_with_sends_from_within_tx(&send_within_send);
 	assert_int_equal(send_within_send.accepted, 256);
 	assert_int_equal(fake.sent_count, 257);
 	assert_int_equal(COUNT(tx_drop_queue), 44);
@@ -467,7 +467,7 @@ static void test_queued_packets_keep_their_segments(void **state)
 	struct send_within_send send_within_send = {.sends = 10, .len = 40, .segs = 17};
 
 	(void)state;
-	send_with_sends_inside(&send_within_send);
+	send_frame_with_sends_from_within_tx(&send_within_send);
 	assert_int_equal(send_within_send.accepted, 10);
 	assert_int_equal(fake.sent_count, 11);
 	for (int i = 1; i <= 10; i++) {
@@ -482,7 +482,7 @@ static void test_queued_segments_are_gathered_too(void **state)
 
 	(void)state;
 	/* Outside the flag they are gathered before they are queued; 17 and one buffers each are within the pool. */
-	send_with_sends_inside(&send_within_send);
+	send_frame_with_sends_from_within_tx(&send_within_send);
 	assert_int_equal(send_within_send.accepted, 10);
 	assert_int_equal(fake.sent_count, 11);
 	for (int i = 1; i <= 10; i++) {
@@ -500,7 +500,7 @@ static void test_queued_segments_beyond_what_the_nic_takes_are_gathered_too(void
 	vma_ring_destroy(ring);
 	fake.nic.info.tx_segs_max = 16;
 	assert_int_equal(vma_ring_create(&attr, &ring), 0);
-	send_with_sends_inside(&send_within_send);
+	send_frame_with_sends_from_within_tx(&send_within_send);
 	assert_int_equal(send_within_send.accepted, 10);
 	assert_int_equal(fake.sent_count, 11);
 	for (int i = 1; i <= 10; i++)
@@ -508,10 +508,10 @@ static void test_queued_segments_beyond_what_the_nic_takes_are_gathered_too(void
 	assert_int_equal(send_one_frame(60, 0, 0), 1); /* nothing stands in the way */
 }
 
-static void send_fill_up(void *arg)
+static void send_inside_until_nic_is_full(void *arg)
 {
 	fake.tx_room = 1;
-	send_inside(arg);
+	send_from_within_nic_tx(arg);
 }
 
 static void test_backlog_leaves_before_what_is_sent_later(void **state)
@@ -519,7 +519,7 @@ static void test_backlog_leaves_before_what_is_sent_later(void **state)
 	struct send_within_send send_within_send = {.sends = 50, .len = 60, .segs = 1};
 
 	(void)state;
-	fake.in_tx = send_fill_up;
+	fake.in_tx = send_inside_until_nic_is_full;
 	fake.in_arg = &send_within_send;
 	assert_int_equal(send_one_frame(60, 0xff, 0), 1); /* has the only room; the fifty wait */
 	assert_int_equal(fake.sent_count, 1);
@@ -541,7 +541,7 @@ static void test_destroy_gives_back_what_was_queued(void **state)
 	struct send_within_send send_within_send = {.sends = 50, .len = 60, .segs = 1};
 
 	(void)state;
-	fake.in_tx = send_fill_up;
+	fake.in_tx = send_inside_until_nic_is_full;
 	fake.in_arg = &send_within_send;
 	assert_int_equal(send_one_frame(60, 0xff, 0), 1);
 	assert_int_equal(fake.sent_count, 1);
@@ -553,13 +553,13 @@ static void test_destroy_gives_back_what_was_queued(void **state)
 
 enum { CUT_MSS = 1400, CUT_BYTES = 4000, CUT_HEADERS = 54 };
 
-static uint8_t cut_byte(uint32_t at)
+static uint8_t cut_pattern_byte_at(uint32_t at)
 {
 	return (uint8_t)(at * 7 + (at >> 8));
 }
 
 /* A packet of TCP in three pieces; its numbers are about to wrap. */
-static void cut_packet(struct vma_nic_seg segs[3])
+static void make_tso_packet_in_three_buffers(struct vma_nic_seg segs[3])
 {
 	static const uint32_t bytes[] = {1001, 1999, 1000};
 	uint8_t header[CUT_HEADERS];
@@ -568,13 +568,13 @@ static void cut_packet(struct vma_nic_seg segs[3])
 	store_be16(header + 18, 0xfffe);
 	vma_pkt_put32(header + 38, 0xfffffff0);
 	for (uint32_t i = 0, at = 0; i < 3; i++) {
-		segs[i] = frame_seg(0, 0);
+		segs[i] = alloc_filled_frame_seg(0, 0);
 		if (i == 0)
 			memcpy(vma_buf_frame(fake.arena, segs[0].buf) + segs[0].off, header, CUT_HEADERS);
 		segs[i].len = i == 0 ? CUT_HEADERS : 0;
 		for (uint32_t k = 0; k < bytes[i]; k++)
 			((uint8_t *)vma_buf_frame(fake.arena, segs[i].buf))[segs[i].off + segs[i].len++] =
-			        cut_byte(at++);
+			        cut_pattern_byte_at(at++);
 		segs[i].flags = i < 2 ? VMA_NIC_SEG_MORE : 0;
 	}
 	segs[0].flags |= VMA_NIC_SEG_TSO | VMA_NIC_SEG_CSUM;
@@ -582,7 +582,7 @@ static void cut_packet(struct vma_nic_seg segs[3])
 	segs[0].hdr_len = CUT_HEADERS;
 }
 
-static void check_cut_frame(const struct fake_frame *frame, uint32_t i, bool summed_by_nic)
+static void check_frame_cut_from_tso_packet(const struct fake_frame *frame, uint32_t i, bool summed_by_nic)
 {
 	const uint32_t len = i < 2 ? CUT_MSS : CUT_BYTES - 2 * CUT_MSS;
 	uint8_t scratch[FAKE_FRAME];
@@ -598,7 +598,7 @@ static void check_cut_frame(const struct fake_frame *frame, uint32_t i, bool sum
 	                 (uint32_t)(0xfffffff0 + i * CUT_MSS));
 	assert_int_equal(frame->bytes[47], 0x10 | (i == 0 ? 0x80 : 0) | (i == 2 ? 0x09 : 0));
 	for (uint32_t k = 0; k < len; k++)
-		assert_int_equal(frame->bytes[CUT_HEADERS + k], cut_byte(i * CUT_MSS + k));
+		assert_int_equal(frame->bytes[CUT_HEADERS + k], cut_pattern_byte_at(i * CUT_MSS + k));
 	memcpy(scratch, frame->bytes + 26, 8);
 	memcpy(scratch + 8, (uint8_t[]){0, IPPROTO_TCP, (uint8_t)((20 + len) >> 8), (uint8_t)(20 + len)}, 4);
 	memcpy(scratch + 12, frame->bytes + 34, 20 + len);
@@ -608,26 +608,26 @@ static void check_cut_frame(const struct fake_frame *frame, uint32_t i, bool sum
 		assert_int_equal(naive_checksum(scratch, 12 + 20 + len), 0);
 }
 
-static void send_cut_packet_inside(void *arg)
+static void send_oversized_packet_from_within_tx(void *arg)
 {
 	struct vma_nic_seg segs[4];
 
 	(void)arg;
 	fake.in_tx = NULL;
 	fake.tx_room = 1;
-	cut_packet(segs);
-	segs[3] = frame_seg(60, 9);
+	make_tso_packet_in_three_buffers(segs);
+	segs[3] = alloc_filled_frame_seg(60, 9);
 	assert_int_equal(vma_ring_send(ring, segs, 4, 0), 4);
 }
 
-static void check_queued_packet_is_cut_here(uint32_t caps)
+static void check_queued_tso_packet_is_cut_by_ring(uint32_t caps)
 {
 	const unsigned before = fake.sent_count;
 	const uint64_t commands = COUNT(tx_commands);
 
 	fake.nic.info.caps = VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_TSO;
 	fake.nic.info.tso_max_bytes = 5000;
-	fake.in_tx = send_cut_packet_inside;
+	fake.in_tx = send_oversized_packet_from_within_tx;
 	assert_int_equal(send_one_frame(60, 0xff, 0), 1); /* has the only room */
 	fake.nic.info.caps = caps;                        /* as after a rebind */
 	fake.nic.info.tso_max_bytes = 0;
@@ -638,7 +638,7 @@ static void check_queued_packet_is_cut_here(uint32_t caps)
 	vma_ring_progress(ring);
 	assert_int_equal(fake.sent_count, before + 5);
 	for (uint32_t i = 0; i < 3; i++)
-		check_cut_frame(&fake.sent[before + 1 + i], i, caps & VMA_NIC_CAP_TX_CSUM);
+		check_frame_cut_from_tso_packet(&fake.sent[before + 1 + i], i, caps & VMA_NIC_CAP_TX_CSUM);
 	assert_int_equal(fake.sent[before + 4].len, 60);
 	assert_int_equal(COUNT(tx_commands), commands + 2);
 	assert_int_equal(COUNT(tx_drop_bad), 0);
@@ -647,13 +647,13 @@ static void check_queued_packet_is_cut_here(uint32_t caps)
 static void test_a_queued_packet_is_cut_here_if_the_nic_cannot_any_more(void **state)
 {
 	(void)state;
-	check_queued_packet_is_cut_here(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM);
-	check_queued_packet_is_cut_here(VMA_NIC_CAP_SG);
-	check_queued_packet_is_cut_here(VMA_NIC_CAP_TX_CSUM);
+	check_queued_tso_packet_is_cut_by_ring(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM);
+	check_queued_tso_packet_is_cut_by_ring(VMA_NIC_CAP_SG);
+	check_queued_tso_packet_is_cut_by_ring(VMA_NIC_CAP_TX_CSUM);
 }
 
 /* As ring is told of a rebind. */
-static void rebind_with(uint32_t caps)
+static void rebind_qp_with_caps(uint32_t caps)
 {
 	fake.nic.info.caps = caps;
 	fake.nic.info.tso_max_bytes = caps & VMA_NIC_CAP_TSO ? 5000 : 0;
@@ -669,17 +669,17 @@ static void test_a_packet_is_cut_here_if_the_nic_cannot_since_a_rebind(void **st
 
 	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
-		rebind_with(caps[i]);
-		cut_packet(segs);
-		segs[3] = frame_seg(60, 9);
+		rebind_qp_with_caps(caps[i]);
+		make_tso_packet_in_three_buffers(segs);
+		segs[3] = alloc_filled_frame_seg(60, 9);
 		assert_int_equal(vma_ring_send(ring, segs, 4, 0), 4);
 		assert_int_equal(fake.sent_count, 4 * (i + 1));
 		for (uint32_t k = 0; k < 3; k++)
-			check_cut_frame(&fake.sent[4 * i + k], k, caps[i] & VMA_NIC_CAP_TX_CSUM);
+			check_frame_cut_from_tso_packet(&fake.sent[4 * i + k], k, caps[i] & VMA_NIC_CAP_TX_CSUM);
 		assert_int_equal(fake.sent[4 * i + 3].len, 60);
 	}
-	rebind_with(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_TSO);
-	cut_packet(segs);
+	rebind_qp_with_caps(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_TSO);
+	make_tso_packet_in_three_buffers(segs);
 	assert_int_equal(vma_ring_send(ring, segs, 3, 0), 3);
 	assert_int_equal(fake.sent_count, 13);
 	assert_true(fake.sent[12].flags & VMA_NIC_SEG_TSO);
@@ -688,15 +688,15 @@ static void test_a_packet_is_cut_here_if_the_nic_cannot_since_a_rebind(void **st
 
 static void test_what_the_nic_can_since_a_rebind_is_its_own(void **state)
 {
-	struct vma_nic_seg seg = frame_seg(60, 0);
+	struct vma_nic_seg seg = alloc_filled_frame_seg(60, 0);
 
 	(void)state;
 	seg.flags = VMA_NIC_SEG_CSUM;
 	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
 	assert_int_equal(fake.sent_count, 0);
 	assert_int_equal(COUNT(tx_drop_bad), 1);
-	rebind_with(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM);
-	seg = frame_seg(60, 1);
+	rebind_qp_with_caps(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM);
+	seg = alloc_filled_frame_seg(60, 1);
 	seg.flags = VMA_NIC_SEG_CSUM;
 	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
 	assert_int_equal(fake.sent_count, 1);
@@ -704,9 +704,9 @@ static void test_what_the_nic_can_since_a_rebind_is_its_own(void **state)
 	assert_int_equal(COUNT(tx_drop_bad), 1);
 }
 
-static void send_summed_inside(void *arg)
+static void send_with_csum_offload_from_within_tx(void *arg)
 {
-	struct vma_nic_seg segs[2] = {frame_seg(0, 0), frame_seg(0, 0)};
+	struct vma_nic_seg segs[2] = {alloc_filled_frame_seg(0, 0), alloc_filled_frame_seg(0, 0)};
 	uint8_t bytes[200];
 
 	(void)arg;
@@ -726,7 +726,7 @@ static void test_a_queued_packet_is_summed_here_if_the_nic_cannot_any_more(void 
 	const uint32_t len = udp_frame(expected, 53, 54, "a datagram", 10);
 
 	(void)state;
-	fake.in_tx = send_summed_inside;
+	fake.in_tx = send_with_csum_offload_from_within_tx;
 	assert_int_equal(send_one_frame(60, 0xff, 0), 1);
 	fake.nic.info.caps = VMA_NIC_CAP_SG;
 	fake.tx_room = 1000;
@@ -740,7 +740,7 @@ static void test_a_queued_packet_is_summed_here_if_the_nic_cannot_any_more(void 
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-#define CASE_WITHOUT_SG(name) cmocka_unit_test_setup_teardown(name, setup_without_sg, teardown)
+#define CASE_WITHOUT_SG(name) cmocka_unit_test_setup_teardown(name, setup_nic_without_scatter_gather, teardown)
 static const struct CMUnitTest tests[] = {
         CASE(test_lone_frame_is_kicked_at_once),
         CASE(test_burst_is_kicked_once),

@@ -17,35 +17,35 @@ static struct fake_nic fake;
 static struct vma_ring *ring;
 static struct taker conn, other;
 
-static bool steer_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool steer_sink_count_and_steer(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct taker *taker = (struct taker *)flow;
 
 	(void)packet, (void)info;
 	taker->calls++;
 	if (taker->steer_in_sink)
-		taker->steered = vma_ring_steer(ring, flow);
+		taker->steered = vma_ring_request_nic_rule_of_flow(ring, flow);
 	return false;
 }
 
-static int steer_attach(struct taker *taker, uint16_t peer_port, uint32_t flags)
+static int steer_attach_tcp_flow(struct taker *taker, uint16_t peer_port, uint32_t flags)
 {
 	*taker = (struct taker){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port),
 	                                 .flags = flags,
-	                                 .sink = steer_take}};
+	                                 .sink = steer_sink_count_and_steer}};
 	return vma_ring_attach(ring, &taker->flow);
 }
 
-static void steer_arrive(uint16_t peer_port)
+static void steer_inject_tcp_ack(uint16_t peer_port)
 {
 	uint8_t frame[128];
 
 	fake_nic_receive_frame(&fake, frame, tcp_frame(frame, peer_port, 80, TH_ACK, "", 0));
 }
 
-static void detach(struct taker *taker)
+static void detach_flow_of_taker(struct taker *taker)
 {
-	vma_ring_detach(ring, &taker->flow);
+	vma_ring_detach_flow(ring, &taker->flow);
 }
 
 static int setup(void **state)
@@ -69,113 +69,113 @@ static int teardown(void **state)
 static void test_a_flow_of_the_ring_only_gets_its_packets_and_the_nic_never_hears_of_it(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&other, 0, VMA_FLOW_LISTENER), 0);
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach_tcp_flow(&other, 0, VMA_FLOW_LISTENER), 0);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_int_equal(device.asked, 1);
-	steer_arrive(1000);
-	steer_arrive(1001);
+	steer_inject_tcp_ack(1000);
+	steer_inject_tcp_ack(1001);
 	assert_int_equal(vma_ring_progress(ring), 2);
 	assert_int_equal(conn.calls, 1);
 	assert_int_equal(other.calls, 1);
-	detach(&conn);
+	detach_flow_of_taker(&conn);
 	assert_int_equal(device.count, 1);
-	detach(&other);
+	detach_flow_of_taker(&other);
 	assert_int_equal(device.asked, 1);
 }
 
 static void test_flags_that_contradict_the_key_are_refused_for_them_too(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY | 1u << 31), -EINVAL);
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY | VMA_FLOW_LISTENER), -EINVAL);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY | 1u << 31), -EINVAL);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY | VMA_FLOW_LISTENER), -EINVAL);
 	assert_null(conn.flow.ring);
 }
 
 static void test_steering_gives_it_a_rule_once_which_goes_with_it(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	conn.flow.shadow_cookie = 77;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), 0);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), 0);
 	assert_int_equal(device.asked, 1);
 	assert_true(fake_device_has_rule(&conn.flow.key));
 	assert_int_equal(device.rule[0].flags, 0);
 	assert_int_equal(device.rule[0].shadow_cookie, 77);
-	steer_arrive(1000);
+	steer_inject_tcp_ack(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(conn.calls, 1);
-	detach(&conn);
+	detach_flow_of_taker(&conn);
 	assert_int_equal(device.count, 0);
 }
 
 static void test_who_had_a_rule_from_the_start_needs_no_steering(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, 0), 0);
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, 0), 0);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), 0);
 	assert_int_equal(device.asked, 1);
-	detach(&conn);
+	detach_flow_of_taker(&conn);
 }
 
 static void test_a_refusal_leaves_the_flow_as_it_was(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	device.refusal = -ENOSPC;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -ENOSPC);
-	steer_arrive(1000);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -ENOSPC);
+	steer_inject_tcp_ack(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(conn.calls, 1);
 	device.refusal = 0;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
-	detach(&conn);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), 0);
+	detach_flow_of_taker(&conn);
 }
 
 static void test_who_is_not_attached_cannot_be_steered(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	detach(&conn);
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	detach_flow_of_taker(&conn);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.asked, 0);
 }
 
 static void test_a_sink_cannot_steer(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	conn.steer_in_sink = true;
-	steer_arrive(1000);
+	steer_inject_tcp_ack(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(conn.steered, -EDEADLK);
-	detach(&conn);
+	detach_flow_of_taker(&conn);
 }
 
 /* ---- while the owner of the device is asked ---- */
 
 static int progress_meanwhile;
 
-static void receive_while_rule_is_asked(void)
+static void receive_packet_while_flow_rule_is_added(void)
 {
-	steer_arrive(1000);
+	steer_inject_tcp_ack(1000);
 	progress_meanwhile = vma_ring_progress(ring);
 }
 
 static void test_packets_go_on_while_the_nic_is_asked(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.in_add = receive_while_rule_is_asked;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.in_add = receive_packet_while_flow_rule_is_added;
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), 0);
 	assert_int_equal(progress_meanwhile, 1);
 	assert_int_equal(conn.calls, 1);
-	detach(&conn);
+	detach_flow_of_taker(&conn);
 }
 
-static void detach_while_rule_is_asked(void)
+static void detach_conn_and_poison_its_memory(void)
 {
-	detach(&conn);
+	detach_flow_of_taker(&conn);
 	memset(&conn, 0xff, sizeof(conn)); /* its memory is somebody else's now */
 }
 
@@ -183,45 +183,45 @@ static void detach_while_rule_is_asked(void)
 static void test_packets_go_on_while_a_flow_comes_with_its_rule(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, 0), 0);
-	device.in_add = receive_while_rule_is_asked;
-	assert_int_equal(steer_attach(&other, 1001, 0), 0);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, 0), 0);
+	device.in_add = receive_packet_while_flow_rule_is_added;
+	assert_int_equal(steer_attach_tcp_flow(&other, 1001, 0), 0);
 	assert_int_equal(progress_meanwhile, 1); /* -EBUSY if the flag were held */
 	assert_int_equal(conn.calls, 1);
 	assert_int_equal(device.count, 2);
-	detach(&other);
-	detach(&conn);
+	detach_flow_of_taker(&other);
+	detach_flow_of_taker(&conn);
 }
 
 static void test_a_flow_that_ends_while_it_comes_leaves_no_rule(void **state)
 {
 	(void)state;
 	for (int after = 0; after < 2; after++) {
-		*(after ? &device.after_add : &device.in_add) = detach_while_rule_is_asked;
-		assert_int_equal(steer_attach(&conn, 1000, 0), -EINVAL);
+		*(after ? &device.after_add : &device.in_add) = detach_conn_and_poison_its_memory;
+		assert_int_equal(steer_attach_tcp_flow(&conn, 1000, 0), -EINVAL);
 		assert_int_equal(device.count, 0);
 	}
-	assert_int_equal(steer_attach(&conn, 1000, 0), 0);
-	detach(&conn);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, 0), 0);
+	detach_flow_of_taker(&conn);
 }
 
 static void test_a_refused_flow_is_not_attached(void **state)
 {
 	(void)state;
 	device.refusal = -ENOSPC;
-	assert_int_equal(steer_attach(&conn, 1000, 0), -ENOSPC);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, 0), -ENOSPC);
 	assert_null(conn.flow.ring);
-	assert_null(vma_ring_flow(ring, &conn.flow.key));
+	assert_null(vma_ring_find_first_flow_of_key(ring, &conn.flow.key));
 	device.refusal = 0;
 	assert_int_equal(vma_ring_attach(ring, &conn.flow), 0);
-	detach(&conn);
+	detach_flow_of_taker(&conn);
 }
 
-static int delete_rule_with_packets_between(struct fake_nic *nic, const struct vma_flow_key *key)
+static int delete_rule_receiving_before_and_after(struct fake_nic *nic, const struct vma_flow_key *key)
 {
-	receive_while_rule_is_asked();
+	receive_packet_while_flow_rule_is_added();
 	assert_int_equal(fake_device_delete_rule(nic, key), 0);
-	receive_while_rule_is_asked();
+	receive_packet_while_flow_rule_is_added();
 	return 0;
 }
 
@@ -230,121 +230,122 @@ static void test_packets_go_on_while_a_rule_goes(void **state)
 {
 	(void)state;
 	for (int drained = 0; drained < 2; drained++) {
-		assert_int_equal(steer_attach(&conn, 1000, 0), 0);
-		assert_int_equal(steer_attach(&other, 1000 + (drained == 0), drained ? VMA_FLOW_RING_ONLY : 0), 0);
+		assert_int_equal(steer_attach_tcp_flow(&conn, 1000, 0), 0);
+		assert_int_equal(steer_attach_tcp_flow(&other, 1000 + (drained == 0), drained ? VMA_FLOW_RING_ONLY : 0),
+		                 0);
 		if (drained)
-			detach(&other);
-		fake.in_flow_del = delete_rule_with_packets_between;
+			detach_flow_of_taker(&other);
+		fake.in_flow_del = delete_rule_receiving_before_and_after;
 		progress_meanwhile = 0;
 		if (drained)
-			vma_ring_detach_drained(ring, &conn.flow);
+			vma_ring_drain_and_detach_flow(ring, &conn.flow);
 		else
-			detach(&other);
+			detach_flow_of_taker(&other);
 		fake.in_flow_del = fake_device_delete_rule;
 		assert_int_equal(progress_meanwhile, 1);
 		assert_int_equal(conn.calls, 2);
 		assert_int_equal(device.count, !drained);
 		if (!drained)
-			detach(&conn);
+			detach_flow_of_taker(&conn);
 	}
 }
 
 static void test_a_flow_that_ends_meanwhile_leaves_no_rule(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.in_add = detach_while_rule_is_asked;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.in_add = detach_conn_and_poison_its_memory;
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.count, 0);
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.after_add = detach_while_rule_is_asked;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.after_add = detach_conn_and_poison_its_memory;
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.count, 0);
 }
 
-static void refused_and_ended_meanwhile(void)
+static void detach_flow_while_device_refuses_its_rule(void)
 {
-	detach_while_rule_is_asked();
+	detach_conn_and_poison_its_memory();
 	device.refusal = -ENOSPC;
 }
 
 static void test_a_flow_that_ends_meanwhile_is_told_so_and_not_the_refusal(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.in_add = refused_and_ended_meanwhile;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.in_add = detach_flow_while_device_refuses_its_rule;
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 }
 
-static void replace_by_one_of_the_ring_only(void)
+static void replace_conn_by_ring_only_flow(void)
 {
-	detach_while_rule_is_asked();
-	assert_int_equal(steer_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
+	detach_conn_and_poison_its_memory();
+	assert_int_equal(steer_attach_tcp_flow(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 }
 
 static void test_a_successor_that_did_not_ask_gets_no_rule(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.after_add = replace_by_one_of_the_ring_only;
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.after_add = replace_conn_by_ring_only_flow;
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.count, 0);
-	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &other.flow), 0);
 	assert_int_equal(device.count, 1);
-	detach(&other);
+	detach_flow_of_taker(&other);
 }
 
-static void replace_by_one_with_a_rule(void)
+static void replace_conn_by_flow_with_rule(void)
 {
-	detach_while_rule_is_asked();
-	assert_int_equal(steer_attach(&other, 1000, 0), 0);
+	detach_conn_and_poison_its_memory();
+	assert_int_equal(steer_attach_tcp_flow(&other, 1000, 0), 0);
 }
 
 static void test_a_successor_with_a_rule_keeps_it(void **state)
 {
 	(void)state;
 	for (int after = 0; after < 2; after++) {
-		assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-		*(after ? &device.after_add : &device.in_add) = replace_by_one_with_a_rule;
-		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+		assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		*(after ? &device.after_add : &device.in_add) = replace_conn_by_flow_with_rule;
+		assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 		assert_int_equal(device.count, 1);
-		detach(&other);
+		detach_flow_of_taker(&other);
 		assert_int_equal(device.count, 0);
 	}
 }
 
-static void replace_by_one_that_is_steered(void)
+static void replace_conn_by_steered_flow(void)
 {
-	replace_by_one_of_the_ring_only();
-	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
+	replace_conn_by_ring_only_flow();
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &other.flow), 0);
 }
 
 static void test_a_successor_that_is_steered_meanwhile_keeps_its_rule(void **state)
 {
 	(void)state;
 	for (int after = 0; after < 2; after++) {
-		assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-		*(after ? &device.after_add : &device.in_add) = replace_by_one_that_is_steered;
-		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+		assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		*(after ? &device.after_add : &device.in_add) = replace_conn_by_steered_flow;
+		assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 		assert_int_equal(device.count, 1);
-		detach(&other);
+		detach_flow_of_taker(&other);
 		assert_int_equal(device.count, 0);
 	}
 }
 
-static void successor_comes_and_goes(void)
+static void replace_conn_by_steered_flow_and_detach(void)
 {
-	replace_by_one_that_is_steered();
-	detach(&other);
+	replace_conn_by_steered_flow();
+	detach_flow_of_taker(&other);
 }
 
 static void test_a_successor_that_has_gone_too_leaves_no_rule(void **state)
 {
 	(void)state;
 	for (int after = 0; after < 2; after++) {
-		assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-		*(after ? &device.after_add : &device.in_add) = successor_comes_and_goes;
-		assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+		assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+		*(after ? &device.after_add : &device.in_add) = replace_conn_by_steered_flow_and_detach;
+		assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EINVAL);
 		assert_int_equal(device.count, 0);
 	}
 }
@@ -358,11 +359,11 @@ static void revoke_flow_by_nic_event(void)
 static void test_a_revoked_flow_is_not_steered_again(void **state)
 {
 	(void)state;
-	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
+	assert_int_equal(steer_attach_tcp_flow(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), 0);
 	revoke_flow_by_nic_event();
-	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EADDRINUSE);
-	detach(&conn);
+	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &conn.flow), -EADDRINUSE);
+	detach_flow_of_taker(&conn);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -55,9 +55,9 @@ static void test_a_file_is_read_whole(void **state)
 	assert_int_equal(read_file(&text, &size), 0);
 	assert_int_equal(size, 8);
 	assert_memory_equal(text, "use os\0x", 8);
-	vma_rules_text_put(text);
+	vma_rules_text_unmap(text);
 	unlink(path);
-	vma_rules_text_put(NULL);
+	vma_rules_text_unmap(NULL);
 }
 
 static void test_an_empty_file_has_no_text(void **state)
@@ -82,7 +82,7 @@ static void test_a_file_of_proc_has_a_text_though_its_size_is_zero(void **state)
 	assert_int_equal(vma_rules_read("/proc/self/status", &text, &size), 0);
 	assert_true(size > 10);
 	assert_memory_equal(text, "Name:", 5);
-	vma_rules_text_put(text);
+	vma_rules_text_unmap(text);
 }
 
 static void test_what_is_no_file_is_refused_without_waiting(void **state)
@@ -114,7 +114,7 @@ static void test_a_huge_file_is_refused(void **state)
 	assert_int_equal(truncate(path, VMA_RULES_FILE_MAX), 0);
 	assert_int_equal(read_file(&text, &size), 0);
 	assert_int_equal(size, VMA_RULES_FILE_MAX);
-	vma_rules_text_put(text);
+	vma_rules_text_unmap(text);
 	assert_int_equal(truncate(path, VMA_RULES_FILE_MAX + 1), 0);
 	assert_int_equal(read_file(&text, &size), -EFBIG);
 	unlink(path);

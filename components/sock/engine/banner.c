@@ -80,7 +80,8 @@ void engine_banner(const struct vma_conf *conf)
 {
 	char line[512];
 
-	if (!vma_log_on(VMA_LOG_INFO) || (banner_claim_first_print(conf) && !vma_log_on(VMA_LOG_DETAILS)))
+	if (!vma_log_level_is_enabled(VMA_LOG_INFO) ||
+	    (banner_claim_first_print(conf) && !vma_log_level_is_enabled(VMA_LOG_DETAILS)))
 		return;
 	command_line(line, sizeof(line));
 	vma_log_info(RULE);

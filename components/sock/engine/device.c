@@ -77,11 +77,11 @@ static int device_open_nic(struct vma_engine *engine, const struct vma_net_link 
 	        .vmad_path = vmad_path,
 	};
 	char spec[IF_NAMESIZE + 16];
-	int rc = vma_ring_conf_device(&engine->conf, link->name, spec, sizeof(spec));
+	int rc = vma_ring_conf_to_device_spec(&engine->conf, link->name, spec, sizeof(spec));
 
 	if (rc < 0)
 		return rc;
-	vma_ring_conf_nic(&engine->conf, &attr);
+	vma_ring_conf_to_nic_attr(&engine->conf, &attr);
 	rc = vma_nic_open(spec, &attr, out);
 	if (rc != -ECONNREFUSED)
 		return rc;
@@ -101,7 +101,7 @@ static int open_device(struct vma_device *device)
 {
 	struct vma_engine *engine = device->engine;
 	struct vma_net_link link;
-	int rc = vma_net_link(engine->net, device->ifindex, &link);
+	int rc = vma_net_get_link(engine->net, device->ifindex, &link);
 
 	if (rc == 0)
 		rc = device_check_link_usable(&engine->conf, &link);
@@ -111,9 +111,9 @@ static int open_device(struct vma_device *device)
 		return rc;
 	/* Workers that are forked later rent for themselves. Who has no right of his own has none to pass on. Who
 	 * starts a set-user-ID program has no say in what its children may do. */
-	rc = vma_nic_inherit_right(device->nic, engine->conf.children_any_user && getauxval(AT_SECURE) == 0
-	                                                ? VMA_NIC_INHERIT_ANY_USER
-	                                                : VMA_NIC_INHERIT_SAME_USER);
+	rc = vma_nic_set_children_inherit_right(device->nic, engine->conf.children_any_user && getauxval(AT_SECURE) == 0
+	                                                             ? VMA_NIC_INHERIT_ANY_USER
+	                                                             : VMA_NIC_INHERIT_SAME_USER);
 	if (rc < 0)
 		vma_log_debug("%s: forked children need a right of their own: %s", link.name, strerrordesc_np(-rc));
 	if (hw_timestamps_are_wanted)

@@ -33,7 +33,7 @@ static _Atomic bool failed; /* and it has been said why */
 static int start_conf(struct vma_engine *engine)
 {
 	/* A log file that cannot be opened has been warned of and is no reason not to start. */
-	vma_conf_start(&engine->conf, environ);
+	vma_conf_load_and_init_log(&engine->conf, environ);
 	if (vma_log_fd() >= 0)
 		vma_fd_guard_same_number(vma_log_fd());
 	engine->latency = engine->conf.spec != VMA_SPEC_NONE;
@@ -72,7 +72,7 @@ static int start_memory(struct vma_engine *engine)
 	struct vma_bufpool_attr spill = {.name = "spill", .stats = engine->stats};
 	int rc;
 
-	vma_ring_conf_memory(&engine->conf, &arena, &spill);
+	vma_ring_conf_to_memory_attrs(&engine->conf, &arena, &spill);
 	rc = vma_bufarena_create(&arena, &engine->arena);
 	if (rc < 0)
 		return rc;
@@ -130,8 +130,8 @@ static void nic_fd_guard_callback(int fd, bool on)
 static int start_hooks(struct vma_engine *engine)
 {
 	vma_nic_fd_hook = nic_fd_guard_callback;
-	vma_signals_tell(engine->conf.handle_sigsegv, engine->conf.handle_sigintr);
-	vma_signals_start();
+	vma_signals_set_logging(engine->conf.handle_sigsegv, engine->conf.handle_sigintr);
+	vma_signals_wrap_existing_handlers();
 	return 0;
 }
 
@@ -276,9 +276,9 @@ static void ring_ctx_flush(struct vma_ring_ctx *ring_ctx, void *arg)
 	struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 
 	(void)arg;
-	vma_ring_flush(ring_ctx->ring);
+	vma_ring_flush_tx(ring_ctx->ring);
 	if (tcp != NULL)
-		vma_tcp_leave_at_exit(tcp);
+		vma_tcp_end_all_connections_at_exit(tcp);
 }
 
 /* Nothing is taken down: other threads may be in the middle of anything, and the kernel takes all of it back. */
@@ -306,12 +306,12 @@ void vma_engine_exit(void)
 void vma_engine_fork_prepare(void)
 {
 	vma_engine_steer_covered(); /* a child may serve listeners of ours, too */
-	file_fork_prepare();
+	files_lock_before_fork();
 }
 
 void vma_engine_fork_parent(void)
 {
-	file_fork_parent();
+	files_unlock_after_fork_in_parent();
 }
 
 static bool is_tcp_listener(int fd)
@@ -373,7 +373,7 @@ static __attribute__((cold)) void guard_engine_fds(struct vma_engine *engine)
 		vma_fd_unguard_close(fds[i]);
 	stats_log_forked(engine);
 	unguard_stats(engine);
-	vma_stats_forked(engine->stats);
+	vma_stats_detach_from_parent_after_fork(engine->stats);
 }
 
 __attribute__((cold)) void vma_engine_fork_child(void)
@@ -381,7 +381,7 @@ __attribute__((cold)) void vma_engine_fork_child(void)
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
 	struct vma_thread *self;
 
-	vma_threads_forked_child();
+	vma_threads_reset_in_forked_child();
 	vma_nic_tap_stop_in_child();
 	self = vma_enter();
 	pthread_mutex_init(&start_lock, NULL);
@@ -392,6 +392,6 @@ __attribute__((cold)) void vma_engine_fork_child(void)
 	internal_fork_child();
 	if (engine != NULL)
 		guard_engine_fds(engine);
-	file_fork_child();
+	files_reset_in_fork_child();
 	vma_leave(self);
 }

@@ -42,7 +42,7 @@ bool engine_rule_is_told(unsigned kind, uint32_t line, bool tells_now);
 
 /* thread/thread.c: in a forked child, before anything else of the library; the calling thread is the only one there is.
  */
-void vma_threads_forked_child(void);
+void vma_threads_reset_in_forked_child(void);
 
 /* device.c */
 void device_fork_child(struct vma_engine *engine); /* the parent's; NULL: it had none */

@@ -24,7 +24,7 @@ int vma_engine_exception(int error, const char *fmt, ...)
 	char text[TEXT_MAX];
 	va_list args;
 
-	if (vma_log_on(level)) {
+	if (vma_log_level_is_enabled(level)) {
 		va_start(args, fmt);
 		vsnprintf(text, sizeof(text), fmt, args);
 		va_end(args);

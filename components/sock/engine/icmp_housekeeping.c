@@ -41,7 +41,7 @@ static int open_icmp_raw_socket(void)
 		syscall(SYS_close, fd);
 		return -EIO;
 	}
-	return vma_fd_guard(fd);
+	return vma_fd_move_high_and_guard(fd);
 }
 
 void icmp_housekeeping_begin(void)
@@ -73,7 +73,7 @@ static uint16_t vlan_of(struct vma_engine *engine, struct msghdr *msg)
 		if (c->cmsg_level != IPPROTO_IP || c->cmsg_type != IP_PKTINFO)
 			continue;
 		memcpy(&info, CMSG_DATA(c), sizeof(info));
-		if (vma_net_link(engine->net, (uint32_t)info.ipi_ifindex, &link) == 0)
+		if (vma_net_get_link(engine->net, (uint32_t)info.ipi_ifindex, &link) == 0)
 			return link.vlan;
 	}
 	return 0;

@@ -114,7 +114,7 @@ static void inherited_keep_list(void)
 
 	if (fd < 0)
 		return;
-	proc_net_unix_fd = vma_fd_guard(fd);
+	proc_net_unix_fd = vma_fd_move_high_and_guard(fd);
 	if (proc_net_unix_fd < 0)
 		syscall(SYS_close, fd);
 }
@@ -167,7 +167,7 @@ static void inherited_send_requests(int fd, struct names *names, struct inherite
 
 	names->unanswered = 0;
 	for (uint32_t i = 0; i < names->n; i++) {
-		vma_unix_address(names->at[i].text, &message);
+		vma_unix_set_abstract_dest(names->at[i].text, &message);
 		if (inherited_send_blocking(fd, &message, deadline_ns) == 0)
 			names->unanswered++;
 		else
@@ -183,7 +183,7 @@ static bool inherited_record_reply(struct names *names, const struct vma_unix_me
 	for (uint32_t i = 0; i < names->n; i++) {
 		if (names->at[i].text[0] == '\0')
 			continue;
-		vma_unix_address(names->at[i].text, &requested);
+		vma_unix_set_abstract_dest(names->at[i].text, &requested);
 		if (requested.name_len != message->name_len ||
 		    memcmp(&requested.name, &message->name, requested.name_len) != 0)
 			continue;
@@ -205,10 +205,10 @@ static void inherited_receive_reply(int fd, struct names *names, struct inherite
 	struct vma_unix_cred sender;
 	bool trusted;
 
-	if (vma_unix_peek(fd, &sender) < 0)
+	if (vma_unix_peek_sender_cred(fd, &sender) < 0)
 		return;
-	trusted = vma_unix_is_trusted(&sender);
-	if (vma_unix_receive(fd, &message, trusted) < 0)
+	trusted = vma_unix_sender_is_root_or_self(&sender);
+	if (vma_unix_recv_with_sender_and_fd(fd, &message, trusted) < 0)
 		return;
 	if (inherited_record_reply(names, &message, !trusted || answer != TAKEN_SHOW_SOCKET) && trusted &&
 	    answer == TAKEN_SHOW_SOCKET) {
@@ -236,7 +236,7 @@ static int inherited_exchange(int fd, struct names *names, int socket_fd, uint64
 	int waiting_fd = -1;
 
 	inherited_send_requests(fd, names, &question, deadline_ns);
-	while (names->unanswered > 0 && vma_unix_await(fd, POLLIN, deadline_ns))
+	while (names->unanswered > 0 && vma_unix_poll_until_deadline(fd, POLLIN, deadline_ns))
 		inherited_receive_reply(fd, names, &question, socket_fd, deadline_ns, &waiting_fd);
 	inherited_mark_unresponsive(names);
 	return waiting_fd;
@@ -254,7 +254,7 @@ int vma_inherited_request_socket(int socket_fd)
 	if (names == MAP_FAILED)
 		return -1;
 	inherited_read_names(names);
-	fd = names->n != 0 ? vma_unix_open() : -1;
+	fd = names->n != 0 ? vma_unix_open_autobound_dgram() : -1;
 	if (fd >= 0) {
 		waiting_fd = inherited_exchange(fd, names, socket_fd, cookie);
 		syscall(SYS_close, fd);
@@ -281,7 +281,7 @@ void vma_inherited_register_waits(int fd)
 	if (n_inherited_waits == WAITS_MAX || syscall(SYS_getsockname, fd, &name, &len) != 0 || len >= sizeof(name) ||
 	    sscanf(name.sun_path + 1, VMA_WAITS_FORMAT, &cookie) != 1)
 		return;
-	guarded = vma_fd_guard(fd);
+	guarded = vma_fd_move_high_and_guard(fd);
 	if (guarded < 0)
 		return;
 	waits[n_inherited_waits].cookie = cookie;
@@ -313,7 +313,7 @@ struct inherited {
 
 static bool inherited_listens(int fd)
 {
-	return vma_sock_get_int(fd, SOL_SOCKET, SO_ACCEPTCONN, 0) != 0;
+	return vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_ACCEPTCONN, 0) != 0;
 }
 
 /* What has waited longest: of two that may be, the one that this process has had itself. */
@@ -415,7 +415,7 @@ void vma_inherited_register(int fd)
 		return;
 	inherited_keep_list();
 	vma_file_init(&inherited->file, VMA_FILE_EXEC,
-	              vma_sock_get_int(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP && !inherited_listens(fd)
+	              vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP && !inherited_listens(fd)
 	                      ? &connection_ops
 	                      : &ops);
 	pthread_mutex_init(&inherited->request_lock, NULL);

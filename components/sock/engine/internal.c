@@ -209,7 +209,7 @@ static void internal_take_event(const struct epoll_event *event)
 		if (number == INTERNAL_NET_ICMP)
 			icmp_housekeeping_take(internal.engine);
 		else
-			vma_net_process(internal.engine->net);
+			vma_net_process_events(internal.engine->net);
 		break;
 	case INTERNAL_WAKE:
 		if (number >= INTERNAL_WAKE_WATCHED)
@@ -247,7 +247,7 @@ static uint64_t internal_run_once(const struct epoll_event *events, long n)
 	next = earlier_ns(next, tcp_housekeeping_run(&internal.engine->conf, now));
 	next = earlier_ns(next, notify_run(internal.engine, now));
 	vma_leave(self);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 	return earlier_ns(next, ring_housekeeping_run_ending(now));
 }
 
@@ -255,7 +255,7 @@ static void set_affinity(const char *wanted)
 {
 	cpu_set_t cpus;
 
-	if (vma_conf_cpus(wanted, &cpus) > 0 && sched_setaffinity(0, sizeof(cpus), &cpus) < 0)
+	if (vma_conf_parse_cpus(wanted, &cpus) > 0 && sched_setaffinity(0, sizeof(cpus), &cpus) < 0)
 		vma_log_once(VMA_LOG_WARN, "VMA_INTERNAL_THREAD_AFFINITY='%s': this program may not run there", wanted);
 }
 
@@ -367,7 +367,7 @@ static void internal_close_fds(void)
 
 static int internal_guard_new_fd(long fd)
 {
-	return fd < 0 ? -errno : vma_fd_guard((int)fd);
+	return fd < 0 ? -errno : vma_fd_move_high_and_guard((int)fd);
 }
 
 int internal_start(struct vma_engine *engine)

@@ -66,7 +66,7 @@ static uint32_t core_of_socket_maker(const struct vma_conf *conf, const struct v
 {
 	if (file_uses_ring_logic(conf, file, VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS))
 		return vma_thread_bind_core(self);
-	return file_uses_ring_logic(conf, file, VMA_RING_LOGIC_PER_CORE) ? vma_thread_core() : 0;
+	return file_uses_ring_logic(conf, file, VMA_RING_LOGIC_PER_CORE) ? vma_thread_current_core() : 0;
 }
 
 void vma_file_record_maker(struct vma_file *file)

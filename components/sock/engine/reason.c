@@ -134,7 +134,7 @@ static bool name_interface_of(const union name *name, struct vma_net_link *link)
 	n = vma_net_addrs(engine->net, 0, addrs, 64);
 	for (int i = 0; i < n && i < 64; i++) {
 		if (addrs[i].family == AF_INET && memcmp(addrs[i].address, &ip4, 4) == 0)
-			return vma_net_link(engine->net, addrs[i].ifindex, link) == 0;
+			return vma_net_get_link(engine->net, addrs[i].ifindex, link) == 0;
 	}
 	return false;
 }
@@ -282,7 +282,7 @@ static void log_reason(struct vma_file *file, int fd, enum vma_sock_reason reaso
 		level = VMA_LOG_DETAILS;
 	else if (reason_message.served == 0 && reason_check_logged(file, reason, true))
 		return;
-	if (vma_log_on(level))
+	if (vma_log_level_is_enabled(level))
 		vma_log_once(level, REASON_FORMAT, REASON_FORMAT_ARGS(&reason_message, reason));
 }
 
@@ -294,7 +294,7 @@ void sock_log_reason_inside(int fd, bool serves)
 	if (file == NULL || (file->kind != VMA_FILE_UDP && file->kind != VMA_FILE_TCP && file->kind != VMA_FILE_EXEC))
 		return;
 	reason = file_reason_of(file);
-	if (!reason_is_unremarkable(reason) && (reason != VMA_SOCK_LOCAL || vma_log_on(VMA_LOG_DETAILS)))
+	if (!reason_is_unremarkable(reason) && (reason != VMA_SOCK_LOCAL || vma_log_level_is_enabled(VMA_LOG_DETAILS)))
 		log_reason(file, fd, reason, serves);
 }
 
@@ -303,7 +303,7 @@ void vma_sock_log_reason(int fd, bool serves)
 	const int saved = errno;
 	struct vma_thread *self;
 
-	if (!vma_log_on(VMA_LOG_INFO))
+	if (!vma_log_level_is_enabled(VMA_LOG_INFO))
 		return;
 	self = vma_enter();
 	sock_log_reason_inside(fd, serves);

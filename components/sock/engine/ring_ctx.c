@@ -87,11 +87,11 @@ static int create_ring(struct vma_device *device, uint32_t id, struct vma_ring *
 	};
 	int rc;
 
-	vma_ring_conf(&engine->conf, &attr);
+	vma_ring_conf_to_ring_attr(&engine->conf, &attr);
 	snprintf(name, sizeof(name), "%s#%u", vma_nic_info(device->nic)->name, id);
 	rc = vma_ring_create(&attr, out);
 	if (rc == 0)
-		vma_ring_conf_granted(&engine->conf, vma_nic_info(device->nic)->name, vma_ring_qp(*out));
+		vma_ring_conf_log_granted_depths(&engine->conf, vma_nic_info(device->nic)->name, vma_ring_qp(*out));
 	return rc;
 }
 
@@ -159,7 +159,7 @@ static struct vma_ring_ctx *ring_ctx_of_key(struct vma_device *device, const str
 
 	if (ring_ctx != NULL)
 		return ring_ctx;
-	shared = vma_ring_choose(*key, device->priv->ring_ctxs_made, limit);
+	shared = vma_ring_choose_existing_or_new(*key, device->priv->ring_ctxs_made, limit);
 	return shared >= 0 ? ring_ctx_nth(device, shared) : NULL;
 }
 
@@ -172,7 +172,7 @@ static int ring_ctx_get(struct vma_device *device, const struct vma_ring_key *ke
 	if (ring_ctx == NULL)
 		rc = ring_ctx_create_new(device, key, &ring_ctx);
 	if (rc < 0 && device->priv->ring_ctxs != NULL) { /* the device has no more: share one */
-		ring_ctx = ring_ctx_nth(device, vma_ring_choose(*key, device->priv->ring_ctxs_made, 1));
+		ring_ctx = ring_ctx_nth(device, vma_ring_choose_existing_or_new(*key, device->priv->ring_ctxs_made, 1));
 		rc = 0;
 	}
 	if (rc < 0)
@@ -270,7 +270,7 @@ void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx)
 		return;
 	ring_file_ring_ended(ring_ctx);
 	ring_housekeeping_expect_end();
-	vma_retire(&ring_ctx->retired, ring_ctx_free_retired);
+	vma_defer_free_until_no_readers(&ring_ctx->retired, ring_ctx_free_retired);
 }
 
 /*
@@ -328,8 +328,8 @@ void vma_file_notify_readable(struct vma_file *file, uint32_t datagrams)
 /*
  * Drives a ring, and tells of what its sinks have put into queues. The argument is that of wait/waitq.c, with another
  * fence: a datagram was queued (C), then the drive flag was released (a sequentially consistent store, also of a biased
- * flag after a drive: drive_release_fully), then `used` is loaded so (D): neither x86's exchange nor arm64's release
- * and acquire lets D overtake C. The file lives: this thread has been inside all the time.
+ * flag after a drive: drive_flag_release_with_full_barrier), then `used` is loaded so (D): neither x86's exchange nor
+ * arm64's release and acquire lets D overtake C. The file lives: this thread has been inside all the time.
  */
 static inline int ring_ctx_drive(struct vma_thread *self, struct vma_ring *ring, bool timers)
 {

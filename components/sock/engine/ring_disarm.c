@@ -33,7 +33,7 @@ static void ring_disarm_run(struct vma_ring_command *command)
 	if (atomic_load_explicit(&ring_ctx->armed, memory_order_relaxed))
 		return;
 	if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) == NULL ||
-	    busy_poller_covers(ring_ctx->id % 64))
+	    busy_poller_exists_mark_ring_unarmed(ring_ctx->id % 64))
 		vma_nic_unarm(vma_ring_qp(ring_ctx->ring));
 }
 

@@ -12,8 +12,8 @@
  * VMA_INTERNAL_THREAD_ARM_CQ: the ring is armed again at once, whether others drive or not. Only while another thread
  * has the flag, it cannot be, and is tried again ARM_RETRY_NS later.
  *
- * As long as there is a busy poller (wait/busy_poller.c) the interval is BUSY_POLL_NS: no other thread would hear of a
- * packet if the busy poller lost its core. Looking costs less than the busy poller saves.
+ * As long as there is a busy poller (wait/busy_poller.c) the interval is BUSY_POLL_NS: no
+ * other thread would hear of a packet if the busy poller lost its core. Looking costs less than the busy poller saves.
  */
 #include <sys/epoll.h>
 
@@ -77,7 +77,7 @@ static void flush_ring_if_in_mask(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	if (!(*(const uint64_t *)arg & vma_ring_ctx_bit(ring_ctx)))
 		return;
-	vma_ring_flush(ring_ctx->ring);
+	vma_ring_flush_tx(ring_ctx->ring);
 	if (ring_ctx_has_tcp_stack(ring_ctx)) /* sends that were queued */
 		vma_ring_progress_and_notify(ring_ctx->ring);
 }

@@ -76,7 +76,7 @@ static int read_file(const struct vma_conf *conf, const char *file, bool must_be
 
 	if (rc == 0 && text != NULL)
 		parse_text(conf, file, text, size);
-	vma_rules_text_put(text);
+	vma_rules_text_unmap(text);
 	if (rc < 0 && (must_be_there || rc != -ENOENT))
 		vma_log_warn("%s%s is not read: %s: none of its rules has an effect",
 		             must_be_there ? "VMA_CONFIG_FILE: " : "", file, rules_read_error_text(rc));
@@ -148,7 +148,7 @@ void vma_sock_note_sender_rule(struct vma_file *file, const struct vma_rule *rul
 {
 	if (atomic_load_explicit(&file->rule_line, memory_order_relaxed) != rule->line)
 		atomic_store_explicit(&file->rule_line, rule->line, memory_order_relaxed);
-	if (vma_log_on(VMA_LOG_INFO) && !engine_rule_is_told(ENGINE_RULES_SENDERS, rule->line, false) &&
+	if (vma_log_level_is_enabled(VMA_LOG_INFO) && !engine_rule_is_told(ENGINE_RULES_SENDERS, rule->line, false) &&
 	    !engine_rule_is_told(ENGINE_RULES_SENDERS, rule->line, true))
 		vma_log_info("%s: the kernel sends what UDP sockets send to names of a rule (%s:%u)",
 		             program_invocation_short_name, process_rules->file, rule->line);

@@ -32,7 +32,7 @@ static int open_stats_file(const char *path)
 	if (fd < 0)
 		return -errno;
 	if (fstat((int)fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
-		return vma_fd_guard((int)fd);
+		return vma_fd_move_high_and_guard((int)fd);
 	syscall(SYS_close, fd);
 	return -EINVAL;
 }
@@ -67,7 +67,7 @@ static double percent_of_sum(uint64_t part, uint64_t rest)
 	return part + rest != 0 ? 100.0 * (double)part / (double)(part + rest) : 0;
 }
 
-#define N(field) vma_stats_read(&s->field)
+#define N(field) vma_stats_read_counter(&s->field)
 #define HEAD "VMA: [fd=%" PRIu64 "] "
 
 static int format_lines(char lines[LINES_BYTES], const struct vma_stats_socket *s)
@@ -110,7 +110,7 @@ void stats_log_socket(const struct vma_engine *engine, const struct vma_stats_so
 
 	if (engine->priv->stats_log_fd < 0)
 		return;
-	vma_stats_copy(engine->stats, VMA_STATS_TYPE_SOCKET, block, &counts);
+	vma_stats_copy_block(engine->stats, VMA_STATS_TYPE_SOCKET, block, &counts);
 	stats_log_write(engine, &counts);
 }
 

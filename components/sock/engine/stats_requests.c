@@ -56,7 +56,7 @@ static void serve_capture(struct vma_internal_task *task)
 	if (fd < 0 && vma_stats_capture_fd(stats) >= 0)
 		vma_fd_guard_same_number(vma_stats_capture_fd(stats));
 	if (rc == 0) {
-		vma_nic_tap(capture);
+		vma_nic_tap_start_capture(capture);
 		vma_stats_capture_granted(stats);
 	} else if (rc == -EAGAIN) {
 		vma_engine_post_lazily(task);

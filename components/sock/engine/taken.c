@@ -171,7 +171,7 @@ static enum taken_reply serve_inherited_request(const struct inherited_request *
                                                 const struct vma_unix_message *message, int *waiting_fd)
 {
 	struct search search = {.cookie = question->cookie};
-	const bool is_trusted = vma_unix_is_trusted(&message->sender);
+	const bool is_trusted = vma_unix_sender_is_root_or_self(&message->sender);
 	int same;
 
 	if (question->cookie != 0)
@@ -201,14 +201,14 @@ static bool serve_one_request(void)
 	struct vma_unix_message message = {.data = &question, .size = sizeof(question)};
 	enum taken_reply answer = TAKEN_REFUSED;
 	struct vma_unix_cred sender;
-	int rc = vma_unix_peek(server.fd, &sender), waiting_fd = -1;
+	int rc = vma_unix_peek_sender_cred(server.fd, &sender), waiting_fd = -1;
 	uint8_t byte;
 
 	if (rc == 0)
-		rc = vma_unix_receive(server.fd, &message, vma_unix_is_trusted(&sender));
+		rc = vma_unix_recv_with_sender_and_fd(server.fd, &message, vma_unix_sender_is_root_or_self(&sender));
 	if (rc < 0)
 		return false;
-	if (rc == sizeof(question.taken) && vma_unix_is_trusted(&message.sender))
+	if (rc == sizeof(question.taken) && vma_unix_sender_is_root_or_self(&message.sender))
 		answer = serve_taken_request(&question.taken, message.fd);
 	else if (rc == sizeof(question.inherited))
 		answer = serve_inherited_request(&question.inherited, &message, &waiting_fd);
@@ -297,11 +297,11 @@ static int taken_exchange(int fd, int pid, const struct taken_request *question,
 	int rc;
 
 	while ((rc = vma_unix_send(fd, &asked)) == -EAGAIN)
-		if (!vma_unix_await(fd, POLLOUT, deadline_ns))
+		if (!vma_unix_poll_until_deadline(fd, POLLOUT, deadline_ns))
 			return -ETIMEDOUT;
-	while (rc == 0 && (rc = vma_unix_receive(fd, &answered, false)) == -EAGAIN) {
+	while (rc == 0 && (rc = vma_unix_recv_with_sender_and_fd(fd, &answered, false)) == -EAGAIN) {
 		rc = 0;
-		if (!vma_unix_await(fd, POLLIN, deadline_ns))
+		if (!vma_unix_poll_until_deadline(fd, POLLIN, deadline_ns))
 			return -ETIMEDOUT;
 	}
 	if (rc < 0)
@@ -319,7 +319,7 @@ static int taken_request_by_name(const char *name, int pid, int number, int copy
 		return -ENOTSOCK;
 	if (atomic_load(&taken_unresponsive_pid) == pid && now < atomic_load(&taken_unresponsive_until_ns))
 		return -ETIMEDOUT;
-	fd = vma_unix_connect(name);
+	fd = vma_unix_connect_abstract(name);
 	if (fd < 0)
 		return fd;
 	rc = taken_exchange(fd, pid, &question, -1, deadline_ns);

@@ -230,7 +230,7 @@ static uint64_t housekeeping_run_control(struct vma_ring_ctx *ring_ctx, struct v
 		return NO_DEADLINE;
 	if (due > now)
 		return due;
-	return vma_tcp_run_control(tcp) == -EBUSY ? now + CHECK_INTERVAL_MIN_NS : NO_DEADLINE;
+	return vma_tcp_run_control_queue(tcp) == -EBUSY ? now + CHECK_INTERVAL_MIN_NS : NO_DEADLINE;
 }
 
 static uint64_t stale_rules_prune_due_ns(const struct vma_ring_ctx *ring_ctx, uint64_t now)
@@ -345,7 +345,8 @@ static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg
 	    (late && now < atomic_load(&ring_ctx->prune_ns)) || !atomic_exchange(&ring_ctx->to_prune, false))
 		return;
 	do {
-		more = vma_ring_prune(ring_ctx->ring, burst, late ? now - PRUNE_LATE_NS : UINT64_MAX, &deleted);
+		more = vma_ring_delete_stale_nic_rules(ring_ctx->ring, burst, late ? now - PRUNE_LATE_NS : UINT64_MAX,
+		                                       &deleted);
 		n += deleted;
 	} while (more && deleted == burst && n < PRUNE_AT_ONCE && vma_now_ns() < now + RULES_NS);
 	if (!more)
@@ -365,7 +366,7 @@ void tcp_housekeeping_run_pruning(void)
 
 static void ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
 {
-	if (!vma_ring_exempt(ring_ctx->ring, key))
+	if (!vma_ring_exempt_kernel_connections(ring_ctx->ring, key))
 		return;
 	atomic_store(&ring_ctx->to_sweep, true);
 	if (!atomic_exchange(&housekeeping.sweeps, true))
@@ -403,7 +404,7 @@ static void housekeeping_sweep_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg
 
 	if (!atomic_exchange(&ring_ctx->to_sweep, false))
 		return;
-	if (vma_ring_exempt_sweep(ring_ctx->ring))
+	if (vma_ring_remove_exempts_of_ended_conns(ring_ctx->ring))
 		atomic_store(&ring_ctx->to_sweep, true);
 	*any |= atomic_load(&ring_ctx->to_sweep);
 }
@@ -444,7 +445,7 @@ static void housekeeping_release_idle_ports(struct vma_ring_ctx *ring_ctx, void 
 
 	(void)arg;
 	if (tcp != NULL)
-		vma_tcp_ports_release(tcp);
+		vma_tcp_release_port_blocks_if_unused(tcp);
 }
 
 /* Who has a connection again by then is left out, and says so when that has ended. */
@@ -604,10 +605,10 @@ static uint64_t housekeeping_run_steering(uint64_t now)
 
 /* ---- connections that have ended ---- */
 
-/* With the receive flag. Never waits: vma_retire would, for a lock. */
+/* With the receive flag. Never waits: vma_defer_free_until_no_readers would, for a lock. */
 void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *arg)
 {
-	struct ended *ended = vma_tcp_conn_user_space(conn);
+	struct ended *ended = vma_tcp_conn_scratch_memory_for_host(conn);
 
 	(void)arg;
 	ended->conn = conn;
@@ -630,7 +631,7 @@ static uint64_t housekeeping_run_ended(uint64_t now)
 		struct ended *ended = (struct ended *)entry;
 
 		entry = ck_pr_load_ptr(&entry->next);
-		vma_retire(&ended->retired, free_conn);
+		vma_defer_free_until_no_readers(&ended->retired, free_conn);
 	}
 	if (housekeeping.retire_times > 0 && now >= housekeeping.retire_due_ns) {
 		housekeeping.retire_times--;

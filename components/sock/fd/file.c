@@ -48,7 +48,7 @@ static void file_free_retired(struct vma_retired *retired)
 void vma_file_put(struct vma_file *file)
 {
 	if (atomic_fetch_sub_explicit(&file->refs, 1, memory_order_acq_rel) == 1)
-		vma_retire(&file->retired, file_free_retired);
+		vma_defer_free_until_no_readers(&file->retired, file_free_retired);
 }
 
 /* ---- the list of all ---- */
@@ -92,13 +92,13 @@ void vma_file_each(void (*fn)(struct vma_file *file, void *arg), void *arg)
 		fn(file, arg);
 }
 
-void file_fork_prepare(void)
+void files_lock_before_fork(void)
 {
 	atomic_fetch_add_explicit(&vma_fork_count, 1, memory_order_relaxed);
 	pthread_mutex_lock(&all_files_lock);
 }
 
-void file_fork_parent(void)
+void files_unlock_after_fork_in_parent(void)
 {
 	pthread_mutex_unlock(&all_files_lock);
 }
@@ -107,7 +107,7 @@ void file_fork_parent(void)
  * A thread that is not in the child may have held the file's lock, so it is made anew before the file's own code runs;
  * what that thread was changing is for ops->forked to put right. Sleepers stayed with the parent.
  */
-static __attribute__((cold)) void file_forked(struct vma_file *file, void *arg)
+static __attribute__((cold)) void file_reset_in_fork_child(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	pthread_mutex_init(&file->lock, NULL);
@@ -130,9 +130,9 @@ static void rebuild_prev_links(void)
 	}
 }
 
-__attribute__((cold)) void file_fork_child(void)
+__attribute__((cold)) void files_reset_in_fork_child(void)
 {
 	pthread_mutex_init(&all_files_lock, NULL);
 	rebuild_prev_links();
-	vma_file_each(file_forked, NULL);
+	vma_file_each(file_reset_in_fork_child, NULL);
 }

@@ -7,9 +7,9 @@
 /* file.c: the list of all files. */
 void file_list_add(struct vma_file *file);
 void file_list_remove(struct vma_file *file);
-void file_fork_prepare(void);
-void file_fork_parent(void);
-void file_fork_child(void);
+void files_lock_before_fork(void);
+void files_unlock_after_fork_in_parent(void);
+void files_reset_in_fork_child(void);
 
 /* watch.c: tells all watchers that descriptor fd, or with -1 the last one, is being closed. Inside. */
 void file_notify_closed(struct vma_file *file, int fd);

@@ -53,7 +53,7 @@ static int fd_move_to_high_number(int fd)
 	return fd;
 }
 
-int vma_fd_guard(int fd)
+int vma_fd_move_high_and_guard(int fd)
 {
 	const int saved = errno;
 	int up = fd_move_to_high_number(fd), rc;

@@ -57,7 +57,7 @@ struct vma_file *vma_fd_lookup_high(unsigned fd)
 }
 
 /* Of two who make the same one the first wins; the other frees its own. Zeroed memory is published by the release. */
-static struct leaf *create_leaf(unsigned fd)
+static struct leaf *fd_table_create_leaf(unsigned fd)
 {
 	struct leaf *mine = vma_alloc(sizeof(*mine)), *there = NULL;
 
@@ -79,13 +79,13 @@ static struct page *fd_page_create(struct leaf *leaf, unsigned fd)
 	return there;
 }
 
-static struct vma_file *_Atomic *fd_table_high_slot(unsigned fd)
+static struct vma_file *_Atomic *fd_table_get_or_create_high_slot(unsigned fd)
 {
 	struct leaf *leaf = fd_table_leaf_of(fd);
 	struct page *page;
 
 	if (leaf == NULL)
-		leaf = create_leaf(fd);
+		leaf = fd_table_create_leaf(fd);
 	page = leaf != NULL ? fd_table_page_of(leaf, fd) : NULL;
 	if (leaf != NULL && page == NULL)
 		page = fd_page_create(leaf, fd);
@@ -96,7 +96,7 @@ struct vma_file *_Atomic *fd_slot(int fd)
 {
 	if (fd < 0)
 		return NULL;
-	return fd < VMA_FD_LOW ? &vma_fd_low[fd] : fd_table_high_slot((unsigned)fd);
+	return fd < VMA_FD_LOW ? &vma_fd_low[fd] : fd_table_get_or_create_high_slot((unsigned)fd);
 }
 
 void fd_raise_highest(int fd)
@@ -116,7 +116,7 @@ int vma_fd_highest(void)
 /* ---- files in and out ---- */
 
 /* False: it has ended. The first descriptor puts the file on the list of all. */
-static bool file_count_fd_slot(struct vma_file *file)
+static bool file_add_fd_slot_unless_ended(struct vma_file *file)
 {
 	uint32_t slots = atomic_load_explicit(&file->slots, memory_order_relaxed);
 
@@ -131,7 +131,7 @@ static bool file_count_fd_slot(struct vma_file *file)
 }
 
 /* True: that was the last one. */
-static bool file_take_slot(struct vma_file *file)
+static bool file_release_fd_slot_was_last(struct vma_file *file)
 {
 	uint32_t slots = atomic_load_explicit(&file->slots, memory_order_relaxed), left;
 
@@ -181,7 +181,7 @@ static void fd_drop_file(struct vma_file *file, int fd)
 
 	if (file->kind == VMA_FILE_INTERNAL)
 		return;
-	last = file_take_slot(file);
+	last = file_release_fd_slot_was_last(file);
 	if (!last)
 		file_choose_other_fd(file, fd);
 	file_notify_closed(file, last ? -1 : fd);
@@ -204,7 +204,7 @@ int vma_fd_install(int fd, struct vma_file *file)
 	if (slot == NULL)
 		return fd < 0 ? -EBADF : -ENOMEM;
 	self = vma_enter();
-	alive = file_count_fd_slot(file);
+	alive = file_add_fd_slot_unless_ended(file);
 	before = atomic_exchange(slot, alive ? file : NULL);
 	if (alive) {
 		fd_raise_highest(fd);
@@ -213,7 +213,7 @@ int vma_fd_install(int fd, struct vma_file *file)
 	if (before != NULL)
 		fd_drop_file(before, fd);
 	vma_leave(self);
-	vma_retire_poll_many();
+	vma_run_deferred_frees_if_many();
 	return alive ? 0 : -EBADF;
 }
 

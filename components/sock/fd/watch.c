@@ -21,7 +21,7 @@ static void watchers_publish(struct vma_file *file, struct vma_watchers *old, st
 {
 	atomic_store_explicit(&file->watchers, fresh, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, watchers_free_retired);
+		vma_defer_free_until_no_readers(&old->retired, watchers_free_retired);
 }
 
 static void watchers_copy_except(struct vma_watchers *to, const struct vma_watchers *from,
@@ -104,7 +104,7 @@ void vma_file_wake_watchers(struct vma_file *file, struct vma_watchers *watchers
 		watchers->watcher[i]->ready(watchers->watcher[i], events);
 }
 
-void vma_file_set_own_poll(struct vma_file *file, bool own)
+void vma_file_set_poll_without_shadow(struct vma_file *file, bool own)
 {
 	struct vma_watchers *watchers;
 

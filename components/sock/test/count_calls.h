@@ -44,7 +44,7 @@ __attribute__((no_sanitize("address"))) long syscall(long number, ...)
 }
 
 /* A microsecond takes as long as a tenth of a second. */
-static inline void calls_slow_clocks(void)
+static inline void make_tsc_clock_seem_slow(void)
 {
 	atomic_store(&vma_tsc_per_1024_usec, vma_tsc_measure() * 100000);
 }

@@ -51,7 +51,7 @@ static const struct vma_file_ops fake_ops = {
         .reason = fake_reason,
 };
 
-static inline struct fake_file *fake_create(void)
+static inline struct fake_file *fake_file_create(void)
 {
 	struct fake_file *fake = vma_alloc(sizeof(*fake));
 
@@ -64,10 +64,10 @@ static inline struct fake_file *fake_create(void)
 }
 
 /* Retired objects end once nobody who was inside still is: at most a few polls later. */
-static inline void fake_settle(void)
+static inline void fake_poll_until_retired_are_freed(void)
 {
 	for (int i = 0; i < 8; i++)
-		vma_retire_poll();
+		vma_run_due_deferred_frees();
 }
 
 #endif

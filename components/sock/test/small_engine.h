@@ -1,4 +1,5 @@
-/* small_engine.h - the engine of a test program: quiet, of little memory, without a statistics file unless its folder is set. */
+/* small_engine.h - the engine of a test program: quiet, of little memory, without a statistics file
+ * unless its folder is set. */
 #ifndef VMA_SOCK_TEST_SMALL_ENGINE_H
 #define VMA_SOCK_TEST_SMALL_ENGINE_H
 
@@ -7,7 +8,7 @@
 #include <vma/sock_engine.h>
 
 /* Buffers for each direction, and of a ring's receive queue. NULL: it cannot start. */
-static inline struct vma_engine *small_engine(const char *bufs, const char *rx_wre)
+static inline struct vma_engine *start_engine_with_few_buffers(const char *bufs, const char *rx_wre)
 {
 	setenv("VMA_STATS_SHMEM_DIR", "", 0);
 	setenv("VMA_TRACELEVEL", "warn", 1);

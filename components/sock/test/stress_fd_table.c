@@ -18,7 +18,7 @@ static const int numbers[NUMBERS] = {3, 4, 5, VMA_FD_LOW, VMA_FD_LOW + 1, 1 << 2
 static _Atomic bool stop;
 static _Atomic unsigned made, dead, found;
 
-static double fd_table_seconds(void)
+static double fd_table_now_seconds(void)
 {
 	struct timespec now;
 
@@ -26,23 +26,23 @@ static double fd_table_seconds(void)
 	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-static uint32_t fd_table_draw(uint32_t *state)
+static uint32_t fd_table_stress_next_random(uint32_t *state)
 {
 	*state = *state * 1664525 + 1013904223;
 	return *state >> 8;
 }
 
 /* Duplicates what stands at one number under another one, or puts a new file there, or removes. */
-static void *fd_table_change(void *arg)
+static void *thread_change_random_fds(void *arg)
 {
 	uint32_t random = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
-		int number = numbers[fd_table_draw(&random) % NUMBERS];
-		uint32_t what = fd_table_draw(&random) % 4;
+		int number = numbers[fd_table_stress_next_random(&random) % NUMBERS];
+		uint32_t what = fd_table_stress_next_random(&random) % 4;
 
 		if (what == 0) {
-			struct fake_file *fake = fake_create();
+			struct fake_file *fake = fake_file_create();
 
 			atomic_fetch_add(&made, 1);
 			if (vma_fd_install(number, &fake->file) != 0)
@@ -52,7 +52,7 @@ static void *fd_table_change(void *arg)
 			struct vma_file *file = vma_fd_lookup(number);
 
 			if (file != NULL)
-				vma_fd_install(numbers[fd_table_draw(&random) % NUMBERS], file);
+				vma_fd_install(numbers[fd_table_stress_next_random(&random) % NUMBERS], file);
 			vma_leave(self);
 		} else {
 			vma_fd_remove(number);
@@ -61,13 +61,13 @@ static void *fd_table_change(void *arg)
 	return NULL;
 }
 
-static void *fd_table_look(void *arg)
+static void *thread_lookup_random_fds(void *arg)
 {
 	uint32_t random = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
 		struct vma_thread *self = vma_enter();
-		struct vma_file *file = vma_fd_lookup(numbers[fd_table_draw(&random) % NUMBERS]);
+		struct vma_file *file = vma_fd_lookup(numbers[fd_table_stress_next_random(&random) % NUMBERS]);
 
 		if (file != NULL) {
 			atomic_fetch_add(&found, 1);
@@ -76,7 +76,7 @@ static void *fd_table_look(void *arg)
 					atomic_fetch_add(&dead, 1);
 		}
 		vma_leave(self);
-		vma_retire_poll();
+		vma_run_due_deferred_frees();
 	}
 	return NULL;
 }
@@ -84,24 +84,25 @@ static void *fd_table_look(void *arg)
 static void test_nobody_inside_ever_sees_a_dead_file(void **state)
 {
 	const char *wanted = getenv("STRESS_SECONDS");
-	const double until = fd_table_seconds() + (wanted != NULL ? atof(wanted) : 1);
+	const double until = fd_table_now_seconds() + (wanted != NULL ? atof(wanted) : 1);
 	pthread_t threads[CHANGERS + READERS];
 
 	(void)state;
 	for (uintptr_t i = 0; i < CHANGERS + READERS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, i < CHANGERS ? fd_table_change : fd_table_look,
+		assert_int_equal(pthread_create(&threads[i], NULL,
+		                                i < CHANGERS ? thread_change_random_fds : thread_lookup_random_fds,
 		                                (void *)(i + 1)),
 		                 0);
 	/* Where cores are scarce, until there was something to see. */
-	while (fd_table_seconds() < until ||
-	       ((atomic_load(&made) <= 100 || atomic_load(&found) <= 100) && fd_table_seconds() < until + 10))
+	while (fd_table_now_seconds() < until ||
+	       ((atomic_load(&made) <= 100 || atomic_load(&found) <= 100) && fd_table_now_seconds() < until + 10))
 		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < CHANGERS + READERS; i++)
 		pthread_join(threads[i], NULL);
 	for (unsigned i = 0; i < NUMBERS; i++)
 		vma_fd_remove(numbers[i]);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	assert_true(atomic_load(&made) > 100);
 	assert_true(atomic_load(&found) > 100);
 	assert_int_equal(atomic_load(&dead), 0);

@@ -13,7 +13,7 @@ static double later_stress_seconds(void)
 	return seconds != NULL ? atof(seconds) : 1.5;
 }
 
-static void later_leave_one(void)
+static void send_one_packet_later(void)
 {
 	static const struct vma_pkt_udp_attr attr = {
 	        .src_ip = {10, 0, 0, 1}, .dst_ip = {10, 0, 0, 2}, .src_port_be = 0x1234, .dst_port_be = 0x4321};
@@ -30,7 +30,7 @@ static void later_leave_one(void)
 	vma_engine_send_later(vma_ring_ctx_bit(fixture.ring_ctx));
 }
 
-static uint64_t arrived(void)
+static uint64_t count_packets_arrived_at_peer(void)
 {
 	while (vma_ring_progress(fixture.peer) > 0)
 		;
@@ -39,10 +39,11 @@ static uint64_t arrived(void)
 
 static void test_the_last_frame_of_a_row_leaves_soon(void **state)
 {
-	uint64_t until = vma_now_ns() + (uint64_t)(later_stress_seconds() * 1e9), left = arrived(), rows = 0;
+	uint64_t until = vma_now_ns() + (uint64_t)(later_stress_seconds() * 1e9),
+	         left = count_packets_arrived_at_peer(), rows = 0;
 	struct vma_flow flow = {
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 2}, .local_port_be = 0x4321},
-	        .sink = wait_fixture_sink,
+	        .sink = sink_count_and_wake_waiters,
 	        .owner = &fixture.things[0],
 	};
 	unsigned seed = 3;
@@ -54,19 +55,19 @@ static void test_the_last_frame_of_a_row_leaves_soon(void **state)
 		         give_up;
 
 		for (int i = 0; i < 2; i++) {
-			later_leave_one();
+			send_one_packet_later();
 			left++;
 			while (i == 0 && vma_now_ns() < row_ns)
-				arrived();
+				count_packets_arrived_at_peer();
 		}
 		give_up = vma_now_ns() + LATE_NS;
-		while (arrived() < left && vma_now_ns() < give_up)
+		while (count_packets_arrived_at_peer() < left && vma_now_ns() < give_up)
 			sched_yield();
-		assert_int_equal(arrived(), left);
+		assert_int_equal(count_packets_arrived_at_peer(), left);
 	}
 	print_message("%lu rows, %lu frames\n", (unsigned long)rows, (unsigned long)left);
 	assert_true(rows > 10);
-	vma_ring_detach(fixture.peer, &flow);
+	vma_ring_detach_flow(fixture.peer, &flow);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -24,7 +24,7 @@ static struct object *_Atomic current;
 static _Atomic bool stop;
 static _Atomic uint64_t made, ended, dead_seen, looks;
 
-static void retire_end_object(struct vma_retired *retired)
+static void retired_object_count_and_free(struct vma_retired *retired)
 {
 	struct object *object = (struct object *)retired;
 
@@ -34,7 +34,7 @@ static void retire_end_object(struct vma_retired *retired)
 	vma_free(object);
 }
 
-static struct object *retire_make(void)
+static struct object *alloc_counted_object(void)
 {
 	struct object *object = vma_alloc(sizeof(*object));
 
@@ -45,7 +45,7 @@ static struct object *retire_make(void)
 	return object;
 }
 
-static void retire_look(unsigned times)
+static void check_current_object_is_alive(unsigned times)
 {
 	struct vma_thread *self = vma_enter();
 	struct object *object = atomic_load_explicit(&current, memory_order_acquire);
@@ -57,39 +57,39 @@ static void retire_look(unsigned times)
 	vma_leave(self);
 }
 
-static void *read_for_a_while(void *arg)
+static void *thread_look_at_objects_for_a_while(void *arg)
 {
 	unsigned seed = (unsigned)(uintptr_t)arg;
 
 	for (int i = 0; i < 20000 && !atomic_load(&stop); i++) {
-		retire_look((seed = seed * 1103515245 + 12345) >> 24);
+		check_current_object_is_alive((seed = seed * 1103515245 + 12345) >> 24);
 		atomic_fetch_add_explicit(&looks, 1, memory_order_relaxed);
 	}
 	return NULL;
 }
 
 /* Keeps readers coming: each is a thread anew. */
-static void *read_for_ever(void *arg)
+static void *thread_spawn_readers_repeatedly(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		pthread_t reader;
 
-		if (pthread_create(&reader, NULL, read_for_a_while, arg) != 0)
+		if (pthread_create(&reader, NULL, thread_look_at_objects_for_a_while, arg) != 0)
 			abort();
 		pthread_join(reader, NULL);
 	}
 	return NULL;
 }
 
-static void *retire_replace(void *arg)
+static void *thread_replace_and_retire_objects(void *arg)
 {
 	struct object *old;
 
 	for (unsigned i = 0; !atomic_load(&stop); i++) {
-		old = atomic_exchange_explicit(&current, retire_make(), memory_order_acq_rel);
-		vma_retire(&old->retired, retire_end_object);
+		old = atomic_exchange_explicit(&current, alloc_counted_object(), memory_order_acq_rel);
+		vma_defer_free_until_no_readers(&old->retired, retired_object_count_and_free);
 		if (i % 4 == (uintptr_t)arg)
-			vma_retire_poll();
+			vma_run_due_deferred_frees();
 		if (i % 64 == 0)
 			sched_yield();
 	}
@@ -109,11 +109,12 @@ static void test_nobody_inside_sees_what_has_ended(void **state)
 	uint64_t until;
 
 	(void)state;
-	atomic_store(&current, retire_make());
+	atomic_store(&current, alloc_counted_object());
 	for (uintptr_t i = 0; i < READERS; i++)
-		assert_int_equal(pthread_create(&readers[i], NULL, read_for_ever, (void *)(i + 1)), 0);
+		assert_int_equal(pthread_create(&readers[i], NULL, thread_spawn_readers_repeatedly, (void *)(i + 1)),
+		                 0);
 	for (uintptr_t i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&writers[i], NULL, retire_replace, (void *)i), 0);
+		assert_int_equal(pthread_create(&writers[i], NULL, thread_replace_and_retire_objects, (void *)i), 0);
 	until = vma_now_ns() + (uint64_t)(retire_stress_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&ended) > 100 && atomic_load(&looks) > 100))
 		usleep(1000);
@@ -123,7 +124,7 @@ static void test_nobody_inside_sees_what_has_ended(void **state)
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_join(writers[i], NULL), 0);
 	for (int i = 0; i < 8; i++)
-		vma_retire_poll();
+		vma_run_due_deferred_frees();
 	assert_int_equal(atomic_load(&dead_seen), 0);
 	assert_int_equal(atomic_load(&ended), atomic_load(&made) - 1);
 	assert_true(atomic_load(&ended) > 100 && atomic_load(&looks) > 100);
@@ -138,13 +139,13 @@ enum { ROUND = 256, LINES = 1 << 18, WAITING_STORES = 48 };
 static struct object *round_of_objects;
 static uint8_t *lines;
 
-static void end_in_place(struct vma_retired *retired)
+static void mark_retired_object_ended(struct vma_retired *retired)
 {
 	atomic_store_explicit(&((struct object *)retired)->magic, 0, memory_order_relaxed);
 	atomic_fetch_add(&ended, 1);
 }
 
-static void *read_behind_stores(void *arg)
+static void *thread_read_object_after_many_stores(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
@@ -167,16 +168,16 @@ static void *read_behind_stores(void *arg)
 	return NULL;
 }
 
-static void replace_and_end(unsigned i)
+static void replace_retire_and_poll_until_ended(unsigned i)
 {
 	struct object *next = &round_of_objects[i % ROUND], *old;
 	const uint64_t before = atomic_load(&ended);
 
 	atomic_store(&next->magic, ALIVE);
 	old = atomic_exchange(&current, next);
-	vma_retire(&old->retired, end_in_place);
+	vma_defer_free_until_no_readers(&old->retired, mark_retired_object_ended);
 	while (atomic_load(&ended) == before)
-		vma_retire_poll();
+		vma_run_due_deferred_frees();
 }
 
 static void test_a_section_has_begun_before_what_is_done_inside(void **state)
@@ -194,9 +195,9 @@ static void test_a_section_has_begun_before_what_is_done_inside(void **state)
 	atomic_store(&ended, 0);
 	atomic_store(&round_of_objects[0].magic, ALIVE);
 	atomic_store(&current, &round_of_objects[0]);
-	assert_int_equal(pthread_create(&reader, NULL, read_behind_stores, (void *)1), 0);
+	assert_int_equal(pthread_create(&reader, NULL, thread_read_object_after_many_stores, (void *)1), 0);
 	for (; vma_test_goes_on(vma_now_ns(), until, i > 100 && atomic_load(&looks) > 100); i++)
-		replace_and_end(i);
+		replace_retire_and_poll_until_ended(i);
 	atomic_store(&stop, true);
 	assert_int_equal(pthread_join(reader, NULL), 0);
 	assert_int_equal(atomic_load(&dead_seen), 0);

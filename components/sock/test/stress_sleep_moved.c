@@ -23,7 +23,7 @@ static uint64_t wait_rings_of_moved_thing(struct vma_wait *wait)
 	return atomic_load_explicit(&where, memory_order_relaxed);
 }
 
-static void *receive_all(void *arg)
+static void *thread_wait_and_count_received(void *arg)
 {
 	struct vma_wait_ops ops = fixture_ops;
 
@@ -46,13 +46,13 @@ static void move_thing_to_rings(uint64_t rings)
 	vma_leave(self);
 }
 
-static void pass_time(unsigned steps)
+static void spin_for_steps(unsigned steps)
 {
 	for (volatile unsigned i = 0; i < steps; i++)
 		;
 }
 
-static bool is_received(uint64_t number)
+static bool wait_until_received(uint64_t number)
 {
 	const uint64_t until = vma_now_ns() + LATE_NS;
 
@@ -72,14 +72,14 @@ static void test_a_sleeper_is_woken_on_the_ring_to_which_its_socket_has_moved(vo
 
 	(void)state;
 	fixture_hold_internal_thread();
-	assert_int_equal(pthread_create(&thread, NULL, receive_all, &fixture.things[0]), 0);
+	assert_int_equal(pthread_create(&thread, NULL, thread_wait_and_count_received, &fixture.things[0]), 0);
 	while (!lost && vma_test_goes_on(vma_now_ns(), until, sent > 1000)) {
 		random = random * 1103515245 + 12345;
 		move_thing_to_rings(0);
-		pass_time(random >> 16 & 2047);
+		spin_for_steps(random >> 16 & 2047);
 		move_thing_to_rings(fixture.bit);
 		fixture_send(0);
-		lost = !is_received(++sent);
+		lost = !wait_until_received(++sent);
 	}
 	print_message("%lu moves\n", (unsigned long)sent);
 	atomic_store(&stop, true);

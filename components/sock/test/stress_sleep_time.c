@@ -33,7 +33,7 @@ static void sleep_time_wake(void)
 }
 
 /* So that the two meet at any point of their ways. */
-static void sleep_time_dawdle(uint32_t *random)
+static void spin_random_short_time(uint32_t *random)
 {
 	*random = *random * 1103515245 + 12345;
 	for (uint32_t n = *random >> 16 & 1023; n > 0; n--)
@@ -59,13 +59,13 @@ static void pin_thread_to_core(int which)
 }
 
 /* Time is what is published: all of it has come. */
-static void deal_with_due_times(void)
+static void clear_published_due_times(void)
 {
 	for (int i = 0; i < WAKERS; i++)
 		atomic_exchange_explicit(&due[i], 0, memory_order_acquire);
 }
 
-static bool anything(void)
+static bool any_due_time_is_set(void)
 {
 	bool any = false;
 
@@ -74,17 +74,17 @@ static bool anything(void)
 	return any;
 }
 
-static void *sleep_and_deal(void *arg)
+static void *thread_sleep_and_clear_due_times(void *arg)
 {
 	uint32_t random = WAKERS;
 
 	(void)arg;
 	pin_thread_to_core(0);
 	while (!atomic_load(&stop_sleeper)) {
-		deal_with_due_times();
-		sleep_time_dawdle(&random);
+		clear_published_due_times();
+		spin_random_short_time(&random);
 		sleep_time_publish(&sleeper, UINT64_MAX);
-		if (!anything()) {
+		if (!any_due_time_is_set()) {
 			pthread_mutex_lock(&lock);
 			while (!woken)
 				pthread_cond_wait(&changed, &lock);
@@ -96,7 +96,7 @@ static void *sleep_and_deal(void *arg)
 	return NULL;
 }
 
-static bool due_time_is_dealt_with(int i)
+static bool wait_until_due_time_is_cleared(int i)
 {
 	for (unsigned spins = 0; atomic_load_explicit(&due[i], memory_order_relaxed) != 0; spins++) {
 		struct timespec pause = {.tv_nsec = 1000000};
@@ -120,13 +120,13 @@ static void *publish_due_times_thread(void *arg)
 
 	pin_thread_to_core(1 + i);
 	while (!atomic_load(&stop)) {
-		sleep_time_dawdle(&random);
+		spin_random_short_time(&random);
 		atomic_store_explicit(&due[i], ++rounds[i], memory_order_relaxed);
 		if (sleep_time_load(&sleeper) > rounds[i]) {
 			wakes[i]++;
 			sleep_time_wake();
 		}
-		if (!due_time_is_dealt_with(i)) {
+		if (!wait_until_due_time_is_cleared(i)) {
 			atomic_store(&sleeper_is_stuck, true);
 			break;
 		}
@@ -150,7 +150,7 @@ static void test_nothing_that_is_due_is_slept_through(void **state)
 	uint64_t all = 0, woke = 0, until;
 
 	(void)state;
-	pthread_create(&thread, NULL, sleep_and_deal, NULL);
+	pthread_create(&thread, NULL, thread_sleep_and_clear_due_times, NULL);
 	for (int i = 0; i < WAKERS; i++)
 		pthread_create(&wakers[i], NULL, publish_due_times_thread, (void *)(intptr_t)i);
 	until = now_ns() + (uint64_t)((1 + (text != NULL ? atof(text) : 0)) * 1e9);

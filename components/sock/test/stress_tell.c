@@ -20,7 +20,8 @@ static struct target {
 } targets[FILES];
 static _Atomic bool stop;
 
-static bool tell_queue_one(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool sink_count_and_mark_file_readable(struct vma_flow *flow, struct vma_buf *packet,
+                                              const struct vma_rx_info *info)
 {
 	struct target *target = flow->owner;
 
@@ -36,7 +37,7 @@ static struct target *target_of(struct vma_wait *wait)
 	return wait->arg;
 }
 
-static int tell_ready(struct vma_wait *wait)
+static int target_has_queued_or_must_stop(struct vma_wait *wait)
 {
 	const struct target *target = target_of(wait);
 
@@ -44,7 +45,7 @@ static int tell_ready(struct vma_wait *wait)
 	                                     atomic_load_explicit(&target->taken, memory_order_relaxed);
 }
 
-static uint64_t tell_no_rings(struct vma_wait *wait)
+static uint64_t wait_ring_bits_none(struct vma_wait *wait)
 {
 	(void)wait;
 	return 0;
@@ -58,9 +59,10 @@ static void set_queued(struct vma_wait *wait, bool on)
 		vma_waitq_remove(&target_of(wait)->file.waitq, wait->self);
 }
 
-static const struct vma_wait_ops ops = {.ready = tell_ready, .rings = tell_no_rings, .set_queued = set_queued};
+static const struct vma_wait_ops ops = {
+        .ready = target_has_queued_or_must_stop, .rings = wait_ring_bits_none, .set_queued = set_queued};
 
-static void take_all_of_target(struct target *target)
+static void take_one_queued_of_target(struct target *target)
 {
 	uint64_t taken = atomic_load(&target->taken);
 
@@ -82,7 +84,7 @@ static void *receive_from_target_thread(void *arg)
 	while (!atomic_load(&stop)) {
 		vma_enter();
 		if (vma_wait(&wait) == 1)
-			take_all_of_target(arg);
+			take_one_queued_of_target(arg);
 		vma_leave(wait.self);
 	}
 	return NULL;
@@ -106,7 +108,7 @@ static double tell_stress_seconds(void)
 	return seconds != NULL ? atof(seconds) : 1.5;
 }
 
-static bool tell_all_taken(const uint64_t sent[FILES])
+static bool wait_until_all_sent_are_taken(const uint64_t sent[FILES])
 {
 	uint64_t until = vma_now_ns() + LATE_NS;
 	bool all;
@@ -130,7 +132,7 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 	(void)state;
 	fixture_hold_internal_thread();
 	for (int i = 0; i < FILES; i++) {
-		fixture.things[i].flow.sink = tell_queue_one;
+		fixture.things[i].flow.sink = sink_count_and_mark_file_readable;
 		fixture.things[i].flow.owner = &targets[i];
 	}
 	for (int i = 0; i < RECEIVERS; i++)
@@ -150,7 +152,7 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 			sent[to % FILES]++;
 			total++;
 		}
-		lost = !tell_all_taken(sent);
+		lost = !wait_until_all_sent_are_taken(sent);
 	}
 	print_message("%lu datagrams\n", (unsigned long)total);
 	assert_false(lost);

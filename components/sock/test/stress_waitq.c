@@ -16,7 +16,7 @@ static _Atomic uint64_t given, taken;
 static _Atomic bool stop, no_more;
 static pthread_t sleepers[SLEEPERS];
 
-static void waitq_count(int sig)
+static void waitq_noop_signal_handler(int sig)
 {
 	(void)sig;
 }
@@ -58,7 +58,7 @@ static double waitq_stress_seconds(void)
 }
 
 /* Everything that was given by now is taken soon, whatever comes after it. */
-static void assert_nothing_is_stuck(void)
+static void assert_all_given_are_taken_soon(void)
 {
 	uint64_t until = vma_now_ns() + STUCK_NS, goal = atomic_load(&given);
 
@@ -69,12 +69,12 @@ static void assert_nothing_is_stuck(void)
 
 static void test_everything_given_is_taken(void **state)
 {
-	struct sigaction action = {.sa_handler = waitq_count};
+	struct sigaction action = {.sa_handler = waitq_noop_signal_handler};
 	pthread_t wakers[WAKERS];
 	uint64_t until;
 
 	(void)state;
-	vma_signals_start();
+	vma_signals_wrap_existing_handlers();
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	for (int i = 0; i < SLEEPERS; i++)
 		assert_int_equal(pthread_create(&sleepers[i], NULL, take_things, i == 0 ? &stop : NULL), 0);
@@ -85,12 +85,12 @@ static void test_everything_given_is_taken(void **state)
 		usleep(300);
 		assert_int_equal(pthread_kill(sleepers[1], SIGUSR1), 0);
 	}
-	assert_nothing_is_stuck();
+	assert_all_given_are_taken_soon();
 	/* The last ones, too, after which nothing comes. */
 	atomic_store(&no_more, true);
 	for (int i = 0; i < WAKERS; i++)
 		assert_int_equal(pthread_join(wakers[i], NULL), 0);
-	assert_nothing_is_stuck();
+	assert_all_given_are_taken_soon();
 	assert_true(atomic_load(&given) > 100);
 	atomic_store(&stop, true);
 	atomic_fetch_add(&thing.count, SLEEPERS);

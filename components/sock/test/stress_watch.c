@@ -6,10 +6,10 @@
  * (engine/ring_disarm.c).
  *
  * Each receiver has a flow of its own on one ring and, when it got its datagram, does something else for a while, so
- * the watch goes round. Three of them spin before they sleep, and so busy-poll for the others (wait/busy_poller.c). One
- * of them is interrupted by handlers all the time, and one leaves for short deadlines. Those two come back and would
- * repair a loss; so now and then all keep still, get one datagram each, and stay away after it: whoever watched, the
- * next must have taken over.
+ * the watch goes round. Three of them spin before they sleep, and so busy-poll for the others
+ * (wait/busy_poller.c). One of them is interrupted by handlers all the time, and one leaves
+ * for short deadlines. Those two come back and would repair a loss; so now and then all keep still, get one datagram
+ * each, and stay away after it: whoever watched, the next must have taken over.
  */
 #include "wait_fixture.h"
 
@@ -26,12 +26,12 @@ static struct receiver {
 } receivers[RECEIVERS];
 static _Atomic bool stop, calm, away;
 
-static void watch_count(int sig)
+static void watch_noop_signal_handler(int sig)
 {
 	(void)sig;
 }
 
-static void *watch_receive(void *arg)
+static void *thread_receive_and_measure_latency(void *arg)
 {
 	struct receiver *me = arg;
 	struct thing *thing = &fixture.things[me->thing];
@@ -60,7 +60,7 @@ static void *watch_receive(void *arg)
 	return NULL;
 }
 
-static void *unarm(void *arg)
+static void *thread_schedule_disarm_repeatedly(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		vma_enter();
@@ -79,7 +79,7 @@ static double watch_stress_seconds(void)
 }
 
 /* One at a time to each: the next one leaves when the last has come. */
-static bool watch_send_to(struct receiver *to, uint64_t *sent)
+static bool send_packet_and_wait_received(struct receiver *to, uint64_t *sent)
 {
 	uint64_t until;
 
@@ -111,7 +111,8 @@ static uint64_t send_while_all_sleep_once(uint64_t *sent, unsigned first)
 	usleep(200);
 	atomic_store(&away, true);
 	for (int i = 0; i < RECEIVERS && lost == 0; i++)
-		lost += !watch_send_to(&receivers[(i + first) % RECEIVERS], &sent[(i + first) % RECEIVERS]);
+		lost += !send_packet_and_wait_received(&receivers[(i + first) % RECEIVERS],
+		                                       &sent[(i + first) % RECEIVERS]);
 	atomic_store(&away, false);
 	atomic_store(&calm, false);
 	return lost;
@@ -119,7 +120,7 @@ static uint64_t send_while_all_sleep_once(uint64_t *sent, unsigned first)
 
 static void test_every_datagram_is_received_soon(void **state)
 {
-	struct sigaction action = {.sa_handler = watch_count};
+	struct sigaction action = {.sa_handler = watch_noop_signal_handler};
 	uint64_t sent[RECEIVERS] = {0}, until, total = 0, lost = 0, worst = 0;
 	unsigned seed = 7;
 	pthread_t unarmer;
@@ -127,16 +128,18 @@ static void test_every_datagram_is_received_soon(void **state)
 	(void)state;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	fixture_hold_internal_thread();
-	assert_int_equal(pthread_create(&unarmer, NULL, unarm, NULL), 0);
+	assert_int_equal(pthread_create(&unarmer, NULL, thread_schedule_disarm_repeatedly, NULL), 0);
 	for (uint16_t i = 0; i < RECEIVERS; i++) {
 		receivers[i].thing = receivers[i].seed = i;
-		assert_int_equal(pthread_create(&receivers[i].thread, NULL, watch_receive, &receivers[i]), 0);
+		assert_int_equal(
+		        pthread_create(&receivers[i].thread, NULL, thread_receive_and_measure_latency, &receivers[i]),
+		        0);
 	}
 	until = vma_now_ns() + (uint64_t)(watch_stress_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, total > 100) && lost == 0) {
 		unsigned to = (seed = seed * 1103515245 + 12345) >> 16 & 0x7fff;
 
-		lost += !watch_send_to(&receivers[to % RECEIVERS], &sent[to % RECEIVERS]);
+		lost += !send_packet_and_wait_received(&receivers[to % RECEIVERS], &sent[to % RECEIVERS]);
 		total++;
 		if (to % 32 == 0)
 			lost += send_while_all_sleep_once(sent, to / 32);

@@ -84,14 +84,15 @@ static bool tcp_fixture_admit(struct vma_tcp_listener *listener, void *arg)
 	return true;
 }
 
-static bool tcp_fixture_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool tcp_fixture_on_accept_store_conn(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	(void)listener;
 	vma_tcp_conn_adopt(conn, &silent, NULL);
 	atomic_store((struct vma_tcp_conn * _Atomic *)arg, conn);
 	return true;
 }
-static const struct vma_tcp_listener_ops listens = {.admit = tcp_fixture_admit, .accepted = tcp_fixture_accepted};
+static const struct vma_tcp_listener_ops listens = {.admit = tcp_fixture_admit,
+                                                    .accepted = tcp_fixture_on_accept_store_conn};
 
 static inline struct vma_tcp_listener *tcp_fixture_listen_on(struct vma_tcp *tcp, int side, uint16_t port,
                                                              struct vma_tcp_conn *_Atomic *where)
@@ -120,7 +121,7 @@ static inline int tcp_fixture_start(void **state)
 
 	(void)state;
 	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "10", 1); /* a ring per socket: ring contexts come and go */
-	engine = small_engine("4096", "256");
+	engine = start_engine_with_few_buffers("4096", "256");
 	if (engine == NULL)
 		return -1;
 	connection_pair.arena[0] = connection_pair.arena[1] = engine->arena;
@@ -147,7 +148,7 @@ static inline int tcp_fixture_stop(void **state)
 	return 0;
 }
 
-static inline bool tcp_fixture_exists(const struct vma_ring_ctx *ring_ctx, uint32_t id)
+static inline bool ring_ctx_of_id_still_exists(const struct vma_ring_ctx *ring_ctx, uint32_t id)
 {
 	struct vma_thread *self = vma_enter();
 	bool is_there = ring_ctx_of_id(id) == ring_ctx;
@@ -215,10 +216,10 @@ static inline void tcp_fixture_send_bytes(struct vma_tcp_conn *conn, size_t byte
 
 static inline void consume_all(struct vma_tcp_conn *conn)
 {
-	vma_tcp_rx_consume(conn, vma_tcp_rx_bytes(conn));
+	vma_tcp_rx_consume(conn, vma_tcp_readable_bytes(conn));
 }
 
-static inline void end_conn(struct vma_tcp_conn *conn)
+static inline void close_disown_and_put_conn(struct vma_tcp_conn *conn)
 {
 	vma_tcp_close(conn, true);
 	vma_tcp_conn_disown(conn);
@@ -232,7 +233,7 @@ struct connection_pair {
 	struct vma_tcp_conn *here, *there;
 };
 
-static inline struct connection_pair tcp_fixture_connected(void)
+static inline struct connection_pair tcp_fixture_connect_pair(void)
 {
 	struct connection_pair connection_pair;
 
@@ -248,8 +249,8 @@ static inline struct connection_pair tcp_fixture_connected(void)
 
 static inline void tcp_fixture_close_pair(struct connection_pair *connection_pair)
 {
-	end_conn(connection_pair->here);
-	end_conn(connection_pair->there);
+	close_disown_and_put_conn(connection_pair->here);
+	close_disown_and_put_conn(connection_pair->there);
 	vma_ring_ctx_put(connection_pair->ring_ctx);
 }
 

@@ -16,7 +16,7 @@
  */
 static cpu_set_t cores;
 
-static void pin_self(int number)
+static void pin_this_thread_to_core(int number)
 {
 	cpu_set_t own;
 	int cpu = -1;
@@ -37,7 +37,7 @@ static struct {
 	_Atomic bool stop;
 } sleeper;
 
-static void *sleep_again(void *arg)
+static void *thread_sleep_and_take_repeatedly(void *arg)
 {
 	struct thing_wait wait;
 
@@ -50,7 +50,7 @@ static void *sleep_again(void *arg)
 	return arg;
 }
 
-static bool has_slept_after(unsigned taken)
+static bool sleeper_sleeps_after_taking(unsigned taken)
 {
 	struct vma_thread *self = atomic_load(&sleeper.self);
 
@@ -64,30 +64,30 @@ static struct {
 	struct thing_wait wait;
 	_Atomic bool done;
 	bool runs; /* to be joined */
-} busy_poller;
+} busy_poller_disarm_rings_with_sleepers;
 
-static void *spin_on(void *arg)
+static void *thread_run_busy_poller_wait(void *arg)
 {
-	pin_self(0);
-	busy_poller.wait.wait.self = vma_thread_self();
-	thing_wait_run(&busy_poller.wait);
-	atomic_store(&busy_poller.done, true);
+	pin_this_thread_to_core(0);
+	busy_poller_disarm_rings_with_sleepers.wait.wait.self = vma_thread_self();
+	thing_wait_run(&busy_poller_disarm_rings_with_sleepers.wait);
+	atomic_store(&busy_poller_disarm_rings_with_sleepers.done, true);
 	return arg;
 }
 
 static sigjmp_buf back;
 
-static void busy_poll_jump(int sig)
+static void handler_longjmp_out_of_busy_poll(int sig)
 {
 	(void)sig;
 	siglongjmp(back, 1);
 }
 
-static void *spin_and_jump(void *arg)
+static void *thread_busy_poll_until_longjmp(void *arg)
 {
 	if (sigsetjmp(back, 1) == 0)
-		spin_on(arg);
-	atomic_store(&busy_poller.done, true);
+		thread_run_busy_poller_wait(arg);
+	atomic_store(&busy_poller_disarm_rings_with_sleepers.done, true);
 	while (!atomic_load(&sleeper.stop)) /* it goes on without a word to the library */
 		usleep(1000);
 	return arg;
@@ -95,7 +95,7 @@ static void *spin_and_jump(void *arg)
 
 static _Atomic bool busy_polls, hold_busy_poller, busy_poller_held, expire, elsewhere;
 
-static void note_and_hold(struct thing_wait *self)
+static void on_look_record_busy_poll_and_block(struct thing_wait *self)
 {
 	atomic_store(&busy_polls, self->wait.self->busy_polls == fixture.bit);
 	if (atomic_load(&expire))
@@ -125,33 +125,33 @@ static void wait_for_unarmed_and_hold_thread(void)
 	}
 }
 
-static int busy_poll_begin(void **state)
+static int setup_busy_poll_and_sleeper_threads(void **state)
 {
 	(void)state;
-	pin_self(1);
+	pin_this_thread_to_core(1);
 	wait_for_unarmed_and_hold_thread();
 	memset(&sleeper, 0, sizeof(sleeper));
-	memset(&busy_poller, 0, sizeof(busy_poller));
+	memset(&busy_poller_disarm_rings_with_sleepers, 0, sizeof(busy_poller_disarm_rings_with_sleepers));
 	atomic_store(&busy_polls, false);
 	atomic_store(&expire, false);
 	atomic_store(&elsewhere, false);
-	assert_int_equal(pthread_create(&sleeper.thread, NULL, sleep_again, NULL), 0);
-	fixture_wait_until(has_slept_after(0));
-	thing_wait_init(&busy_poller.wait, &fixture.things[1], fixture.bit, UINT64_MAX);
-	busy_poller.wait.wait.spin_loops = -1;
-	busy_poller.wait.on_look = note_and_hold;
+	assert_int_equal(pthread_create(&sleeper.thread, NULL, thread_sleep_and_take_repeatedly, NULL), 0);
+	fixture_wait_until(sleeper_sleeps_after_taking(0));
+	thing_wait_init(&busy_poller_disarm_rings_with_sleepers.wait, &fixture.things[1], fixture.bit, UINT64_MAX);
+	busy_poller_disarm_rings_with_sleepers.wait.wait.spin_loops = -1;
+	busy_poller_disarm_rings_with_sleepers.wait.on_look = on_look_record_busy_poll_and_block;
 	return 0;
 }
 
-static int busy_poll_end(void **state)
+static int teardown_busy_poll_threads(void **state)
 {
 	(void)state;
 	atomic_store(&sleeper.stop, true);
 	atomic_store(&hold_busy_poller, false);
 	thing_add_one_and_wake(&fixture.things[0]);
 	thing_add_one_and_wake(&fixture.things[1]);
-	if (busy_poller.runs)
-		assert_int_equal(pthread_join(busy_poller.thread, NULL), 0);
+	if (busy_poller_disarm_rings_with_sleepers.runs)
+		assert_int_equal(pthread_join(busy_poller_disarm_rings_with_sleepers.thread, NULL), 0);
 	assert_int_equal(pthread_join(sleeper.thread, NULL), 0);
 	atomic_store(&fixture.things[0].count, 0);
 	atomic_store(&fixture.things[1].count, 0);
@@ -160,7 +160,7 @@ static int busy_poll_end(void **state)
 	return 0;
 }
 
-static bool is_unarmed(void)
+static bool ring_ctx_is_unarmed(void)
 {
 	return !atomic_load(&fixture.ring_ctx->disarm_scheduled) &&
 	       atomic_load(&fixture.ring_ctx->arms) == atomic_load(&fixture.ring_ctx->arms_taken_down);
@@ -172,13 +172,13 @@ static unsigned start_to_busy_poll(void *(*how)(void *arg))
 	unsigned sent = 0;
 	bool polls;
 
-	assert_int_equal(pthread_create(&busy_poller.thread, NULL, how, NULL), 0);
-	busy_poller.runs = true;
-	fixture_wait_until(atomic_load(&busy_poller.wait.looks) > 10);
-	while (!(polls = atomic_load(&busy_polls) && is_unarmed()) && sent < TRIES) {
+	assert_int_equal(pthread_create(&busy_poller_disarm_rings_with_sleepers.thread, NULL, how, NULL), 0);
+	busy_poller_disarm_rings_with_sleepers.runs = true;
+	fixture_wait_until(atomic_load(&busy_poller_disarm_rings_with_sleepers.wait.looks) > 10);
+	while (!(polls = atomic_load(&busy_polls) && ring_ctx_is_unarmed()) && sent < TRIES) {
 		fixture_send(0);
 		sent++;
-		fixture_wait_until(has_slept_after(sent));
+		fixture_wait_until(sleeper_sleeps_after_taking(sent));
 	}
 	assert_true(polls);
 	return sent;
@@ -197,7 +197,7 @@ static void deliver_to_sleeper_by_own_watch(unsigned taken)
 {
 	usleep(SETTLE_USEC);
 	fixture_send(0);
-	fixture_wait_until(has_slept_after(taken + 1));
+	fixture_wait_until(sleeper_sleeps_after_taking(taken + 1));
 }
 
 static void test_watcher_hears_nothing_while_somebody_busy_polls(void **state)
@@ -205,15 +205,15 @@ static void test_watcher_hears_nothing_while_somebody_busy_polls(void **state)
 	unsigned taken;
 
 	(void)state;
-	taken = start_to_busy_poll(spin_on);
+	taken = start_to_busy_poll(thread_run_busy_poller_wait);
 	atomic_store(&hold_busy_poller, true);
 	fixture_wait_until(atomic_load(&busy_poller_held));
 	fixture_send(0);
 	assert_false(rings());
 	atomic_store(&hold_busy_poller, false);
-	fixture_wait_until(has_slept_after(taken + 1)); /* the busy poller has delivered it */
+	fixture_wait_until(sleeper_sleeps_after_taking(taken + 1)); /* the busy poller has delivered it */
 	fixture_send(1);
-	fixture_wait_until(atomic_load(&busy_poller.done));
+	fixture_wait_until(atomic_load(&busy_poller_disarm_rings_with_sleepers.done));
 	deliver_to_sleeper_by_own_watch(taken + 1);
 }
 
@@ -223,17 +223,17 @@ static void test_stalled_busy_poller_keeps_nobody_waiting(void **state)
 	unsigned taken;
 
 	(void)state;
-	taken = start_to_busy_poll(spin_on);
+	taken = start_to_busy_poll(thread_run_busy_poller_wait);
 	atomic_store(&hold_busy_poller, true);
 	fixture_wait_until(atomic_load(&busy_poller_held));
 	fixture_release_internal_thread();
 	fixture_send(0);
-	fixture_wait_until(has_slept_after(taken + 1));
+	fixture_wait_until(sleeper_sleeps_after_taking(taken + 1));
 	assert_true(atomic_load(&busy_poller_held));
 	fixture_hold_internal_thread();
 	atomic_store(&hold_busy_poller, false);
 	fixture_send(1);
-	fixture_wait_until(atomic_load(&busy_poller.done));
+	fixture_wait_until(atomic_load(&busy_poller_disarm_rings_with_sleepers.done));
 }
 
 /* Something has come that the busy poller will not take any more. */
@@ -242,15 +242,15 @@ static void test_what_comes_as_the_busy_poller_goes_is_not_left_behind(void **st
 	unsigned taken;
 
 	(void)state;
-	taken = start_to_busy_poll(spin_on);
+	taken = start_to_busy_poll(thread_run_busy_poller_wait);
 	atomic_store(&hold_busy_poller, true);
 	fixture_wait_until(atomic_load(&busy_poller_held));
 	atomic_fetch_add(&fixture.things[1].count, 1);
 	fixture_send(0);
 	usleep(SETTLE_USEC);
 	atomic_store(&hold_busy_poller, false);
-	fixture_wait_until(atomic_load(&busy_poller.done));
-	fixture_wait_until(has_slept_after(taken + 1));
+	fixture_wait_until(atomic_load(&busy_poller_disarm_rings_with_sleepers.done));
+	fixture_wait_until(sleeper_sleeps_after_taking(taken + 1));
 }
 
 static void test_cancelled_busy_poller_arms_for_the_watcher(void **state)
@@ -258,16 +258,16 @@ static void test_cancelled_busy_poller_arms_for_the_watcher(void **state)
 	unsigned taken;
 
 	(void)state;
-	taken = start_to_busy_poll(spin_on);
-	assert_int_equal(pthread_cancel(busy_poller.thread), 0);
-	assert_int_equal(pthread_join(busy_poller.thread, NULL), 0);
-	busy_poller.runs = false;
+	taken = start_to_busy_poll(thread_run_busy_poller_wait);
+	assert_int_equal(pthread_cancel(busy_poller_disarm_rings_with_sleepers.thread), 0);
+	assert_int_equal(pthread_join(busy_poller_disarm_rings_with_sleepers.thread, NULL), 0);
+	busy_poller_disarm_rings_with_sleepers.runs = false;
 	deliver_to_sleeper_by_own_watch(taken);
 }
 
 static void test_busy_poller_that_jumps_away_arms_for_the_watcher(void **state)
 {
-	struct sigaction action = {.sa_handler = busy_poll_jump};
+	struct sigaction action = {.sa_handler = handler_longjmp_out_of_busy_poll};
 	unsigned taken;
 
 	(void)state;
@@ -275,9 +275,9 @@ static void test_busy_poller_that_jumps_away_arms_for_the_watcher(void **state)
 	vma_test_skip("ThreadSanitizer keeps handlers back");
 #endif
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
-	taken = start_to_busy_poll(spin_and_jump);
-	assert_int_equal(pthread_kill(busy_poller.thread, SIGUSR1), 0);
-	fixture_wait_until(atomic_load(&busy_poller.done));
+	taken = start_to_busy_poll(thread_busy_poll_until_longjmp);
+	assert_int_equal(pthread_kill(busy_poller_disarm_rings_with_sleepers.thread, SIGUSR1), 0);
+	fixture_wait_until(atomic_load(&busy_poller_disarm_rings_with_sleepers.done));
 	deliver_to_sleeper_by_own_watch(taken);
 }
 
@@ -286,9 +286,9 @@ static void test_busy_poller_whose_time_is_over_arms_for_the_watcher(void **stat
 	unsigned taken;
 
 	(void)state;
-	taken = start_to_busy_poll(spin_on);
+	taken = start_to_busy_poll(thread_run_busy_poller_wait);
 	atomic_store(&expire, true);
-	fixture_wait_until(atomic_load(&busy_poller.done));
+	fixture_wait_until(atomic_load(&busy_poller_disarm_rings_with_sleepers.done));
 	deliver_to_sleeper_by_own_watch(taken);
 }
 
@@ -298,15 +298,15 @@ static void test_busy_poller_that_waits_for_the_ring_no_more_arms_for_the_watche
 	unsigned taken;
 
 	(void)state;
-	taken = start_to_busy_poll(spin_on);
+	taken = start_to_busy_poll(thread_run_busy_poller_wait);
 	atomic_store(&elsewhere, true);
 	fixture_wait_until(!atomic_load(&busy_polls));
 	deliver_to_sleeper_by_own_watch(taken);
-	assert_false(atomic_load(&busy_poller.done));
+	assert_false(atomic_load(&busy_poller_disarm_rings_with_sleepers.done));
 }
 
 /* The internal thread looks at rings without a busy poller once a minute: never, here. */
-static int busy_poll_start(void **state)
+static int setup_busy_poller_fixture(void **state)
 {
 	setenv("VMA_PROGRESS_ENGINE_INTERVAL", "60000", 1);
 	assert_int_equal(sched_getaffinity(0, sizeof(cores), &cores), 0);
@@ -314,20 +314,21 @@ static int busy_poll_start(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_watcher_hears_nothing_while_somebody_busy_polls, busy_poll_begin,
-                                        busy_poll_end),
-        cmocka_unit_test_setup_teardown(test_what_comes_as_the_busy_poller_goes_is_not_left_behind, busy_poll_begin,
-                                        busy_poll_end),
-        cmocka_unit_test_setup_teardown(test_cancelled_busy_poller_arms_for_the_watcher, busy_poll_begin,
-                                        busy_poll_end),
-        cmocka_unit_test_setup_teardown(test_busy_poller_that_jumps_away_arms_for_the_watcher, busy_poll_begin,
-                                        busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_watcher_hears_nothing_while_somebody_busy_polls,
+                                        setup_busy_poll_and_sleeper_threads, teardown_busy_poll_threads),
+        cmocka_unit_test_setup_teardown(test_what_comes_as_the_busy_poller_goes_is_not_left_behind,
+                                        setup_busy_poll_and_sleeper_threads, teardown_busy_poll_threads),
+        cmocka_unit_test_setup_teardown(test_cancelled_busy_poller_arms_for_the_watcher,
+                                        setup_busy_poll_and_sleeper_threads, teardown_busy_poll_threads),
+        cmocka_unit_test_setup_teardown(test_busy_poller_that_jumps_away_arms_for_the_watcher,
+                                        setup_busy_poll_and_sleeper_threads, teardown_busy_poll_threads),
         cmocka_unit_test_setup_teardown(test_busy_poller_that_waits_for_the_ring_no_more_arms_for_the_watcher,
-                                        busy_poll_begin, busy_poll_end),
-        cmocka_unit_test_setup_teardown(test_busy_poller_whose_time_is_over_arms_for_the_watcher, busy_poll_begin,
-                                        busy_poll_end),
+                                        setup_busy_poll_and_sleeper_threads, teardown_busy_poll_threads),
+        cmocka_unit_test_setup_teardown(test_busy_poller_whose_time_is_over_arms_for_the_watcher,
+                                        setup_busy_poll_and_sleeper_threads, teardown_busy_poll_threads),
         /* the last: it leaves the ring context armed by the internal thread */
-        cmocka_unit_test_setup_teardown(test_stalled_busy_poller_keeps_nobody_waiting, busy_poll_begin, busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_stalled_busy_poller_keeps_nobody_waiting,
+                                        setup_busy_poll_and_sleeper_threads, teardown_busy_poll_threads),
 };
 
-VMA_TEST_MAIN_WITH(tests, busy_poll_start, NULL)
+VMA_TEST_MAIN_WITH(tests, setup_busy_poller_fixture, NULL)

@@ -39,7 +39,7 @@ static bool run(struct vma_callback_source *of)
 static int setup(void **state)
 {
 	(void)state;
-	fake = fake_create();
+	fake = fake_file_create();
 	callback_source_of_test = (struct source){.source = {.file = &fake->file, .run = run}};
 	return 0;
 }
@@ -49,11 +49,11 @@ static int teardown(void **state)
 	(void)state;
 	assert_int_equal(atomic_load(&fake->file.refs), 1);
 	vma_file_put(&fake->file);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	return 0;
 }
 
-static void post(unsigned n)
+static void post_test_callback(unsigned n)
 {
 	atomic_fetch_add(&callback_source_of_test.queued, n);
 	vma_callback_post(&callback_source_of_test.source);
@@ -64,7 +64,7 @@ static void test_source_runs_when_the_thread_leaves(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	post(1);
+	post_test_callback(1);
 	vma_enter();
 	vma_leave(self);
 	assert_int_equal(callback_source_of_test.told, 0); /* still inside */
@@ -79,7 +79,7 @@ static void test_errno_of_the_call_is_kept(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	post(1);
+	post_test_callback(1);
 	errno = ERANGE;
 	vma_leave(self);
 	assert_int_equal(errno, ERANGE);
@@ -91,7 +91,7 @@ static void test_a_leave_in_a_callback_runs_no_other_one(void **state)
 
 	(void)state;
 	callback_source_of_test.leaves = true;
-	post(10);
+	post_test_callback(10);
 	vma_leave(self);
 	assert_int_equal(callback_source_of_test.told, 10);
 	assert_int_equal(callback_source_of_test.overlaps, 0);
@@ -102,7 +102,7 @@ static void test_more_than_a_turn_is_run_in_turns(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	post(40 * VMA_CALLBACK_TURN);
+	post_test_callback(40 * VMA_CALLBACK_TURN);
 	vma_leave(self);
 	assert_in_range(callback_source_of_test.told, VMA_CALLBACK_TURN, 39 * VMA_CALLBACK_TURN);
 	while (callback_source_of_test.told < callback_source_of_test.queued) {
@@ -119,7 +119,7 @@ static void test_librarys_thread_leaves_it_to_the_programs(void **state)
 
 	(void)state;
 	self->is_internal = true;
-	post(1);
+	post_test_callback(1);
 	vma_leave(self);
 	assert_int_equal(callback_source_of_test.told, 0);
 	self->is_internal = false;
@@ -128,13 +128,13 @@ static void test_librarys_thread_leaves_it_to_the_programs(void **state)
 	assert_int_equal(callback_source_of_test.told, 1);
 }
 
-static void *post_many(void *arg)
+static void *thread_post_callback_many_times(void *arg)
 {
 	(void)arg;
 	for (unsigned i = 0; i < POSTS; i++) {
 		struct vma_thread *self = vma_enter();
 
-		post(1);
+		post_test_callback(1);
 		vma_leave(self);
 	}
 	return NULL;
@@ -146,7 +146,7 @@ static void test_threads_that_post_and_run_lose_nothing(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&thread[i], NULL, post_many, NULL), 0);
+		assert_int_equal(pthread_create(&thread[i], NULL, thread_post_callback_many_times, NULL), 0);
 	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(thread[i], NULL);
 	/* Whoever came while it ran has said so, and it was run again by whoever ran it, or is posted. */

@@ -11,7 +11,7 @@ enum { SLACK_NS = 5000 };
 #define MSEC 1000000ULL
 
 /* Between two readings of the real one. */
-static void clock_look(uint64_t *last_ns)
+static void assert_clock_agrees_with_real_clock(uint64_t *last_ns)
 {
 	const uint64_t before = vma_now_ns(), now = clock_ns(), after = vma_now_ns();
 
@@ -28,7 +28,7 @@ static void test_it_is_right_while_it_is_asked_all_the_time(void **state)
 
 	(void)state;
 	for (; vma_now_ns() < until; looks++)
-		clock_look(&last);
+		assert_clock_agrees_with_real_clock(&last);
 	assert_true(looks > 1000);
 }
 
@@ -40,21 +40,21 @@ static void test_it_is_right_after_pauses(void **state)
 	for (unsigned i = 0; i < 200; i++) {
 		usleep(i * 37 % 3000);
 		for (unsigned k = 0; k < 5; k++)
-			clock_look(&last);
+			assert_clock_agrees_with_real_clock(&last);
 	}
 	sleep(1);
 	for (unsigned k = 0; k < 1000; k++)
-		clock_look(&last);
+		assert_clock_agrees_with_real_clock(&last);
 }
 
 /* Each thread has its own. */
-static void *look_for_a_while(void *arg)
+static void *thread_check_clock_repeatedly(void *arg)
 {
 	uint64_t last = 0;
 
 	(void)arg;
 	for (unsigned i = 0; i < 50000; i++)
-		clock_look(&last);
+		assert_clock_agrees_with_real_clock(&last);
 	return NULL;
 }
 
@@ -63,7 +63,7 @@ static void test_it_is_right_in_a_new_thread(void **state)
 	pthread_t thread;
 
 	(void)state;
-	assert_int_equal(pthread_create(&thread, NULL, look_for_a_while, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, thread_check_clock_repeatedly, NULL), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 

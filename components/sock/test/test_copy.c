@@ -19,12 +19,12 @@ static char *readable, *nothing; /* a page, and one behind it that may not be to
 static char buffer[2 * PAGE];
 static struct sigaction library[2]; /* of SIGSEGV and SIGBUS */
 
-static int copy_start(void **state)
+static int setup_readable_and_protected_pages(void **state)
 {
 	(void)state;
 	signal(SIGSEGV, SIG_DFL); /* cmocka's */
 	signal(SIGBUS, SIG_DFL);
-	vma_signals_start();
+	vma_signals_wrap_existing_handlers();
 	sigaction(SIGSEGV, NULL, &library[0]);
 	sigaction(SIGBUS, NULL, &library[1]);
 	readable = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -36,26 +36,26 @@ static int copy_start(void **state)
 }
 
 /* cmocka puts handlers of its own there before every test. */
-static void copy_begin(void **state)
+static void setup_restore_library_fault_handlers(void **state)
 {
 	(void)state;
 	sigaction(SIGSEGV, &library[0], NULL);
 	sigaction(SIGBUS, &library[1], NULL);
 }
 
-static int copy(void *to, const void *from, size_t size)
+static int copy_inside_library(void *to, const void *from, size_t size)
 {
 	struct vma_thread *self = vma_enter();
-	int rc = vma_copy(to, from, size);
+	int rc = vma_memcpy_or_efault(to, from, size);
 
 	vma_leave(self);
 	return rc;
 }
 
-static int copy_name(const void *own, socklen_t own_len, void *addr, socklen_t *len)
+static int copy_sockaddr_inside_library(const void *own, socklen_t own_len, void *addr, socklen_t *len)
 {
 	struct vma_thread *self = vma_enter();
-	int rc = vma_copy_name(own, own_len, addr, len);
+	int rc = vma_copy_sockaddr_to_program(own, own_len, addr, len);
 
 	vma_leave(self);
 	return rc;
@@ -70,29 +70,29 @@ static void test_an_address_is_given_as_far_as_there_is_room(void **state)
 	} cases[] = {{16, 16, 0}, {100, 16, 0}, {5, 5, 0}, {0, 0, 0}, {(socklen_t)-1, 0, -EINVAL}};
 	socklen_t len;
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		memset(buffer, 0, 32);
 		len = cases[i].room;
-		assert_int_equal(copy_name(readable, 16, buffer, &len), cases[i].rc);
+		assert_int_equal(copy_sockaddr_inside_library(readable, 16, buffer, &len), cases[i].rc);
 		assert_int_equal(len, cases[i].rc == 0 ? 16 : cases[i].room); /* its whole length */
 		for (size_t k = 0; k < 32; k++)
 			assert_int_equal(buffer[k], k < cases[i].given ? 'r' : 0);
 	}
 	len = 16;
-	assert_int_equal(copy_name(readable, 16, nothing, &len), -EFAULT);
-	assert_int_equal(copy_name(readable, 16, buffer, (socklen_t *)nothing), -EFAULT);
+	assert_int_equal(copy_sockaddr_inside_library(readable, 16, nothing, &len), -EFAULT);
+	assert_int_equal(copy_sockaddr_inside_library(readable, 16, buffer, (socklen_t *)nothing), -EFAULT);
 	len = 0;
-	assert_int_equal(copy_name(readable, 16, NULL, &len), 0); /* nothing is written there */
+	assert_int_equal(copy_sockaddr_inside_library(readable, 16, NULL, &len), 0); /* nothing is written there */
 	assert_int_equal(len, 16);
 }
 
 static void test_good_pointers_are_copied(void **state)
 {
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	for (size_t size = 0; size <= PAGE; size += 97) {
 		memset(buffer, 0, sizeof(buffer));
-		assert_int_equal(copy(buffer, readable, size), 0);
+		assert_int_equal(copy_inside_library(buffer, readable, size), 0);
 		for (size_t i = 0; i < sizeof(buffer); i++)
 			assert_int_equal(buffer[i], i < size ? 'r' : 0);
 	}
@@ -100,40 +100,40 @@ static void test_good_pointers_are_copied(void **state)
 
 static void test_bad_source_is_efault(void **state)
 {
-	copy_begin(state);
-	assert_int_equal(copy(buffer, nothing, 1), -EFAULT);
-	assert_int_equal(copy(buffer, NULL, 8), -EFAULT);
-	assert_int_equal(copy(buffer, readable + PAGE - 8, 16), -EFAULT); /* the second half */
-	assert_int_equal(copy(buffer, nothing, PAGE), -EFAULT);
+	setup_restore_library_fault_handlers(state);
+	assert_int_equal(copy_inside_library(buffer, nothing, 1), -EFAULT);
+	assert_int_equal(copy_inside_library(buffer, NULL, 8), -EFAULT);
+	assert_int_equal(copy_inside_library(buffer, readable + PAGE - 8, 16), -EFAULT); /* the second half */
+	assert_int_equal(copy_inside_library(buffer, nothing, PAGE), -EFAULT);
 }
 
 static void test_bad_destination_is_efault(void **state)
 {
 	static const char constant[64];
 
-	copy_begin(state);
-	assert_int_equal(copy(nothing, buffer, 1), -EFAULT);
-	assert_int_equal(copy(NULL, buffer, 8), -EFAULT);
-	assert_int_equal(copy(readable + PAGE - 8, buffer, 16), -EFAULT);
+	setup_restore_library_fault_handlers(state);
+	assert_int_equal(copy_inside_library(nothing, buffer, 1), -EFAULT);
+	assert_int_equal(copy_inside_library(NULL, buffer, 8), -EFAULT);
+	assert_int_equal(copy_inside_library(readable + PAGE - 8, buffer, 16), -EFAULT);
 	assert_int_equal(mprotect(readable, PAGE, PROT_READ), 0);
-	assert_int_equal(copy(readable, constant, sizeof(constant)), -EFAULT);
+	assert_int_equal(copy_inside_library(readable, constant, sizeof(constant)), -EFAULT);
 	assert_int_equal(mprotect(readable, PAGE, PROT_READ | PROT_WRITE), 0);
-	assert_int_equal(copy(readable, readable + 1, 1), 0);
+	assert_int_equal(copy_inside_library(readable, readable + 1, 1), 0);
 }
 
 static void test_nothing_is_copied_from_anywhere(void **state)
 {
-	copy_begin(state);
-	assert_int_equal(copy(buffer, nothing, 0), 0);
-	assert_int_equal(copy(nothing, buffer, 0), 0);
-	assert_int_equal(copy(NULL, NULL, 0), 0);
+	setup_restore_library_fault_handlers(state);
+	assert_int_equal(copy_inside_library(buffer, nothing, 0), 0);
+	assert_int_equal(copy_inside_library(nothing, buffer, 0), 0);
+	assert_int_equal(copy_inside_library(NULL, NULL, 0), 0);
 }
 
 /* No address of the machine: the fault has no address of its own, either. */
 static void test_impossible_address_is_efault(void **state)
 {
-	copy_begin(state);
-	assert_int_equal(copy(buffer, (void *)0xdead000000000000ULL, 8), -EFAULT);
+	setup_restore_library_fault_handlers(state);
+	assert_int_equal(copy_inside_library(buffer, (void *)0xdead000000000000ULL, 8), -EFAULT);
 }
 
 static void test_file_that_ends_before_its_map_is_efault(void **state)
@@ -141,13 +141,13 @@ static void test_file_that_ends_before_its_map_is_efault(void **state)
 	int fd = memfd_create("short", MFD_CLOEXEC);
 	char *map;
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	assert_int_equal(ftruncate(fd, PAGE), 0);
 	map = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(map, MAP_FAILED);
-	assert_int_equal(copy(buffer, map, PAGE), 0);
-	assert_int_equal(copy(buffer, map + PAGE, 8), -EFAULT); /* SIGBUS */
-	assert_int_equal(copy(map + PAGE, buffer, 8), -EFAULT);
+	assert_int_equal(copy_inside_library(buffer, map, PAGE), 0);
+	assert_int_equal(copy_inside_library(buffer, map + PAGE, 8), -EFAULT); /* SIGBUS */
+	assert_int_equal(copy_inside_library(map + PAGE, buffer, 8), -EFAULT);
 	munmap(map, 2 * PAGE);
 	close(fd);
 }
@@ -157,9 +157,9 @@ static void test_file_that_ends_before_its_map_is_efault(void **state)
 static void copy_with_faults_often(void)
 {
 	for (int i = 0; i < TIMES; i++) {
-		assert_int_equal(copy(buffer, nothing, 8), -EFAULT);
-		assert_int_equal(copy(nothing, buffer, 8), -EFAULT);
-		assert_int_equal(copy(buffer, readable, 8), 0);
+		assert_int_equal(copy_inside_library(buffer, nothing, 8), -EFAULT);
+		assert_int_equal(copy_inside_library(nothing, buffer, 8), -EFAULT);
+		assert_int_equal(copy_inside_library(buffer, readable, 8), 0);
 	}
 }
 
@@ -167,7 +167,7 @@ static void test_thousand_faults_leave_the_mask_as_it_was(void **state)
 {
 	sigset_t before, after;
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &before), 0);
 	copy_with_faults_often();
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &after), 0);
@@ -182,7 +182,7 @@ static void test_thousand_faults_leave_the_alternate_stack_free(void **state)
 	const stack_t none = {.ss_flags = SS_DISABLE};
 	stack_t now, was;
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	assert_int_equal(sigaltstack(&mine, &was), 0);
 	copy_with_faults_often();
 	assert_int_equal(sigaltstack(NULL, &now), 0);
@@ -199,7 +199,7 @@ static void copy_in_handler(int sig)
 
 	(void)sig;
 	for (int i = 0; i < 100 && rc == 0; i++)
-		rc = copy(buffer, nothing, 8) == -EFAULT ? copy(buffer, readable, 8) : -1;
+		rc = copy_inside_library(buffer, nothing, 8) == -EFAULT ? copy_inside_library(buffer, readable, 8) : -1;
 	atomic_store(&rc_on_stack, rc == 0 ? 1 : -1);
 }
 
@@ -211,7 +211,7 @@ static void test_handler_on_the_alternate_stack_may_copy(void **state)
 	struct sigaction action = {.sa_handler = copy_in_handler, .sa_flags = SA_ONSTACK}, before;
 	stack_t was;
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 #ifdef VMA_TSAN
 	vma_test_skip("ThreadSanitizer runs handlers with all signals blocked, faults included");
 #endif
@@ -225,7 +225,7 @@ static void test_handler_on_the_alternate_stack_may_copy(void **state)
 
 static _Atomic int handled;
 
-static void copy_count(int sig)
+static void handler_count_during_copy(int sig)
 {
 	(void)sig;
 	atomic_fetch_add(&handled, 1);
@@ -234,26 +234,26 @@ static void copy_count(int sig)
 /* All signals wait at that time; a fault of the copy must not be one of them. */
 static void test_fault_is_an_answer_while_a_signal_is_held_back(void **state)
 {
-	struct sigaction action = {.sa_handler = copy_count}, before;
+	struct sigaction action = {.sa_handler = handler_count_during_copy}, before;
 	struct vma_thread *self;
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, &before), 0);
 	self = vma_enter();
 	assert_int_equal(raise(SIGUSR1), 0);
-	assert_int_equal(vma_copy(buffer, nothing, 8), -EFAULT);
-	assert_int_equal(vma_copy(buffer, readable, 8), 0);
+	assert_int_equal(vma_memcpy_or_efault(buffer, nothing, 8), -EFAULT);
+	assert_int_equal(vma_memcpy_or_efault(buffer, readable, 8), 0);
 	vma_leave(self);
 	assert_int_equal(atomic_load(&handled), 1);
 	assert_int_equal(vma_sigaction(SIGUSR1, &before, NULL), 0);
 }
 
-static void *thread_main(void *arg)
+static void *thread_copy_with_faults_repeatedly(void *arg)
 {
 	char mine[64];
 
 	for (int i = 0; i < TIMES; i++)
-		if (copy(mine, nothing, 8) != -EFAULT || copy(mine, readable, 8) != 0)
+		if (copy_inside_library(mine, nothing, 8) != -EFAULT || copy_inside_library(mine, readable, 8) != 0)
 			return arg;
 	return NULL;
 }
@@ -263,9 +263,9 @@ static void test_threads_fault_each_for_itself(void **state)
 	pthread_t threads[4];
 	void *failed;
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	for (size_t i = 0; i < 4; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, thread_main, buffer), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_copy_with_faults_repeatedly, buffer), 0);
 	for (size_t i = 0; i < 4; i++) {
 		assert_int_equal(pthread_join(threads[i], &failed), 0);
 		assert_null(failed);
@@ -277,34 +277,34 @@ static void test_threads_fault_each_for_itself(void **state)
 static sigjmp_buf back;
 static void *_Atomic fault_address;
 
-static void copy_on_fault(int sig, siginfo_t *info, void *context)
+static void fault_handler_record_and_longjmp(int sig, siginfo_t *info, void *context)
 {
 	(void)sig, (void)context;
 	atomic_store(&fault_address, info->si_addr);
 	siglongjmp(back, 1);
 }
 
-static void copy_touch(volatile char *where)
+static void write_one_byte(volatile char *where)
 {
 	*where = 1;
 }
 
 static void test_real_fault_reaches_the_applications_handler(void **state)
 {
-	struct sigaction action = {.sa_sigaction = copy_on_fault, .sa_flags = SA_SIGINFO}, before;
+	struct sigaction action = {.sa_sigaction = fault_handler_record_and_longjmp, .sa_flags = SA_SIGINFO}, before;
 	volatile int times = 0;
 	sigset_t mask, after;
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &mask), 0);
 	assert_int_equal(vma_sigaction(SIGSEGV, &action, &before), 0);
 	assert_ptr_equal(before.sa_handler, SIG_DFL);
 	while (times < 3) {
 		times++;
-		assert_int_equal(copy(buffer, nothing, 8), -EFAULT);
+		assert_int_equal(copy_inside_library(buffer, nothing, 8), -EFAULT);
 		atomic_store(&fault_address, NULL);
 		if (sigsetjmp(back, 1) == 0)
-			copy_touch(nothing + times);
+			write_one_byte(nothing + times);
 		assert_ptr_equal(atomic_load(&fault_address), nothing + times);
 	}
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &after), 0);
@@ -317,8 +317,8 @@ static void die_by_fault(void)
 	struct sigaction action = {.sa_handler = SIG_DFL};
 
 	vma_sigaction(SIGSEGV, &action, NULL);
-	copy(buffer, nothing, 8);
-	copy_touch(nothing);
+	copy_inside_library(buffer, nothing, 8);
+	write_one_byte(nothing);
 }
 
 static void test_real_fault_without_handler_kills_by_sigsegv(void **state)
@@ -326,7 +326,7 @@ static void test_real_fault_without_handler_kills_by_sigsegv(void **state)
 	int status = 0;
 	pid_t child = fork();
 
-	copy_begin(state);
+	setup_restore_library_fault_handlers(state);
 	if (child == 0) {
 		die_by_fault();
 		_exit(0);
@@ -353,4 +353,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_real_fault_without_handler_kills_by_sigsegv),
 };
 
-VMA_TEST_MAIN_WITH(tests, copy_start, NULL)
+VMA_TEST_MAIN_WITH(tests, setup_readable_and_protected_pages, NULL)

@@ -14,12 +14,12 @@
 static struct vma_conf conf;
 static const struct vma_net_link usable_link = {.flags = IFF_UP, .hw_type = ARPHRD_ETHER, .name = "eth0"};
 
-static int expect_link_check(struct vma_net_link link, const char *wanted)
+static int check_link_and_expect_reason(struct vma_net_link link, const char *wanted)
 {
 	const char *why = NULL;
 	int rc;
 
-	vma_conf_peek(&conf, NULL);
+	vma_conf_load_without_warnings(&conf, NULL);
 	rc = vma_device_check_link(&conf, &link, &why);
 	assert_string_equal(why, wanted);
 	return rc;
@@ -28,7 +28,7 @@ static int expect_link_check(struct vma_net_link link, const char *wanted)
 static void test_ethernet_that_is_up_is_opened(void **state)
 {
 	(void)state;
-	assert_int_equal(expect_link_check(usable_link, ""), 0);
+	assert_int_equal(check_link_and_expect_reason(usable_link, ""), 0);
 }
 
 static void test_what_is_never_opened_says_why(void **state)
@@ -37,13 +37,13 @@ static void test_what_is_never_opened_says_why(void **state)
 
 	(void)state;
 	link.flags |= IFF_LOOPBACK;
-	assert_int_equal(expect_link_check(link, "it is the loopback interface"), -EOPNOTSUPP);
+	assert_int_equal(check_link_and_expect_reason(link, "it is the loopback interface"), -EOPNOTSUPP);
 	link = usable_link;
 	link.hw_type = ARPHRD_NONE;
-	assert_int_equal(expect_link_check(link, "it is not Ethernet"), -EOPNOTSUPP);
+	assert_int_equal(check_link_and_expect_reason(link, "it is not Ethernet"), -EOPNOTSUPP);
 	link = usable_link;
 	link.vlan = 5;
-	assert_int_equal(expect_link_check(link, "it is a VLAN interface"), -EOPNOTSUPP);
+	assert_int_equal(check_link_and_expect_reason(link, "it is a VLAN interface"), -EOPNOTSUPP);
 }
 
 static void test_what_is_down_may_come_up(void **state)
@@ -52,7 +52,7 @@ static void test_what_is_down_may_come_up(void **state)
 
 	(void)state;
 	link.flags = 0;
-	assert_int_equal(expect_link_check(link, "it is down"), -ENETDOWN);
+	assert_int_equal(check_link_and_expect_reason(link, "it is down"), -ENETDOWN);
 }
 
 static void test_none_opens_nothing(void **state)
@@ -61,7 +61,7 @@ static void test_none_opens_nothing(void **state)
 	const char *why;
 
 	(void)state;
-	vma_conf_peek(&conf, env);
+	vma_conf_load_without_warnings(&conf, env);
 	assert_int_equal(vma_device_check_link(&conf, &usable_link, &why), -EOPNOTSUPP);
 	assert_string_equal(why, "VMA_NIC is none");
 }
@@ -127,7 +127,7 @@ static int remove_tree(void **state)
 }
 
 /* Whether the vmad that belongs to a library of the tree is this one of the tree; "": none of the tree. */
-static void assert_vmad(const char *library, const char *wanted)
+static void assert_vmad_found_for_library(const char *library, const char *wanted)
 {
 	char name[128], found[256], whole[4096] = "", expected[128] = "";
 
@@ -143,16 +143,16 @@ static void assert_vmad(const char *library, const char *wanted)
 static void test_vmad_is_looked_for_beside_the_library(void **state)
 {
 	(void)state;
-	assert_vmad("lib/libvma.so", "");
+	assert_vmad_found_for_library("lib/libvma.so", "");
 	make_file("bin/vmad", 0644);
-	assert_vmad("lib/libvma.so", ""); /* it is not executable */
+	assert_vmad_found_for_library("lib/libvma.so", ""); /* it is not executable */
 	make_file("sbin/vmad", 0755);
-	assert_vmad("lib/libvma.so", "sbin/vmad");
-	assert_vmad("lib/multi/libvma.so", "sbin/vmad");
-	assert_vmad("build/libvma.so", "sbin/vmad");
+	assert_vmad_found_for_library("lib/libvma.so", "sbin/vmad");
+	assert_vmad_found_for_library("lib/multi/libvma.so", "sbin/vmad");
+	assert_vmad_found_for_library("build/libvma.so", "sbin/vmad");
 	make_file("build/bin/vmad", 0755);
-	assert_vmad("build/libvma.so", "build/bin/vmad");
-	assert_vmad("lib/libvma.so", "sbin/vmad");
+	assert_vmad_found_for_library("build/libvma.so", "build/bin/vmad");
+	assert_vmad_found_for_library("lib/libvma.so", "sbin/vmad");
 }
 
 static const struct CMUnitTest tests[] = {

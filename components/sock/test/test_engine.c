@@ -36,14 +36,14 @@ static struct vma_ring *peer; /* at the other end */
 		assert_true(is_so);                                                                                    \
 	} while (0)
 
-static int sock_engine_start(void **state)
+static int setup_engine_and_wire_pair(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_wire_pair_attr pair = {0};
 	struct vma_engine *engine;
 
 	(void)state;
-	engine = small_engine("4096", "256");
+	engine = start_engine_with_few_buffers("4096", "256");
 	if (engine == NULL)
 		return -1;
 	pair.arena[0] = pair.arena[1] = engine->arena;
@@ -101,7 +101,7 @@ struct counted {
 	_Atomic bool hold;
 };
 
-static void run_counted(struct vma_internal_task *task)
+static void task_wait_for_release_and_count(struct vma_internal_task *task)
 {
 	struct counted *counted = (struct counted *)task;
 
@@ -112,8 +112,8 @@ static void run_counted(struct vma_internal_task *task)
 
 static void test_task_runs_once_for_all_posts_before_it_ran(void **state)
 {
-	static struct counted blocker = {.task = {.run = run_counted}, .hold = true};
-	static struct counted counted = {.task = {.run = run_counted}};
+	static struct counted blocker = {.task = {.run = task_wait_for_release_and_count}, .hold = true};
+	static struct counted counted = {.task = {.run = task_wait_for_release_and_count}};
 
 	(void)state;
 	vma_engine_post(&blocker.task);
@@ -132,7 +132,7 @@ static void test_task_runs_once_for_all_posts_before_it_ran(void **state)
 /* Whether the thread has just gone to sleep, is about to, or is awake: it has run within a few milliseconds. */
 static void test_a_task_that_has_time_runs_soon_although_the_thread_may_be_falling_asleep(void **state)
 {
-	static struct counted counted = {.task = {.run = run_counted}};
+	static struct counted counted = {.task = {.run = task_wait_for_release_and_count}};
 	uint64_t longest = 0;
 
 	(void)state;
@@ -220,9 +220,9 @@ static void test_as_many_sockets_are_counted_as_configured(void **state)
 	for (int i = 0; i < 3; i++)
 		blocks[i] = vma_engine_stats_get(engine, 10 + i, &counts[i]);
 	assert_non_null(blocks[0]);
-	assert_int_equal(vma_stats_read(&blocks[1]->fd), 11);
+	assert_int_equal(vma_stats_read_counter(&blocks[1]->fd), 11);
 	assert_null(blocks[2]);
-	assert_int_equal(vma_stats_read(&engine->process_stats->sockets_unseen), 1); /* and readers are told */
+	assert_int_equal(vma_stats_read_counter(&engine->process_stats->sockets_unseen), 1); /* and readers are told */
 	assert_false(counts[2]);
 	vma_engine_stats_put(engine, blocks[0], &counts[0]);
 	assert_false(counts[0]);
@@ -241,7 +241,7 @@ static void test_closed_sockets_do_not_count_as_configured_though_they_live_on(v
 	static struct vma_stats_socket *blocks[BLOCKS];
 	static _Atomic bool counts[BLOCKS];
 	struct vma_engine *engine = vma_engine();
-	const uint64_t unseen = vma_stats_read(&engine->process_stats->sockets_unseen);
+	const uint64_t unseen = vma_stats_read_counter(&engine->process_stats->sockets_unseen);
 	_Atomic bool counts_more = false;
 
 	(void)state;
@@ -254,7 +254,7 @@ static void test_closed_sockets_do_not_count_as_configured_though_they_live_on(v
 		vma_engine_stats_closed(engine, &counts[i]); /* once is enough */
 	}
 	assert_null(vma_engine_stats_get(engine, 10, &counts_more));
-	assert_int_equal(vma_stats_read(&engine->process_stats->sockets_unseen), unseen + BLOCKS + 1);
+	assert_int_equal(vma_stats_read_counter(&engine->process_stats->sockets_unseen), unseen + BLOCKS + 1);
 	for (int i = 0; i < BLOCKS; i++)
 		vma_engine_stats_put(engine, blocks[i], &counts[i]);
 	blocks[0] = vma_engine_stats_get(engine, 10, &counts[0]);
@@ -288,7 +288,7 @@ static void test_interface_has_one_ring_context_that_stays(void **state)
 	assert_ptr_equal(atomic_load(&vma_ring_ctxs[a->id % 64]), a);
 	vma_ring_ctx_put(a);
 	vma_ring_ctx_put(b);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	assert_ptr_equal(ring_ctx_of_socket(3), a);
 	vma_ring_ctx_put(a);
 }
@@ -313,7 +313,7 @@ static void test_ring_context_of_a_socket_ends_with_it_and_its_number_is_used_ag
 	assert_int_equal(a->id, id);
 	vma_ring_ctx_put(a);
 	vma_ring_ctx_put(b);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_INTERFACE;
 }
 
@@ -329,7 +329,7 @@ static void test_limit_of_ring_contexts_makes_sockets_share(void **state)
 	assert_true(device_priv.ring_ctxs_made <= 2);
 	for (unsigned i = 0; i < 4; i++)
 		vma_ring_ctx_put(ring_ctxs[i]);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	device.engine->conf.ring_limit_per_interface = 0;
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_INTERFACE;
 }
@@ -338,7 +338,7 @@ static void test_limit_of_ring_contexts_makes_sockets_share(void **state)
 
 static _Atomic unsigned received;
 
-static bool engine_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool sink_count_received_packet(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)flow;
 	(void)packet;
@@ -347,7 +347,7 @@ static bool engine_sink(struct vma_flow *flow, struct vma_buf *packet, const str
 	return false;
 }
 
-static void engine_send_one(struct vma_ring *from, unsigned flags)
+static void send_one_udp_packet_by_ring(struct vma_ring *from, unsigned flags)
 {
 	static const struct vma_pkt_udp_attr attr = {
 	        .src_ip = {10, 0, 0, 2},
@@ -367,35 +367,35 @@ static void engine_send_one(struct vma_ring *from, unsigned flags)
 	assert_int_equal(vma_ring_send(from, &seg, 1, flags), 1);
 }
 
-static struct vma_flow flow_to(void)
+static struct vma_flow make_counting_udp_flow(void)
 {
 	return (struct vma_flow){
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(PORT), .local = {10, 0, 0, 1}},
-	        .sink = engine_sink,
+	        .sink = sink_count_received_packet,
 	};
 }
 
 static void test_ring_that_nobody_drives_is_driven_by_the_thread(void **state)
 {
 	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
-	struct vma_flow flow = flow_to();
+	struct vma_flow flow = make_counting_udp_flow();
 
 	(void)state;
 	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
 	for (unsigned i = 1; i <= 3; i++) {
-		engine_send_one(peer, 0);
+		send_one_udp_packet_by_ring(peer, 0);
 		wait_until(atomic_load(&received) == i);
 		usleep(50000); /* it is armed again by now: the next packet has to wake the thread */
 	}
-	vma_ring_detach(ring_ctx->ring, &flow);
+	vma_ring_detach_flow(ring_ctx->ring, &flow);
 	vma_ring_ctx_put(ring_ctx);
 }
 
 static void test_progress_drives_ring_contexts_by_mask_and_counts_packets(void **state)
 {
 	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
-	struct vma_flow flow = flow_to();
-	static struct counted blocker = {.task = {.run = run_counted}, .hold = true};
+	struct vma_flow flow = make_counting_udp_flow();
+	static struct counted blocker = {.task = {.run = task_wait_for_release_and_count}, .hold = true};
 	unsigned before;
 	uint64_t driven;
 	int n = 0;
@@ -408,7 +408,7 @@ static void test_progress_drives_ring_contexts_by_mask_and_counts_packets(void *
 	assert_int_equal(vma_ring_ctxs_progress(0), 0);
 	assert_int_equal(vma_ring_ctxs_progress(~vma_ring_ctx_bit(ring_ctx)), 0);
 	driven = atomic_load(&ring_ctx->driven);
-	engine_send_one(peer, 0);
+	send_one_udp_packet_by_ring(peer, 0);
 	for (int i = 0; i < TIMEOUT_MS && n == 0; i++) {
 		n = vma_ring_ctxs_progress(vma_ring_ctx_bit(ring_ctx));
 		usleep(n == 0 ? 1000 : 0);
@@ -416,7 +416,7 @@ static void test_progress_drives_ring_contexts_by_mask_and_counts_packets(void *
 	assert_int_equal(n, 1);
 	assert_int_equal(atomic_load(&received), before + 1);
 	assert_true(atomic_load(&ring_ctx->driven) > driven);
-	vma_ring_detach(ring_ctx->ring, &flow);
+	vma_ring_detach_flow(ring_ctx->ring, &flow);
 	vma_ring_ctx_put(ring_ctx);
 	atomic_store(&blocker.hold, false);
 }
@@ -433,7 +433,7 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 	for (int i = 0; i < 20 && waited < 3; i++) {
 		vma_wire_counts(ends[0], &counts);
 		sent = counts.sent;
-		engine_send_one(ring_ctx->ring, VMA_RING_SEND_LATER);
+		send_one_udp_packet_by_ring(ring_ctx->ring, VMA_RING_SEND_LATER);
 		vma_wire_counts(ends[0], &counts);
 		waited += counts.sent == sent;
 		vma_engine_send_later(vma_ring_ctx_bit(ring_ctx));
@@ -449,7 +449,7 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 
 /* ---- idle ---- */
 
-static long wakeups_of_thread(void)
+static long internal_thread_wakeup_count(void)
 {
 	char path[64], line[256];
 	long count = -1;
@@ -480,14 +480,14 @@ static void test_idle_process_is_not_woken(void **state)
 
 	(void)state;
 	wait_until(ring_ctx->armed);
-	before = wakeups_of_thread();
+	before = internal_thread_wakeup_count();
 	if (before < 0)
 		vma_test_skip("the thread's wake-ups are not to be known");
 	/* What was still due of what was before may come late on a busy machine. */
 	for (int i = 0; i < 5 && woken != 0; i++) {
-		before = wakeups_of_thread();
+		before = internal_thread_wakeup_count();
 		usleep(300000);
-		woken = wakeups_of_thread() - before;
+		woken = internal_thread_wakeup_count() - before;
 	}
 	assert_int_equal(woken, 0);
 	vma_ring_ctx_put(ring_ctx);
@@ -504,7 +504,7 @@ static void counted_unarm(struct vma_nic_qp *qp)
 	original_nic_ops->unarm(qp);
 }
 
-static void count_unarms(struct vma_ring_ctx *ring_ctx)
+static void install_counting_unarm(struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_nic_qp *qp = vma_ring_qp(ring_ctx->ring);
 
@@ -515,10 +515,10 @@ static void count_unarms(struct vma_ring_ctx *ring_ctx)
 	qp->ops = &counting_ops;
 }
 
-static void drive_busily(struct vma_ring_ctx *ring_ctx, unsigned drives)
+static void send_and_poll_ring_repeatedly(struct vma_ring_ctx *ring_ctx, unsigned drives)
 {
 	for (unsigned i = 0; i < drives; i++) {
-		engine_send_one(peer, 0);
+		send_one_udp_packet_by_ring(peer, 0);
 		for (int ms = 0; ms < TIMEOUT_MS && vma_ring_ctxs_progress(vma_ring_ctx_bit(ring_ctx)) <= 0; ms++)
 			sched_yield();
 	}
@@ -526,33 +526,33 @@ static void drive_busily(struct vma_ring_ctx *ring_ctx, unsigned drives)
 
 static void test_ring_that_is_busy_and_not_slept_on_is_unarmed(void **state)
 {
-	static struct counted blocker = {.task = {.run = run_counted}, .hold = true};
+	static struct counted blocker = {.task = {.run = task_wait_for_release_and_count}, .hold = true};
 	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(31);
-	struct vma_flow flow = flow_to();
+	struct vma_flow flow = make_counting_udp_flow();
 
 	(void)state;
 	vma_engine_post(&blocker.task);
 	wait_until(!atomic_load(&blocker.task.queued));
-	count_unarms(ring_ctx);
+	install_counting_unarm(ring_ctx);
 	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
-	drive_busily(ring_ctx, 3 * RING_CTX_BUSY_DRIVES);
+	send_and_poll_ring_repeatedly(ring_ctx, 3 * RING_CTX_BUSY_DRIVES);
 	atomic_store(&ring_ctx->armed, false);
 	ring_ctx_count_arm(ring_ctx);
 	assert_int_equal(vma_ring_arm(ring_ctx->ring), 0);
 	atomic_store(&unarmed, 0);
-	drive_busily(ring_ctx, RING_CTX_BUSY_DRIVES - 1); /* somebody has armed it in this time */
+	send_and_poll_ring_repeatedly(ring_ctx, RING_CTX_BUSY_DRIVES - 1); /* somebody has armed it in this time */
 	assert_int_equal(atomic_load(&unarmed), 0);
 	atomic_store(&ring_ctx->watcher, vma_thread_self());
-	drive_busily(ring_ctx, 2 * RING_CTX_BUSY_DRIVES);
+	send_and_poll_ring_repeatedly(ring_ctx, 2 * RING_CTX_BUSY_DRIVES);
 	assert_int_equal(atomic_load(&unarmed), 0);
 	atomic_store(&ring_ctx->watcher, NULL);
 	ring_ctx_count_arm(ring_ctx); /* as one who has slept, and is up again */
-	drive_busily(ring_ctx, 2 * RING_CTX_BUSY_DRIVES);
+	send_and_poll_ring_repeatedly(ring_ctx, 2 * RING_CTX_BUSY_DRIVES);
 	assert_int_equal(atomic_load(&unarmed), 1);
-	drive_busily(ring_ctx, 3 * RING_CTX_BUSY_DRIVES); /* once is enough */
+	send_and_poll_ring_repeatedly(ring_ctx, 3 * RING_CTX_BUSY_DRIVES); /* once is enough */
 	assert_int_equal(atomic_load(&unarmed), 1);
 	vma_ring_qp(ring_ctx->ring)->ops = original_nic_ops;
-	vma_ring_detach(ring_ctx->ring, &flow);
+	vma_ring_detach_flow(ring_ctx->ring, &flow);
 	atomic_store(&blocker.hold, false);
 	vma_ring_ctx_put(ring_ctx);
 }
@@ -565,19 +565,20 @@ static struct nic_ops_change_task {
 	_Atomic bool done;
 } nic_ops_change_task;
 
-static void run_change(struct vma_internal_task *task)
+static void task_swap_nic_ops(struct vma_internal_task *task)
 {
 	(void)task;
 	if (nic_ops_change_task.back)
 		vma_ring_qp(nic_ops_change_task.ring_ctx->ring)->ops = original_nic_ops;
 	else
-		count_unarms(nic_ops_change_task.ring_ctx);
+		install_counting_unarm(nic_ops_change_task.ring_ctx);
 	atomic_store(&nic_ops_change_task.done, true);
 }
 
-static void count_unarms_there(struct vma_ring_ctx *ring_ctx, bool back)
+static void set_counting_unarm_by_internal_thread(struct vma_ring_ctx *ring_ctx, bool back)
 {
-	nic_ops_change_task = (struct nic_ops_change_task){.task.run = run_change, .ring_ctx = ring_ctx, .back = back};
+	nic_ops_change_task =
+	        (struct nic_ops_change_task){.task.run = task_swap_nic_ops, .ring_ctx = ring_ctx, .back = back};
 	vma_engine_post(&nic_ops_change_task.task);
 	wait_until(atomic_load(&nic_ops_change_task.done));
 }
@@ -588,7 +589,7 @@ static void count_unarms_there(struct vma_ring_ctx *ring_ctx, bool back)
 #define BUSY_NS 3000000000 /* a machine that has not left the sender alone for so long does not: any moment will do */
 
 /* How often the sender was away. */
-static unsigned send_without_being_away(struct vma_ring_ctx *ring_ctx)
+static unsigned send_for_a_while_count_stalls(struct vma_ring_ctx *ring_ctx)
 {
 	const uint64_t begin = vma_now_ns();
 	uint64_t now = begin, last, since = begin;
@@ -596,7 +597,7 @@ static unsigned send_without_being_away(struct vma_ring_ctx *ring_ctx)
 
 	while (now - begin < 300000000 ||
 	       (now - since < STAY_NS && now - begin < 10000000000 && (now - begin < BUSY_NS || ring_ctx->armed))) {
-		engine_send_one(ring_ctx->ring, 0);
+		send_one_udp_packet_by_ring(ring_ctx->ring, 0);
 		vma_ring_ctx_count_send(ring_ctx);
 		vma_ring_progress(peer);
 		last = now;
@@ -616,15 +617,15 @@ static void test_ring_that_only_sends_is_not_slept_on_by_the_thread(void **state
 
 	(void)state;
 	wait_until(ring_ctx->armed);
-	count_unarms_there(ring_ctx, false);
-	away = send_without_being_away(ring_ctx);
+	set_counting_unarm_by_internal_thread(ring_ctx, false);
+	away = send_for_a_while_count_stalls(ring_ctx);
 	if (away > 0)
 		print_message("away %u times\n", away);
 	assert_false(ring_ctx->armed);
 	assert_int_not_equal(atomic_load(&unarmed), 0);
 	assert_true(atomic_load(&unarmed) < 4 + away);
 	wait_until(ring_ctx->armed); /* and it has ended */
-	count_unarms_there(ring_ctx, true);
+	set_counting_unarm_by_internal_thread(ring_ctx, true);
 	vma_ring_ctx_put(ring_ctx);
 }
 
@@ -632,7 +633,7 @@ static void test_ring_that_only_sends_is_not_slept_on_by_the_thread(void **state
 
 static void test_refused_file_is_asked_again_each_second_until_it_is_not_refused(void **state)
 {
-	struct fake_file *refused = fake_create(), *content = fake_create();
+	struct fake_file *refused = fake_file_create(), *content = fake_file_create();
 
 	(void)state;
 	refused->reason = VMA_SOCK_PORT_SHARED;
@@ -647,12 +648,12 @@ static void test_refused_file_is_asked_again_each_second_until_it_is_not_refused
 	assert_int_equal(atomic_load(&content->net_changed), 0);
 	vma_fd_remove(5000);
 	vma_fd_remove(5001);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static _Atomic(struct vma_file *) failed_file;
 
-static void on_error(struct vma_file *file)
+static void record_failed_file(struct vma_file *file)
 {
 	atomic_store(&failed_file, file);
 }
@@ -661,10 +662,10 @@ static void test_refused_datagram_of_a_watched_socket_is_reported(void **state)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons(9)};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 
 	(void)state;
-	vma_engine_on_error = on_error;
+	vma_engine_on_error = record_failed_file;
 	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
 	assert_int_equal(vma_fd_install(fd, &fake->file), 0);
 	assert_int_equal(vma_engine_watch_errors(fd, &fake->file), 0);
@@ -675,15 +676,15 @@ static void test_refused_datagram_of_a_watched_socket_is_reported(void **state)
 	wait_until(atomic_load(&failed_file) == &fake->file);
 	vma_fd_remove(fd);
 	close(fd);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 /* ---- fork ---- */
 
 /* 0, or the number of what was not so. */
-static int engine_child_main(struct fake_file *fake, const struct vma_engine *parents)
+static int forked_child_check_own_engine(struct fake_file *fake, const struct vma_engine *parents)
 {
-	static struct counted counted = {.task = {.run = run_counted}};
+	static struct counted counted = {.task = {.run = task_wait_for_release_and_count}};
 	struct vma_engine *mine;
 
 	if (atomic_load(&vma_engine_now) != NULL || fake->forked != 1)
@@ -702,8 +703,8 @@ static int engine_child_main(struct fake_file *fake, const struct vma_engine *pa
 
 static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(void **state)
 {
-	static struct counted counted = {.task = {.run = run_counted}};
-	struct fake_file *fake = fake_create();
+	static struct counted counted = {.task = {.run = task_wait_for_release_and_count}};
+	struct fake_file *fake = fake_file_create();
 	struct vma_engine *engine = vma_engine();
 	int status;
 	pid_t child;
@@ -714,7 +715,7 @@ static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(
 	child = fork();
 	if (child == 0) {
 		vma_engine_fork_child();
-		_exit(engine_child_main(fake, engine));
+		_exit(forked_child_check_own_engine(fake, engine));
 	}
 	vma_engine_fork_parent();
 	assert_true(child > 0);
@@ -726,7 +727,7 @@ static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(
 	vma_engine_post(&counted.task);
 	wait_until(atomic_load(&counted.ran) == 1);
 	vma_fd_remove(5002);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_exit_sends_what_was_left_for_later(void **state)
@@ -736,7 +737,7 @@ static void test_exit_sends_what_was_left_for_later(void **state)
 
 	(void)state;
 	vma_wire_counts(ends[0], &before);
-	engine_send_one(ring_ctx->ring, VMA_RING_SEND_LATER);
+	send_one_udp_packet_by_ring(ring_ctx->ring, VMA_RING_SEND_LATER);
 	vma_engine_exit();
 	vma_wire_counts(ends[0], &after);
 	assert_int_equal(after.sent, before.sent + 1);
@@ -770,4 +771,4 @@ static const struct CMUnitTest tests[] = {
 
 VMA_TEST_FORKS_WITH_THREADS
 
-VMA_TEST_MAIN_WITH(tests, sock_engine_start, NULL)
+VMA_TEST_MAIN_WITH(tests, setup_engine_and_wire_pair, NULL)

@@ -2,7 +2,7 @@
 #include "tcp_fixture.h"
 
 /* The link of the tests gives nothing to a kernel; its rings believe that it does. */
-static int exempts_start(void **state)
+static int setup_tcp_with_to_kernel_cap(void **state)
 {
 	const int rc = tcp_fixture_start(state);
 
@@ -11,14 +11,15 @@ static int exempts_start(void **state)
 	return rc;
 }
 
-static bool is_exempt(struct vma_ring_ctx *at, struct vma_ring_ctx *listens_at, const struct vma_flow_key *key)
+static bool exempt_and_check_listener_ring_has_flow(struct vma_ring_ctx *at, struct vma_ring_ctx *listens_at,
+                                                    const struct vma_flow_key *key)
 {
 	struct vma_thread *self = vma_enter();
 	bool acquired, is;
 
 	vma_ring_ctx_exempt(at, key);
 	acquired = vma_ring_acquire(listens_at->ring);
-	is = vma_ring_flow(listens_at->ring, key) != NULL;
+	is = vma_ring_find_first_flow_of_key(listens_at->ring, key) != NULL;
 	if (acquired)
 		vma_ring_release(listens_at->ring);
 	vma_leave(self);
@@ -38,7 +39,7 @@ static void test_a_connection_that_has_moved_is_exempt_where_its_listener_is(voi
 	memcpy(key.local, address[0], 4);
 	memcpy(key.peer, address[1], 4);
 	/* The kernel has no such connection: the sweep may just have ended the exemption. */
-	wait_until(is_exempt(other, ring_ctx, &key));
+	wait_until(exempt_and_check_listener_ring_has_flow(other, ring_ctx, &key));
 	assert_false(atomic_load(&other->to_sweep));
 	assert_ptr_not_equal(other_tcp, tcp);
 	vma_tcp_listener_close(listener);
@@ -50,4 +51,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_connection_that_has_moved_is_exempt_where_its_listener_is),
 };
 
-VMA_TEST_MAIN_WITH(tests, exempts_start, tcp_fixture_stop)
+VMA_TEST_MAIN_WITH(tests, setup_tcp_with_to_kernel_cap, tcp_fixture_stop)

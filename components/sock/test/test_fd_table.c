@@ -26,7 +26,7 @@ static void test_low_and_high_numbers_are_found(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-		struct fake_file *fake = fake_create();
+		struct fake_file *fake = fake_file_create();
 
 		assert_int_equal(vma_fd_install(numbers[i], &fake->file), 0);
 		assert_ptr_equal(vma_fd_lookup(numbers[i]), &fake->file);
@@ -38,41 +38,41 @@ static void test_low_and_high_numbers_are_found(void **state)
 		vma_fd_remove(numbers[i]);
 		assert_null(vma_fd_lookup(numbers[i]));
 	}
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_negative_number_is_refused(void **state)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 
 	(void)state;
 	assert_int_equal(vma_fd_install(-1, &fake->file), -EBADF);
 	assert_int_equal(atomic_load(&fake->file.slots), 0);
 	vma_file_put(&fake->file);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_last_number_closes_and_last_holder_destroys(void **state)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 	unsigned destroyed = atomic_load(&fakes_destroyed);
 
 	(void)state;
 	assert_int_equal(vma_fd_install(7, &fake->file), 0);
 	vma_file_get(&fake->file);
 	vma_fd_remove(7);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	assert_int_equal(fake->closed, 1);
 	assert_int_equal(atomic_load(&fake->magic), FAKE_ALIVE);
 	assert_int_equal(atomic_load(&fakes_destroyed), destroyed);
 	vma_file_put(&fake->file);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	assert_int_equal(atomic_load(&fakes_destroyed), destroyed + 1);
 }
 
 static void test_file_outlives_its_number_for_who_is_inside(void **state)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 	struct vma_thread *self;
 	struct vma_file *found;
 
@@ -81,15 +81,15 @@ static void test_file_outlives_its_number_for_who_is_inside(void **state)
 	self = vma_enter();
 	found = vma_fd_lookup(8);
 	vma_fd_remove(8);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	assert_int_equal(atomic_load(&fake_of(found)->magic), FAKE_ALIVE);
 	vma_leave(self);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_duplicates_share_the_file_and_it_keeps_a_number(void **state)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 
 	(void)state;
 	assert_int_equal(vma_fd_install(10, &fake->file), 0);
@@ -106,12 +106,12 @@ static void test_duplicates_share_the_file_and_it_keeps_a_number(void **state)
 	vma_fd_remove(90000);
 	assert_int_equal(fake->closed, 1);
 	vma_file_put(&fake->file);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_number_given_out_anew_drops_what_was_closed_unseen(void **state)
 {
-	struct fake_file *first = fake_create(), *second = fake_create();
+	struct fake_file *first = fake_file_create(), *second = fake_file_create();
 
 	(void)state;
 	vma_file_get(&first->file);
@@ -121,12 +121,12 @@ static void test_number_given_out_anew_drops_what_was_closed_unseen(void **state
 	assert_ptr_equal(vma_fd_lookup(20), &second->file);
 	vma_fd_remove(20);
 	vma_file_put(&first->file);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_file_that_has_ended_takes_no_number(void **state)
 {
-	struct fake_file *fake = fake_create(), *stale = fake_create();
+	struct fake_file *fake = fake_file_create(), *stale = fake_file_create();
 
 	(void)state;
 	vma_file_get(&fake->file);
@@ -137,7 +137,7 @@ static void test_file_that_has_ended_takes_no_number(void **state)
 	assert_null(vma_fd_lookup(31)); /* and what stood there is gone all the same */
 	assert_int_equal(fake->closed, 1);
 	vma_file_put(&fake->file);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_number_reused_a_thousand_times(void **state)
@@ -146,7 +146,7 @@ static void test_number_reused_a_thousand_times(void **state)
 
 	(void)state;
 	for (int i = 0; i < 1000; i++) {
-		struct fake_file *fake = fake_create();
+		struct fake_file *fake = fake_file_create();
 
 		assert_int_equal(vma_fd_install(40, &fake->file), 0);
 		assert_ptr_equal(vma_fd_lookup(40), &fake->file);
@@ -154,7 +154,7 @@ static void test_number_reused_a_thousand_times(void **state)
 			vma_fd_remove(40);
 	}
 	vma_fd_remove(40);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 	assert_int_equal(atomic_load(&fakes_closed) - closed, 1000);
 	assert_int_equal(atomic_load(&fakes_destroyed) - destroyed, 1000);
 }
@@ -162,7 +162,7 @@ static void test_number_reused_a_thousand_times(void **state)
 /* A table of 2^30 entries would be 8 GB. */
 static void test_highest_number_of_all_costs_a_few_pages(void **state)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 	struct rusage before, after;
 
 	(void)state;
@@ -171,10 +171,10 @@ static void test_highest_number_of_all_costs_a_few_pages(void **state)
 	getrusage(RUSAGE_SELF, &after);
 	assert_true(after.ru_maxrss - before.ru_maxrss < 2048); /* KB */
 	vma_fd_remove((1 << 30) - 1);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
-static void fd_table_count(struct vma_file *file, void *arg)
+static void count_each_file(struct vma_file *file, void *arg)
 {
 	(void)file;
 	++*(int *)arg;
@@ -187,13 +187,13 @@ static void test_guard_is_high_marked_and_not_a_file_of_the_application(void **s
 
 	(void)state;
 	getrlimit(RLIMIT_NOFILE, &limit);
-	up = vma_fd_guard(fd);
+	up = vma_fd_move_high_and_guard(fd);
 	assert_true(up >= (limit.rlim_cur > 1000 ? 1000 : 100));
 	assert_int_equal(fcntl(fd, F_GETFD), -1);
 	assert_int_equal(fcntl(up, F_GETFD), FD_CLOEXEC);
 	assert_true(vma_fd_is_guarded(up));
 	assert_false(vma_fd_is_guarded(fd));
-	vma_file_each(fd_table_count, &files);
+	vma_file_each(count_each_file, &files);
 	assert_int_equal(files, 0);
 	vma_fd_unguard_close(up);
 	assert_false(vma_fd_is_guarded(up));
@@ -210,7 +210,7 @@ static void test_guard_finds_a_place_when_high_numbers_are_forbidden(void **stat
 	getrlimit(RLIMIT_NOFILE, &limit);
 	low = (struct rlimit){.rlim_cur = 64, .rlim_max = limit.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	up = vma_fd_guard(fd);
+	up = vma_fd_move_high_and_guard(fd);
 	setrlimit(RLIMIT_NOFILE, &limit);
 	assert_int_equal(up, fd);
 	assert_true(vma_fd_is_guarded(fd));
@@ -219,7 +219,7 @@ static void test_guard_finds_a_place_when_high_numbers_are_forbidden(void **stat
 
 static void test_guard_of_a_number_closed_unseen_gives_way(void **state)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 	int fd = open("/dev/null", O_RDONLY);
 
 	(void)state;
@@ -229,7 +229,7 @@ static void test_guard_of_a_number_closed_unseen_gives_way(void **state)
 	assert_ptr_equal(vma_fd_lookup(fd), &fake->file);
 	vma_fd_remove(fd);
 	close(fd);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static const struct CMUnitTest tests[] = {

@@ -19,7 +19,7 @@ struct listener {
 	bool leaves; /* when it is told of the end */
 };
 
-static void on_ready(struct vma_watcher *watcher, uint32_t events)
+static void count_watcher_ready_events(struct vma_watcher *watcher, uint32_t events)
 {
 	struct listener *listener = (struct listener *)watcher;
 
@@ -27,7 +27,7 @@ static void on_ready(struct vma_watcher *watcher, uint32_t events)
 	listener->events |= events;
 }
 
-static void on_closed(struct vma_watcher *watcher, int fd)
+static void count_watcher_closed_calls(struct vma_watcher *watcher, int fd)
 {
 	struct listener *listener = (struct listener *)watcher;
 
@@ -37,15 +37,17 @@ static void on_closed(struct vma_watcher *watcher, int fd)
 		vma_file_unwatch(listener->file, watcher);
 }
 
-static struct listener listener_of(struct vma_file *file)
+static struct listener make_counting_watcher_of_file(struct vma_file *file)
 {
-	return (struct listener){.watcher = {.ready = on_ready, .closed = on_closed}, .file = file, .last_fd = -2};
+	return (struct listener){.watcher = {.ready = count_watcher_ready_events, .closed = count_watcher_closed_calls},
+	                         .file = file,
+	                         .last_fd = -2};
 }
 
 static void test_every_watcher_is_told_until_it_leaves(void **state)
 {
-	struct fake_file *fake = fake_create();
-	struct listener a = listener_of(&fake->file), b = a, c = a;
+	struct fake_file *fake = fake_file_create();
+	struct listener a = make_counting_watcher_of_file(&fake->file), b = a, c = a;
 
 	(void)state;
 	assert_int_equal(vma_fd_install(5, &fake->file), 0);
@@ -68,13 +70,13 @@ static void test_every_watcher_is_told_until_it_leaves(void **state)
 	assert_int_equal(b.ready, 2);
 	vma_fd_remove(5);
 	assert_int_equal(b.closed, 0);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_watchers_hear_of_each_number_and_of_the_end(void **state)
 {
-	struct fake_file *fake = fake_create();
-	struct listener a = listener_of(&fake->file), b = a;
+	struct fake_file *fake = fake_file_create();
+	struct listener a = make_counting_watcher_of_file(&fake->file), b = a;
 
 	(void)state;
 	a.leaves = true;
@@ -96,10 +98,10 @@ static void test_watchers_hear_of_each_number_and_of_the_end(void **state)
 	assert_int_equal(b.ready, 1);
 	assert_int_equal(vma_file_watch(&fake->file, &a.watcher), -EBADF);
 	vma_file_put(&fake->file);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
-static void collect(struct vma_file *file, void *arg)
+static void collect_file_reason_bits(struct vma_file *file, void *arg)
 {
 	*(uint64_t *)arg |= 1ULL << fake_of(file)->reason;
 }
@@ -111,35 +113,35 @@ static void test_list_has_the_files_that_have_a_number(void **state)
 
 	(void)state;
 	for (int i = 0; i < 4; i++) {
-		fakes[i] = fake_create();
+		fakes[i] = fake_file_create();
 		fakes[i]->reason = i;
 		if (i != 3)
 			assert_int_equal(vma_fd_install(50 + i, &fakes[i]->file), 0);
 	}
 	assert_int_equal(vma_fd_install(60, &fakes[0]->file), 0);
-	vma_file_each(collect, &seen);
+	vma_file_each(collect_file_reason_bits, &seen);
 	assert_int_equal(seen, 7);
 	vma_fd_remove(51); /* from the middle */
 	seen = 0;
-	vma_file_each(collect, &seen);
+	vma_file_each(collect_file_reason_bits, &seen);
 	assert_int_equal(seen, 5);
 	vma_fd_remove(50);
 	vma_fd_remove(52);
 	seen = 0;
-	vma_file_each(collect, &seen);
+	vma_file_each(collect_file_reason_bits, &seen);
 	assert_int_equal(seen, 1);
 	vma_fd_remove(60);
 	vma_file_put(&fakes[3]->file);
 	seen = 0;
-	vma_file_each(collect, &seen);
+	vma_file_each(collect_file_reason_bits, &seen);
 	assert_int_equal(seen, 0);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 /* The parent's lock is taken by a thread that the child does not have: here, by the parent itself. */
 static void test_child_finds_files_unlocked_and_told(void **state)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 	int status;
 	pid_t child;
 
@@ -147,16 +149,16 @@ static void test_child_finds_files_unlocked_and_told(void **state)
 	assert_int_equal(vma_fd_install(70, &fake->file), 0);
 	pthread_mutex_lock(&fake->file.lock);
 	atomic_store(&fake->file.waitq.used, 1);
-	file_fork_prepare();
+	files_lock_before_fork();
 	child = fork();
 	if (child == 0) {
-		file_fork_child();
+		files_reset_in_fork_child();
 		_exit(fake->forked == 1 && pthread_mutex_trylock(&fake->file.lock) == 0 &&
 		                      atomic_load(&fake->file.waitq.used) == 0 && vma_fd_lookup(70) == &fake->file
 		              ? 0
 		              : 1);
 	}
-	file_fork_parent();
+	files_unlock_after_fork_in_parent();
 	assert_true(child > 0);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
@@ -165,12 +167,12 @@ static void test_child_finds_files_unlocked_and_told(void **state)
 	pthread_mutex_unlock(&fake->file.lock);
 	atomic_store(&fake->file.waitq.used, 0);
 	vma_fd_remove(70);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_query_tells_offloaded_the_reason_or_that_there_is_no_such_number(void **state)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 	const char *text = NULL;
 	int fds[2];
 
@@ -192,7 +194,7 @@ static void test_query_tells_offloaded_the_reason_or_that_there_is_no_such_numbe
 	assert_int_equal(vma_sock_query(fds[0], &text), -EBADF);
 	assert_int_equal(vma_sock_query(-1, &text), -EBADF);
 	assert_string_equal(text, "untouched");
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static const char *fake_kernel_only_option(struct vma_file *file)
@@ -205,7 +207,7 @@ static void test_sentence_names_program_port_reason_and_remedy(void **state)
 {
 	static struct vma_file_ops ops;
 	struct sockaddr_in6 any = {.sin6_family = AF_INET6}, local = any;
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	socklen_t len = sizeof(local);
 	const char *text;
@@ -238,7 +240,7 @@ static void test_sentence_names_program_port_reason_and_remedy(void **state)
 	assert_non_null(strstr(text, wanted));
 	vma_fd_remove(fd);
 	close(fd);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 static void test_every_reason_has_a_text_of_its_own(void **state)

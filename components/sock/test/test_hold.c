@@ -53,18 +53,18 @@ static void hold_sleeper_start(struct sleeper *sleeper, uint64_t timeout_ns, int
 	usleep(2000); /* from the state to the system call */
 }
 
-static uint64_t held_until(void)
+static uint64_t ring_held_until_ns(void)
 {
 	return atomic_load(&fixture.ring_ctx->hold.until_ns);
 }
 
 /* A packet has come, and is held back. Returns until when. */
-static uint64_t hold_begin(void)
+static uint64_t send_packet_and_wait_until_held(void)
 {
 	uint64_t until;
 
 	fixture_send(0);
-	fixture_wait_until((until = held_until()) != 0);
+	fixture_wait_until((until = ring_held_until_ns()) != 0);
 	return until;
 }
 
@@ -86,11 +86,11 @@ static void test_a_lone_packet_is_delivered_when_the_period_is_over(void **state
 
 		hold_sleeper_start(&sleeper, UINT64_MAX, -1);
 		sent = vma_now_ns();
-		hold_begin();
+		send_packet_and_wait_until_held();
 		done = hold_sleeper_end(&sleeper);
 		assert_true(done >= sent + PERIOD_NS);
 		assert_true(done < sent + PERIOD_NS + 500 * MSEC);
-		assert_int_equal(held_until(), 0);
+		assert_int_equal(ring_held_until_ns(), 0);
 	}
 }
 
@@ -101,7 +101,7 @@ static void test_so_many_packets_end_the_hold(void **state)
 
 	(void)state;
 	hold_sleeper_start(&sleeper, UINT64_MAX, -1);
-	until = hold_begin();
+	until = send_packet_and_wait_until_held();
 	for (int i = 1; i < COUNT - 1; i++)
 		fixture_send(0);
 	usleep(5000);
@@ -135,7 +135,7 @@ static void test_a_deadline_ends_the_hold_with_what_has_come(void **state)
 
 	(void)state;
 	hold_sleeper_start(&sleeper, 20 * MSEC, -1);
-	until = hold_begin();
+	until = send_packet_and_wait_until_held();
 	assert_true(hold_sleeper_end(&sleeper) < until);
 }
 
@@ -147,7 +147,7 @@ static void test_who_drives_delivers_what_is_held_back(void **state)
 
 	(void)state;
 	hold_sleeper_start(&sleeper, UINT64_MAX, -1);
-	until = hold_begin();
+	until = send_packet_and_wait_until_held();
 	self = vma_enter();
 	while (vma_ring_ctxs_progress(fixture.bit) == -EBUSY)
 		;
@@ -164,13 +164,13 @@ static void test_a_descriptor_of_the_os_ends_the_hold(void **state)
 
 	(void)state;
 	hold_sleeper_start(&sleeper, UINT64_MAX, fd);
-	until = hold_begin();
+	until = send_packet_and_wait_until_held();
 	assert_int_equal(write(fd, &one, sizeof(one)), sizeof(one));
 	assert_true(hold_sleeper_end(&sleeper) < until);
 	close(fd);
 }
 
-static int hold_start(void **state)
+static int setup_nic_without_moderation(void **state)
 {
 	setenv("VMA_CQ_MODERATION_COUNT", "4", 1);
 	setenv("VMA_CQ_MODERATION_PERIOD_USEC", "60000", 1);
@@ -187,4 +187,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_descriptor_of_the_os_ends_the_hold),
 };
 
-VMA_TEST_MAIN_WITH(tests, hold_start, NULL)
+VMA_TEST_MAIN_WITH(tests, setup_nic_without_moderation, NULL)

@@ -33,7 +33,7 @@ VMA_TEST_FORKS_WITH_THREADS
 /* ---- a child with an environment of its own ---- */
 
 /* The arguments after `body` are "NAME=value" for the environment, up to NULL. */
-static void expect_in_child(void (*body)(void), char *const *environment)
+static void run_body_in_child_with_env(void (*body)(void), char *const *environment)
 {
 	int status = -1;
 	pid_t child = fork();
@@ -53,9 +53,9 @@ static void expect_in_child(void (*body)(void), char *const *environment)
 	if (waitpid(child, &status, 0) != child || status != 0)
 		fail_msg("the child has ended with %#x", (unsigned)status);
 }
-#define RUN_IN_CHILD_WITH_ENV(body, ...) expect_in_child(body, (char *const[]){__VA_ARGS__, NULL})
+#define RUN_IN_CHILD_WITH_ENV(body, ...) run_body_in_child_with_env(body, (char *const[]){__VA_ARGS__, NULL})
 
-static uint64_t passed_ms(uint64_t since_ns)
+static uint64_t ms_since(uint64_t since_ns)
 {
 	return (vma_now_ns() - since_ns) / MSEC;
 }
@@ -70,7 +70,7 @@ static uint64_t passed_ms(uint64_t since_ns)
  */
 static int timer_ends_within_the_step(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	uint64_t due, step;
 	int ended;
 
@@ -92,7 +92,7 @@ static int timer_ends_within_the_step(void)
 }
 
 /* The internal thread may be late on a busy machine, for this step or for the one before, but not each time. */
-static void expect_next_step(void)
+static void expect_timer_ends_in_next_step(void)
 {
 	int ended = -1;
 
@@ -101,7 +101,7 @@ static void expect_next_step(void)
 	must(ended == 0);
 }
 
-static void expect_same_step(void)
+static void expect_timer_ends_within_its_step(void)
 {
 	int ended = -1;
 
@@ -113,14 +113,14 @@ static void expect_same_step(void)
 static void test_the_threads_timer_ends_at_multiples_of_its_resolution_if_that_is_set(void **state)
 {
 	(void)state;
-	RUN_IN_CHILD_WITH_ENV(expect_next_step, "VMA_TIMER_RESOLUTION_MSEC=1000");
-	RUN_IN_CHILD_WITH_ENV(expect_same_step, NULL);
+	RUN_IN_CHILD_WITH_ENV(expect_timer_ends_in_next_step, "VMA_TIMER_RESOLUTION_MSEC=1000");
+	RUN_IN_CHILD_WITH_ENV(expect_timer_ends_within_its_step, NULL);
 }
 
 /* A packet is no timer. */
 static void expect_packet_at_once(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	uint64_t began;
 
 	wait_until(connection_pair.ring_ctx->armed);
@@ -128,10 +128,10 @@ static void expect_packet_at_once(void)
 	for (int i = 0; i < 5; i++) {
 		wait_until(connection_pair.ring_ctx->armed);
 		tcp_fixture_send_bytes(connection_pair.there, 1);
-		wait_until(vma_tcp_rx_bytes(connection_pair.here) == 1);
+		wait_until(vma_tcp_readable_bytes(connection_pair.here) == 1);
 		consume_all(connection_pair.here);
 	}
-	must(passed_ms(began) < 3500);
+	must(ms_since(began) < 3500);
 }
 
 static void test_packets_do_not_wait_for_the_threads_timer(void **state)
@@ -146,7 +146,7 @@ static void test_packets_do_not_wait_for_the_threads_timer(void **state)
 /* The peer is silent: how many of the times that are due are multiples of 50 milliseconds. */
 static unsigned count_timers_on_50ms_steps(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	unsigned even = 0;
 
 	pause_peer(true);
@@ -185,7 +185,7 @@ static struct {
 	_Atomic int thread;
 } accepted;
 
-static bool note_thread(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool on_accept_record_thread_and_conn(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	(void)listener, (void)arg;
 	vma_tcp_conn_adopt(conn, &silent, NULL);
@@ -193,7 +193,8 @@ static bool note_thread(struct vma_tcp_listener *listener, void *arg, struct vma
 	atomic_store(&accepted.conn, conn);
 	return true;
 }
-static const struct vma_tcp_listener_ops notes_thread = {.admit = tcp_fixture_admit, .accepted = note_thread};
+static const struct vma_tcp_listener_ops notes_thread = {.admit = tcp_fixture_admit,
+                                                         .accepted = on_accept_record_thread_and_conn};
 
 #define CONTROL_PORT 5100
 #define CONNECTIONS 20
@@ -202,7 +203,7 @@ static const struct vma_tcp_listener_ops notes_thread = {.admit = tcp_fixture_ad
  * The peer connects while this thread drives without a break. How many connections were made by it; of each, data
  * follows and arrives. The time that each took at least, in *least_ms.
  */
-static unsigned count_made_by_who_drives(uint64_t *least_ms)
+static unsigned count_conns_accepted_by_driving_thread(uint64_t *least_ms)
 {
 	struct vma_tcp_options options;
 	struct vma_tcp_listen_attr attr = {.owner = &notes_thread,
@@ -225,60 +226,60 @@ static unsigned count_made_by_who_drives(uint64_t *least_ms)
 
 		atomic_store(&accepted.conn, NULL);
 		from = tcp_fixture_connect_from(peer.tcp, 1, CONTROL_PORT);
-		while (atomic_load(&accepted.conn) == NULL && passed_ms(began) < TIMEOUT_MS)
+		while (atomic_load(&accepted.conn) == NULL && ms_since(began) < TIMEOUT_MS)
 			vma_ring_ctxs_progress(vma_ring_ctx_bit(ring_ctx));
 		must(atomic_load(&accepted.conn) != NULL);
-		if (passed_ms(began) < *least_ms)
-			*least_ms = passed_ms(began);
+		if (ms_since(began) < *least_ms)
+			*least_ms = ms_since(began);
 		mine += atomic_load(&accepted.thread) == gettid();
 		wait_until(vma_tcp_state(from) == TCP_ESTABLISHED);
 		tcp_fixture_send_bytes(from, 3000);
-		while (vma_tcp_rx_bytes(accepted.conn) < 3000 && passed_ms(began) < TIMEOUT_MS)
+		while (vma_tcp_readable_bytes(accepted.conn) < 3000 && ms_since(began) < TIMEOUT_MS)
 			vma_ring_ctxs_progress(vma_ring_ctx_bit(ring_ctx));
-		must(vma_tcp_rx_bytes(accepted.conn) == 3000);
-		end_conn(from);
-		end_conn(accepted.conn);
+		must(vma_tcp_readable_bytes(accepted.conn) == 3000);
+		close_disown_and_put_conn(from);
+		close_disown_and_put_conn(accepted.conn);
 	}
 	vma_tcp_listener_close(listener);
 	return mine;
 }
 
-static void expect_made_by_who_drives(void)
+static void expect_conns_accepted_by_driving_thread(void)
 {
 	uint64_t least_ms;
 
-	must(count_made_by_who_drives(&least_ms) > 0);
+	must(count_conns_accepted_by_driving_thread(&least_ms) > 0);
 }
 
-static void expect_made_by_the_thread(void)
+static void expect_conns_accepted_by_internal_thread(void)
 {
 	uint64_t least_ms;
 
-	must(count_made_by_who_drives(&least_ms) == 0);
+	must(count_conns_accepted_by_driving_thread(&least_ms) == 0);
 }
 
 /* The request waits for one end of the timer, and what completes the handshake for the next. */
-static void expect_made_by_the_threads_timer(void)
+static void expect_conns_accepted_by_timer(void)
 {
 	uint64_t least_ms;
 
-	must(count_made_by_who_drives(&least_ms) == 0);
+	must(count_conns_accepted_by_driving_thread(&least_ms) == 0);
 	must(least_ms >= 30);
 }
 
 static void test_who_makes_connections_is_said_by_the_control_thread(void **state)
 {
 	(void)state;
-	RUN_IN_CHILD_WITH_ENV(expect_made_by_who_drives, NULL);
-	RUN_IN_CHILD_WITH_ENV(expect_made_by_the_thread, "VMA_TCP_CTL_THREAD=1");
-	RUN_IN_CHILD_WITH_ENV(expect_made_by_the_threads_timer, "VMA_TCP_CTL_THREAD=2", "VMA_TIMER_RESOLUTION_MSEC=40");
+	RUN_IN_CHILD_WITH_ENV(expect_conns_accepted_by_driving_thread, NULL);
+	RUN_IN_CHILD_WITH_ENV(expect_conns_accepted_by_internal_thread, "VMA_TCP_CTL_THREAD=1");
+	RUN_IN_CHILD_WITH_ENV(expect_conns_accepted_by_timer, "VMA_TCP_CTL_THREAD=2", "VMA_TIMER_RESOLUTION_MSEC=40");
 }
 
 /* ---- VMA_PROGRESS_ENGINE_INTERVAL and VMA_PROGRESS_ENGINE_WCE_MAX ---- */
 
-static void expect_an_interval_of_waiting(void)
+static void expect_rx_delayed_at_least_200ms(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 
 	for (int i = 0; i < 3; i++) {
 		uint64_t began;
@@ -286,13 +287,13 @@ static void expect_an_interval_of_waiting(void)
 		wait_until(connection_pair.ring_ctx->armed);
 		began = vma_now_ns();
 		tcp_fixture_send_bytes(connection_pair.there, 1);
-		wait_until(vma_tcp_rx_bytes(connection_pair.here) == 1);
-		must(passed_ms(began) >= 200);
+		wait_until(vma_tcp_readable_bytes(connection_pair.here) == 1);
+		must(ms_since(began) >= 200);
 		consume_all(connection_pair.here);
 	}
 }
 
-static void expect_no_look(void)
+static void expect_internal_thread_never_polls_ring(void)
 {
 	struct connection_pair connection_pair;
 	struct vma_tcp_counts counts;
@@ -310,8 +311,8 @@ static void expect_no_look(void)
 	usleep(300000);
 	tcp_fixture_send_bytes(connection_pair.there, 1);
 	usleep(50000);
-	must(vma_tcp_rx_bytes(connection_pair.here) == 0);
-	while (vma_tcp_rx_bytes(connection_pair.here) == 0)
+	must(vma_tcp_readable_bytes(connection_pair.here) == 0);
+	while (vma_tcp_readable_bytes(connection_pair.here) == 0)
 		vma_ring_ctxs_progress(vma_ring_ctx_bit(connection_pair.ring_ctx));
 	/* Timers are kept all the same. */
 	pause_peer(true);
@@ -322,11 +323,11 @@ static void expect_no_look(void)
 static void test_the_users_interval_holds_for_tcp_if_it_is_set(void **state)
 {
 	(void)state;
-	RUN_IN_CHILD_WITH_ENV(expect_an_interval_of_waiting, "VMA_PROGRESS_ENGINE_INTERVAL=200");
+	RUN_IN_CHILD_WITH_ENV(expect_rx_delayed_at_least_200ms, "VMA_PROGRESS_ENGINE_INTERVAL=200");
 	RUN_IN_CHILD_WITH_ENV(expect_packet_at_once,
 	                      "VMA_SPEC=latency"); /* the profile's own value is not set by anybody */
-	RUN_IN_CHILD_WITH_ENV(expect_no_look, "VMA_PROGRESS_ENGINE_INTERVAL=0");
-	RUN_IN_CHILD_WITH_ENV(expect_no_look, "VMA_PROGRESS_ENGINE_WCE_MAX=0");
+	RUN_IN_CHILD_WITH_ENV(expect_internal_thread_never_polls_ring, "VMA_PROGRESS_ENGINE_INTERVAL=0");
+	RUN_IN_CHILD_WITH_ENV(expect_internal_thread_never_polls_ring, "VMA_PROGRESS_ENGINE_WCE_MAX=0");
 }
 
 /* ---- threads that seem to drive ---- */
@@ -347,7 +348,7 @@ static void *count_ring_as_driven_until_stop(void *arg)
 	return NULL;
 }
 
-static void begin_to_seem_driven(struct vma_ring_ctx *ring_ctx)
+static void start_thread_faking_ring_driven(struct vma_ring_ctx *ring_ctx)
 {
 	pthread_t thread;
 
@@ -358,33 +359,33 @@ static void begin_to_seem_driven(struct vma_ring_ctx *ring_ctx)
 
 /* ---- VMA_INTERNAL_THREAD_ARM_CQ ---- */
 
-static bool look_for_byte(const struct connection_pair *connection_pair, unsigned for_ms)
+static bool send_byte_and_is_received_within(const struct connection_pair *connection_pair, unsigned for_ms)
 {
 	const uint64_t began = vma_now_ns();
 
 	tcp_fixture_send_bytes(connection_pair->there, 1);
-	while (vma_tcp_rx_bytes(connection_pair->here) == 0 && passed_ms(began) < for_ms)
+	while (vma_tcp_readable_bytes(connection_pair->here) == 0 && ms_since(began) < for_ms)
 		usleep(1000);
-	return vma_tcp_rx_bytes(connection_pair->here) != 0;
+	return vma_tcp_readable_bytes(connection_pair->here) != 0;
 }
 
 static void expect_tcp_packet_though_others_seem_to_drive(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 
-	begin_to_seem_driven(connection_pair.ring_ctx);
+	start_thread_faking_ring_driven(connection_pair.ring_ctx);
 	for (int i = 0; i < 10; i++) {
-		must(look_for_byte(&connection_pair, TIMEOUT_MS));
+		must(send_byte_and_is_received_within(&connection_pair, TIMEOUT_MS));
 		consume_all(connection_pair.here);
 	}
 }
 
-static void expect_tcp_packet_left_for_the_interval(void)
+static void expect_no_tcp_packet_in_300ms(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 
 	wait_until(connection_pair.ring_ctx->armed);
-	must(!look_for_byte(&connection_pair, 300));
+	must(!send_byte_and_is_received_within(&connection_pair, 300));
 }
 
 static _Atomic unsigned datagrams;
@@ -413,7 +414,7 @@ static void send_datagram(void)
 }
 
 /* Of ten datagrams, one after the other, how many are taken within some time. */
-static unsigned count_datagrams_taken(unsigned for_ms)
+static unsigned send_ten_datagrams_count_taken_in_time(unsigned for_ms)
 {
 	struct vma_flow flow = {
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(2), .local = {10, 0, 0, 1}},
@@ -424,12 +425,12 @@ static unsigned count_datagrams_taken(unsigned for_ms)
 	must(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx) == 0);
 	must(vma_ring_attach(ring_ctx->ring, &flow) == 0);
 	usleep(100000);
-	begin_to_seem_driven(ring_ctx);
+	start_thread_faking_ring_driven(ring_ctx);
 	for (unsigned i = 0; i < 10; i++) {
 		const uint64_t began = vma_now_ns();
 
 		send_datagram();
-		while (atomic_load(&datagrams) == i && passed_ms(began) < for_ms)
+		while (atomic_load(&datagrams) == i && ms_since(began) < for_ms)
 			usleep(1000);
 		if (atomic_load(&datagrams) == i)
 			return i;
@@ -439,12 +440,12 @@ static unsigned count_datagrams_taken(unsigned for_ms)
 
 static void expect_all_datagrams_taken(void)
 {
-	must(count_datagrams_taken(TIMEOUT_MS) == 10);
+	must(send_ten_datagrams_count_taken_in_time(TIMEOUT_MS) == 10);
 }
 
-static void expect_datagrams_left_for_the_interval(void)
+static void expect_no_datagram_taken_in_300ms(void)
 {
-	must(count_datagrams_taken(300) == 0);
+	must(send_ten_datagrams_count_taken_in_time(300) == 0);
 }
 
 static void test_each_packet_wakes_the_thread_if_that_is_set(void **state)
@@ -452,10 +453,10 @@ static void test_each_packet_wakes_the_thread_if_that_is_set(void **state)
 	(void)state;
 	RUN_IN_CHILD_WITH_ENV(expect_tcp_packet_though_others_seem_to_drive, "VMA_INTERNAL_THREAD_ARM_CQ=1",
 	                      "VMA_PROGRESS_ENGINE_INTERVAL=60000");
-	RUN_IN_CHILD_WITH_ENV(expect_tcp_packet_left_for_the_interval, "VMA_PROGRESS_ENGINE_INTERVAL=1500");
+	RUN_IN_CHILD_WITH_ENV(expect_no_tcp_packet_in_300ms, "VMA_PROGRESS_ENGINE_INTERVAL=1500");
 	RUN_IN_CHILD_WITH_ENV(expect_all_datagrams_taken, "VMA_INTERNAL_THREAD_ARM_CQ=1",
 	                      "VMA_PROGRESS_ENGINE_INTERVAL=60000");
-	RUN_IN_CHILD_WITH_ENV(expect_datagrams_left_for_the_interval, "VMA_PROGRESS_ENGINE_INTERVAL=60000");
+	RUN_IN_CHILD_WITH_ENV(expect_no_datagram_taken_in_300ms, "VMA_PROGRESS_ENGINE_INTERVAL=60000");
 }
 
 /* ---- VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING ---- */
@@ -464,23 +465,23 @@ static void test_each_packet_wakes_the_thread_if_that_is_set(void **state)
  * The ring context is watched, as one that others drive, and is not looked at any more. The thread may be about to arm
  * it at that very moment: then once more.
  */
-static void watch_ring_until_not_looked_at(const struct connection_pair *connection_pair)
+static void wait_until_ring_ctx_is_left_unchecked(const struct connection_pair *connection_pair)
 {
 	do {
-		look_for_byte(connection_pair, 1); /* the packet that it may sleep for */
+		send_byte_and_is_received_within(connection_pair, 1); /* the packet that it may sleep for */
 		atomic_store(&connection_pair->ring_ctx->check_ns, UINT64_MAX);
 		usleep(10000);
 	} while (connection_pair->ring_ctx->armed || atomic_load(&connection_pair->ring_ctx->check_ns) != UINT64_MAX);
 }
 
 /* The peer is silent, and others are to drive: whether what is due is looked at within some time. */
-static bool timers_are_kept(unsigned for_ms)
+static bool due_tcp_timer_is_run_within(unsigned for_ms)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	uint64_t due;
 
-	begin_to_seem_driven(connection_pair.ring_ctx);
-	watch_ring_until_not_looked_at(&connection_pair);
+	start_thread_faking_ring_driven(connection_pair.ring_ctx);
+	wait_until_ring_ctx_is_left_unchecked(&connection_pair);
 	pause_peer(true);
 	vma_ring_progress(connection_pair.ring_ctx->ring);
 	tcp_fixture_send_bytes(connection_pair.here, 1000);
@@ -490,21 +491,21 @@ static bool timers_are_kept(unsigned for_ms)
 	return vma_tcp_next_due_ns(connection_pair.tcp) > due;
 }
 
-static void expect_timers_kept(void)
+static void expect_due_tcp_timer_is_run(void)
 {
-	must(timers_are_kept(TIMEOUT_MS));
+	must(due_tcp_timer_is_run_within(TIMEOUT_MS));
 }
 
-static void expect_timers_left_to_others(void)
+static void expect_due_tcp_timer_not_run(void)
 {
-	must(!timers_are_kept(200));
+	must(!due_tcp_timer_is_run_within(200));
 }
 
 static void test_who_keeps_timers_while_others_drive_is_said_by_the_handling(void **state)
 {
 	(void)state;
-	RUN_IN_CHILD_WITH_ENV(expect_timers_kept, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1");
-	RUN_IN_CHILD_WITH_ENV(expect_timers_left_to_others, NULL);
+	RUN_IN_CHILD_WITH_ENV(expect_due_tcp_timer_is_run, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1");
+	RUN_IN_CHILD_WITH_ENV(expect_due_tcp_timer_not_run, NULL);
 }
 
 static const struct CMUnitTest tests[] = {

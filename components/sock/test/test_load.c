@@ -19,31 +19,31 @@ static void write_loadavg_file(const char *text)
 	assert_int_equal(pwrite(file, text, strlen(text), 0), strlen(text));
 }
 
-static bool is_high_after(uint64_t nsec)
+static bool load_is_high_after(uint64_t nsec)
 {
 	now_tsc += vma_tsc_of_nsec(nsec);
 	return loadavg_is_high(&load, now_tsc);
 }
 
 /* Read anew as often as it takes until a load that stays is high. */
-static bool is_high_if_it_stays(void)
+static bool load_is_high_after_all_samples(void)
 {
 	for (int i = 1; i < LOAD_SAMPLES; i++)
-		assert_false(is_high_after(LATER));
-	return is_high_after(LATER);
+		assert_false(load_is_high_after(LATER));
+	return load_is_high_after(LATER);
 }
 
-static int begin(void **state)
+static int setup_loadavg_memfd(void **state)
 {
 	(void)state;
 	memset(&load, 0, sizeof(load));
 	file = memfd_create("loadavg", MFD_CLOEXEC);
-	loadavg_open(&load, file, 2);
+	loadavg_set_fd_and_cores(&load, file, 2);
 	now_tsc = vma_tsc();
 	return file >= 0 ? 0 : -1;
 }
 
-static int end(void **state)
+static int teardown_close_file(void **state)
 {
 	(void)state;
 	return close(file);
@@ -51,7 +51,7 @@ static int end(void **state)
 
 /* ---- the text ---- */
 
-static int runnable(const char *text)
+static int parse_runnable_of_loadavg(const char *text)
 {
 	return loadavg_parse_runnable(text, strlen(text));
 }
@@ -59,9 +59,9 @@ static int runnable(const char *text)
 static void test_runnable_threads_are_the_fourth_field(void **state)
 {
 	(void)state;
-	assert_int_equal(runnable("0.20 0.18 0.12 1/80 11206\n"), 1);
-	assert_int_equal(runnable("100.20 90.18 80.12 4194304/4194304 4194304\n"), 4194304);
-	assert_int_equal(runnable("0.00 0.00 0.00 0/1 1\n"), 0);
+	assert_int_equal(parse_runnable_of_loadavg("0.20 0.18 0.12 1/80 11206\n"), 1);
+	assert_int_equal(parse_runnable_of_loadavg("100.20 90.18 80.12 4194304/4194304 4194304\n"), 4194304);
+	assert_int_equal(parse_runnable_of_loadavg("0.00 0.00 0.00 0/1 1\n"), 0);
 }
 
 static void test_what_is_no_load_is_not_taken_for_one(void **state)
@@ -79,7 +79,7 @@ static void test_what_is_no_load_is_not_taken_for_one(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-		assert_int_equal(runnable(texts[i]), -1);
+		assert_int_equal(parse_runnable_of_loadavg(texts[i]), -1);
 	assert_int_equal(loadavg_parse_runnable("0.20 0.18 0.12 3/80", 16), -1); /* not beyond what was read */
 }
 
@@ -89,12 +89,12 @@ static void test_as_many_threads_as_cores_are_not_too_many(void **state)
 {
 	(void)state;
 	write_loadavg_file("0.20 0.18 0.12 2/80 1\n");
-	assert_false(is_high_after(0));
+	assert_false(load_is_high_after(0));
 	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
-	assert_true(is_high_if_it_stays());
-	assert_true(is_high_after(LATER));
+	assert_true(load_is_high_after_all_samples());
+	assert_true(load_is_high_after(LATER));
 	write_loadavg_file("0.20 0.18 0.12 2/80 1\n");
-	assert_false(is_high_after(LATER));
+	assert_false(load_is_high_after(LATER));
 }
 
 static void test_too_many_threads_for_a_moment_are_no_load(void **state)
@@ -102,7 +102,7 @@ static void test_too_many_threads_for_a_moment_are_no_load(void **state)
 	(void)state;
 	for (int i = 0; i < 5 * LOAD_SAMPLES; i++) {
 		write_loadavg_file(i % LOAD_SAMPLES == 0 ? "0.20 0.18 0.12 2/80 1\n" : "0.20 0.18 0.12 9/80 1\n");
-		assert_false(is_high_after(LATER));
+		assert_false(load_is_high_after(LATER));
 	}
 }
 
@@ -110,22 +110,22 @@ static void test_it_is_read_once_in_a_while(void **state)
 {
 	(void)state;
 	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
-	assert_true(is_high_if_it_stays());
+	assert_true(load_is_high_after_all_samples());
 	write_loadavg_file("0.20 0.18 0.12 1/80 1\n");
-	assert_true(is_high_after(LOAD_NSEC / 2));
-	assert_false(is_high_after(LOAD_NSEC));
+	assert_true(load_is_high_after(LOAD_NSEC / 2));
+	assert_false(load_is_high_after(LOAD_NSEC));
 }
 
 static void test_what_cannot_be_read_is_never_high_and_not_read_again(void **state)
 {
 	(void)state;
 	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
-	assert_true(is_high_if_it_stays());
+	assert_true(load_is_high_after_all_samples());
 	write_loadavg_file("nothing");
-	assert_false(is_high_after(LATER));
+	assert_false(load_is_high_after(LATER));
 	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
 	for (int i = 0; i <= LOAD_SAMPLES; i++)
-		assert_false(is_high_after(LATER));
+		assert_false(load_is_high_after(LATER));
 }
 
 /* The thread that was reading when another one forked. */
@@ -133,12 +133,12 @@ static void test_forked_child_reads_though_its_parent_was_reading(void **state)
 {
 	(void)state;
 	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
-	assert_true(is_high_if_it_stays());
+	assert_true(load_is_high_after_all_samples());
 	atomic_store(&load.next_tsc, UINT64_MAX);
-	loadavg_forked_child(&load);
-	assert_true(is_high_if_it_stays());
+	loadavg_reset_in_fork_child(&load);
+	assert_true(load_is_high_after_all_samples());
 	write_loadavg_file("0.20 0.18 0.12 1/80 1\n");
-	assert_false(is_high_after(LATER));
+	assert_false(load_is_high_after(LATER));
 }
 
 static void test_it_asks_the_kernel_by_itself(void **state)
@@ -173,17 +173,17 @@ static void start_busy_processes(void)
 	}
 }
 
-static int end_burning(void **state)
+static int teardown_kill_busy_processes(void **state)
 {
 	for (; busy_processes_n > 0; busy_processes_n--) {
 		kill(busy_process_pids[busy_processes_n - 1], SIGKILL);
 		waitpid(busy_process_pids[busy_processes_n - 1], NULL, 0);
 	}
-	return end(state);
+	return teardown_close_file(state);
 }
 
 /* Of so many waits of a quarter of a millisecond, those that looked more often than a wait does that sleeps at once. */
-static unsigned spins_of(int64_t spin_loops, int64_t spin_nsec)
+static unsigned count_spinning_waits(int64_t spin_loops, int64_t spin_nsec)
 {
 	struct thing_wait wait;
 	unsigned spun = 0;
@@ -209,33 +209,40 @@ static void test_nobody_begins_to_spin_while_cores_are_wanted(void **state)
 	engine->conf.given[VMA_CONF_AT_rx_poll] = engine->conf.given[VMA_CONF_AT_select_poll] = false;
 	start_busy_processes();
 	usleep(20000);
-	spins_of(100000, -1); /* meanwhile the load is seen to stay */
-	loops = spins_of(100000, -1);
-	nsec = spins_of(-1, 100 * (int64_t)MSEC);
+	count_spinning_waits(100000, -1); /* meanwhile the load is seen to stay */
+	loops = count_spinning_waits(100000, -1);
+	nsec = count_spinning_waits(-1, 100 * (int64_t)MSEC);
 	assert_true(loops <= 10 && nsec <= 10);
-	assert_true(spins_of(-1, -1) >= 90); /* for ever */
+	assert_true(count_spinning_waits(-1, -1) >= 90); /* for ever */
 	/* Other bounds keep some from it, and on a busy machine most: so many are waited for. */
 	engine->conf.given[VMA_CONF_AT_rx_poll] = true;
 	loops = nsec = 0;
 	for (int i = 0; i < 20 && loops < ENOUGH; i++)
-		loops += spins_of(100000, -1);
+		loops += count_spinning_waits(100000, -1);
 	engine->conf.given[VMA_CONF_AT_rx_poll] = false;
 	engine->conf.given[VMA_CONF_AT_select_poll] = true;
 	for (int i = 0; i < 20 && nsec < ENOUGH; i++)
-		nsec += spins_of(-1, 100 * (int64_t)MSEC);
+		nsec += count_spinning_waits(-1, 100 * (int64_t)MSEC);
 	engine->conf.given[VMA_CONF_AT_select_poll] = false;
 	assert_true(loops >= ENOUGH && nsec >= ENOUGH);
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_runnable_threads_are_the_fourth_field, begin, end),
-        cmocka_unit_test_setup_teardown(test_what_is_no_load_is_not_taken_for_one, begin, end),
-        cmocka_unit_test_setup_teardown(test_as_many_threads_as_cores_are_not_too_many, begin, end),
-        cmocka_unit_test_setup_teardown(test_too_many_threads_for_a_moment_are_no_load, begin, end),
-        cmocka_unit_test_setup_teardown(test_it_is_read_once_in_a_while, begin, end),
-        cmocka_unit_test_setup_teardown(test_what_cannot_be_read_is_never_high_and_not_read_again, begin, end),
-        cmocka_unit_test_setup_teardown(test_forked_child_reads_though_its_parent_was_reading, begin, end),
-        cmocka_unit_test_setup_teardown(test_it_asks_the_kernel_by_itself, begin, end),
-        cmocka_unit_test_setup_teardown(test_nobody_begins_to_spin_while_cores_are_wanted, begin, end_burning),
+        cmocka_unit_test_setup_teardown(test_runnable_threads_are_the_fourth_field, setup_loadavg_memfd,
+                                        teardown_close_file),
+        cmocka_unit_test_setup_teardown(test_what_is_no_load_is_not_taken_for_one, setup_loadavg_memfd,
+                                        teardown_close_file),
+        cmocka_unit_test_setup_teardown(test_as_many_threads_as_cores_are_not_too_many, setup_loadavg_memfd,
+                                        teardown_close_file),
+        cmocka_unit_test_setup_teardown(test_too_many_threads_for_a_moment_are_no_load, setup_loadavg_memfd,
+                                        teardown_close_file),
+        cmocka_unit_test_setup_teardown(test_it_is_read_once_in_a_while, setup_loadavg_memfd, teardown_close_file),
+        cmocka_unit_test_setup_teardown(test_what_cannot_be_read_is_never_high_and_not_read_again, setup_loadavg_memfd,
+                                        teardown_close_file),
+        cmocka_unit_test_setup_teardown(test_forked_child_reads_though_its_parent_was_reading, setup_loadavg_memfd,
+                                        teardown_close_file),
+        cmocka_unit_test_setup_teardown(test_it_asks_the_kernel_by_itself, setup_loadavg_memfd, teardown_close_file),
+        cmocka_unit_test_setup_teardown(test_nobody_begins_to_spin_while_cores_are_wanted, setup_loadavg_memfd,
+                                        teardown_kill_busy_processes),
 };
 VMA_TEST_MAIN_WITH(tests, wait_fixture_start, NULL)

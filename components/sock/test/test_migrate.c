@@ -8,7 +8,7 @@ enum { RATIO = 10 };
 
 static struct vma_migration migration;
 
-static void start(int logic, int64_t ratio, bool is_given)
+static void init_migration_with(int logic, int64_t ratio, bool is_given)
 {
 	struct vma_conf conf = {.ring_allocation_logic_rx = logic, .ring_migration_ratio_rx = ratio};
 
@@ -26,22 +26,22 @@ static unsigned migration_accesses_until_move(unsigned most)
 	return 0;
 }
 
-static void move_here(void)
+static void set_migration_home_to_current_place(void)
 {
 	vma_migration_set_home(&migration, vma_migration_place(&migration));
 }
 
-static void *count_elsewhere(void *accesses)
+static void *thread_count_accesses_until_move(void *accesses)
 {
 	return (void *)(uintptr_t)migration_accesses_until_move((unsigned)(uintptr_t)accesses);
 }
 
-static unsigned accesses_of_another_thread(unsigned most)
+static unsigned count_accesses_by_other_thread(unsigned most)
 {
 	pthread_t thread;
 	void *result;
 
-	assert_int_equal(pthread_create(&thread, NULL, count_elsewhere, (void *)(uintptr_t)most), 0);
+	assert_int_equal(pthread_create(&thread, NULL, thread_count_accesses_until_move, (void *)(uintptr_t)most), 0);
 	assert_int_equal(pthread_join(thread, &result), 0);
 	return (unsigned)(uintptr_t)result;
 }
@@ -49,17 +49,17 @@ static unsigned accesses_of_another_thread(unsigned most)
 static void test_a_socket_used_by_its_own_thread_stays(void **state)
 {
 	(void)state;
-	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
-	move_here();
+	init_migration_with(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+	set_migration_home_to_current_place();
 	assert_int_equal(migration_accesses_until_move(1000), 0);
 }
 
 static void test_another_thread_has_it_after_two_rounds(void **state)
 {
 	(void)state;
-	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
-	move_here();
-	assert_int_equal(accesses_of_another_thread(1000), 2 * RATIO);
+	init_migration_with(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+	set_migration_home_to_current_place();
+	assert_int_equal(count_accesses_by_other_thread(1000), 2 * RATIO);
 }
 
 static void test_wherever_in_a_round_the_thread_changes_it_moves_within_three(void **state)
@@ -68,10 +68,10 @@ static void test_wherever_in_a_round_the_thread_changes_it_moves_within_three(vo
 	for (unsigned before = 0; before < 3 * RATIO; before++) {
 		unsigned moved;
 
-		start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
-		move_here();
+		init_migration_with(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+		set_migration_home_to_current_place();
 		assert_int_equal(migration_accesses_until_move(before), 0);
-		moved = accesses_of_another_thread(1000);
+		moved = count_accesses_by_other_thread(1000);
 		assert_in_range(moved, RATIO, 3 * RATIO);
 	}
 }
@@ -79,10 +79,10 @@ static void test_wherever_in_a_round_the_thread_changes_it_moves_within_three(vo
 static void test_two_threads_in_turn_leave_it_where_it_is(void **state)
 {
 	(void)state;
-	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
-	move_here();
+	init_migration_with(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+	set_migration_home_to_current_place();
 	for (int turn = 0; turn < 20; turn++) {
-		assert_int_equal(accesses_of_another_thread(RATIO - 3), 0);
+		assert_int_equal(count_accesses_by_other_thread(RATIO - 3), 0);
 		assert_int_equal(migration_accesses_until_move(1), 0);
 	}
 }
@@ -90,13 +90,13 @@ static void test_two_threads_in_turn_leave_it_where_it_is(void **state)
 static void test_unset_minus_one_and_other_logics_are_off(void **state)
 {
 	(void)state;
-	start(VMA_RING_LOGIC_PER_THREAD, 100, false);
+	init_migration_with(VMA_RING_LOGIC_PER_THREAD, 100, false);
 	assert_int_equal(migration.ratio, 0);
-	start(VMA_RING_LOGIC_PER_THREAD, -1, true);
+	init_migration_with(VMA_RING_LOGIC_PER_THREAD, -1, true);
 	assert_int_equal(migration.ratio, 0);
-	start(VMA_RING_LOGIC_PER_SOCKET, RATIO, true);
+	init_migration_with(VMA_RING_LOGIC_PER_SOCKET, RATIO, true);
 	assert_int_equal(migration.ratio, 0);
-	start(VMA_RING_LOGIC_PER_INTERFACE, RATIO, true);
+	init_migration_with(VMA_RING_LOGIC_PER_INTERFACE, RATIO, true);
 	assert_int_equal(migration.ratio, 0);
 	assert_int_equal(migration_accesses_until_move(1000), 0);
 }
@@ -106,12 +106,12 @@ static void test_per_core_the_place_is_a_core(void **state)
 	struct vma_ring_requester where;
 
 	(void)state;
-	start(VMA_RING_LOGIC_PER_CORE, RATIO, true);
+	init_migration_with(VMA_RING_LOGIC_PER_CORE, RATIO, true);
 	assert_in_range(vma_migration_place(&migration), 1, CPU_SETSIZE);
 	where = vma_migration_where(&migration, 4, 9);
 	assert_int_equal(where.core, 3);
 	assert_int_equal(where.socket_id, 9);
-	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+	init_migration_with(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
 	assert_int_equal(vma_migration_where(&migration, 4711, 9).thread_id, 4711);
 }
 

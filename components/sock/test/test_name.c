@@ -17,10 +17,10 @@ static struct sockaddr_in6 in6(const char *text, uint16_t port)
 	return name;
 }
 
-static int read_name(int family, const void *addr, socklen_t len, union vma_name *name)
+static int read_sockaddr_inside_library(int family, const void *addr, socklen_t len, union vma_name *name)
 {
 	struct vma_thread *self = vma_enter();
-	int rc = vma_name_read(family, addr, len, name);
+	int rc = vma_name_copy_from_program_sockaddr(family, addr, len, name);
 
 	vma_leave(self);
 	return rc;
@@ -32,12 +32,12 @@ static void test_a_mapped_address_is_ipv4_inside(void **state)
 	union vma_name name;
 
 	(void)state;
-	assert_int_equal(read_name(AF_INET6, &mapped, sizeof(mapped), &name), 0);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET6, &mapped, sizeof(mapped), &name), 0);
 	assert_int_equal(name.any.sa_family, AF_INET);
 	assert_int_equal(name.in.sin_port, htons(7000));
 	assert_int_equal(name.in.sin_addr.s_addr, inet_addr("10.9.0.2"));
 	/* The scope may be left out, as in RFC 2133, and says nothing here. */
-	assert_int_equal(read_name(AF_INET6, &mapped, 24, &name), 0);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET6, &mapped, 24, &name), 0);
 	assert_int_equal(name.in.sin_addr.s_addr, inet_addr("10.9.0.2"));
 }
 
@@ -48,14 +48,14 @@ static void test_other_addresses_stay_what_they_are(void **state)
 	union vma_name name;
 
 	(void)state;
-	assert_int_equal(read_name(AF_INET6, &six, sizeof(six), &name), 0);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET6, &six, sizeof(six), &name), 0);
 	assert_memory_equal(&name.in6, &six, sizeof(six));
-	assert_int_equal(vma_name_in(&name).sin_family, AF_INET6);
-	assert_int_equal(vma_name_in(&name).sin_port, htons(7000));
-	assert_int_equal(vma_name_in(&name).sin_addr.s_addr, 0);
-	assert_int_equal(read_name(AF_INET6, &any, sizeof(any), &name), 0);
+	assert_int_equal(vma_name_to_sockaddr_in(&name).sin_family, AF_INET6);
+	assert_int_equal(vma_name_to_sockaddr_in(&name).sin_port, htons(7000));
+	assert_int_equal(vma_name_to_sockaddr_in(&name).sin_addr.s_addr, 0);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET6, &any, sizeof(any), &name), 0);
 	assert_int_equal(name.any.sa_family, AF_INET6);
-	assert_int_equal(read_name(AF_INET, &four, sizeof(four), &name), 0);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET, &four, sizeof(four), &name), 0);
 	assert_int_equal(name.any.sa_family, AF_INET);
 	assert_int_equal(name.in.sin_zero[0], 0);
 }
@@ -68,14 +68,14 @@ static void test_what_a_socket_does_not_take_is_refused(void **state)
 	union vma_name name;
 
 	(void)state;
-	assert_int_equal(read_name(AF_INET, &mapped, sizeof(mapped), &name), -EAFNOSUPPORT);
-	assert_int_equal(read_name(AF_INET6, &local, sizeof(local), &name), -EAFNOSUPPORT);
-	assert_int_equal(read_name(AF_INET6, &mapped, 23, &name), -EINVAL);
-	assert_int_equal(read_name(AF_INET, &four, 15, &name), -EINVAL);
-	assert_int_equal(read_name(AF_INET, &four, 1, &name), -EINVAL);
-	assert_true(vma_name_is_of(AF_INET, (const struct sockaddr *)&four, sizeof(four)));
-	assert_false(vma_name_is_of(AF_INET6, (const struct sockaddr *)&four, sizeof(four)));
-	assert_false(vma_name_is_of(AF_INET, (const struct sockaddr *)&four, 1));
+	assert_int_equal(read_sockaddr_inside_library(AF_INET, &mapped, sizeof(mapped), &name), -EAFNOSUPPORT);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET6, &local, sizeof(local), &name), -EAFNOSUPPORT);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET6, &mapped, 23, &name), -EINVAL);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET, &four, 15, &name), -EINVAL);
+	assert_int_equal(read_sockaddr_inside_library(AF_INET, &four, 1, &name), -EINVAL);
+	assert_true(vma_sockaddr_is_of_family(AF_INET, (const struct sockaddr *)&four, sizeof(four)));
+	assert_false(vma_sockaddr_is_of_family(AF_INET6, (const struct sockaddr *)&four, sizeof(four)));
+	assert_false(vma_sockaddr_is_of_family(AF_INET, (const struct sockaddr *)&four, 1));
 }
 
 static void test_a_socket_says_names_of_its_family(void **state)
@@ -87,11 +87,11 @@ static void test_a_socket_says_names_of_its_family(void **state)
 	union vma_name name;
 
 	(void)state;
-	assert_int_equal(vma_name_fill(AF_INET, &four, &name), sizeof(four));
+	assert_int_equal(vma_name_fill_from_sockaddr_in(AF_INET, &four, &name), sizeof(four));
 	assert_memory_equal(&name, &four, sizeof(four));
-	assert_int_equal(vma_name_fill(AF_INET6, &four, &name), sizeof(mapped));
+	assert_int_equal(vma_name_fill_from_sockaddr_in(AF_INET6, &four, &name), sizeof(mapped));
 	assert_memory_equal(&name, &mapped, sizeof(mapped));
-	assert_int_equal(vma_name_fill(AF_INET6, &any, &name), sizeof(none));
+	assert_int_equal(vma_name_fill_from_sockaddr_in(AF_INET6, &any, &name), sizeof(none));
 	assert_memory_equal(&name, &none, sizeof(none));
 }
 
@@ -104,27 +104,27 @@ static void test_a_shadow_on_all_addresses_serves_ipv4_unless_it_is_v6only(void 
 	(void)state;
 	if (fd < 0)
 		skip(); /* a kernel without IPv6 */
-	assert_int_equal(vma_shadow_name(fd, &name, &family), 0);
+	assert_int_equal(vma_shadow_getsockname(fd, &name, &family), 0);
 	assert_int_equal(family, AF_INET6);
 	assert_int_equal(name.any.sa_family, AF_INET);
 	assert_int_equal(name.in.sin_addr.s_addr, INADDR_ANY);
 	assert_int_equal(vma_shadow_bind(fd, AF_INET6, &loopback), 0);
-	assert_int_equal(vma_shadow_name(fd, &name, NULL), 0);
+	assert_int_equal(vma_shadow_getsockname(fd, &name, NULL), 0);
 	assert_int_equal(name.in.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
 	assert_int_not_equal(name.in.sin_port, 0);
-	assert_int_equal(vma_shadow_peer(fd, &name), -ENOTCONN);
+	assert_int_equal(vma_shadow_getpeername(fd, &name), -ENOTCONN);
 	assert_int_equal(vma_shadow_connect(fd, AF_INET6,
 	                                    &(struct sockaddr_in){.sin_family = AF_INET,
 	                                                          .sin_port = htons(9),
 	                                                          .sin_addr = loopback.sin_addr}),
 	                 0);
-	assert_int_equal(vma_shadow_peer(fd, &name), 0);
+	assert_int_equal(vma_shadow_getpeername(fd, &name), 0);
 	assert_int_equal(name.any.sa_family, AF_INET);
 	assert_int_equal(name.in.sin_port, htons(9));
 	vma_os.close(fd);
 	fd = vma_os.socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(vma_os.setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on)), 0);
-	assert_int_equal(vma_shadow_name(fd, &name, NULL), 0);
+	assert_int_equal(vma_shadow_getsockname(fd, &name, NULL), 0);
 	assert_int_equal(name.any.sa_family, AF_INET6);
 	vma_os.close(fd);
 }

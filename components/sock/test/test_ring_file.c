@@ -16,13 +16,13 @@ static int get_ring_fd(void)
 }
 
 /* As interpose does it. */
-static void close_fd(int fd)
+static void remove_from_table_and_close_fd(int fd)
 {
 	vma_fd_remove(fd);
 	syscall(SYS_close, fd);
 }
 
-static uint32_t poll_fd(int fd)
+static uint32_t poll_events_of_offloaded_fd(int fd)
 {
 	struct vma_thread *self = vma_enter();
 	struct vma_file *file = vma_fd_lookup(fd);
@@ -32,7 +32,7 @@ static uint32_t poll_fd(int fd)
 	return events;
 }
 
-static void look(int fd)
+static void ring_file_mark_seen_by_fd(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -40,7 +40,7 @@ static void look(int fd)
 	vma_leave(self);
 }
 
-static void drive(void)
+static void progress_ring_inside_library(void)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -62,12 +62,12 @@ static void test_a_ring_has_one_descriptor_until_it_is_closed(void **state)
 	assert_ptr_equal(vma_ring_file_hold(vma_fd_lookup(fd)), fixture.ring_ctx);
 	vma_ring_ctx_put(fixture.ring_ctx);
 	vma_leave(self);
-	close_fd(fd);
+	remove_from_table_and_close_fd(fd);
 	assert_null(fixture.ring_ctx->file);
 	assert_int_not_equal(atomic_load(&fixture.ring_ctx->busy_mask), 0);
 	assert_int_equal(get_ring_fd(), fd); /* the number is free, and the lowest */
-	assert_int_equal(poll_fd(fd), 0);
-	close_fd(fd);
+	assert_int_equal(poll_events_of_offloaded_fd(fd), 0);
+	remove_from_table_and_close_fd(fd);
 }
 
 static void test_a_copy_of_the_number_is_the_same_descriptor(void **state)
@@ -76,9 +76,9 @@ static void test_a_copy_of_the_number_is_the_same_descriptor(void **state)
 
 	(void)state;
 	assert_int_equal(vma_fd_install(copy, vma_fd_lookup(fd)), 0);
-	close_fd(fd);
+	remove_from_table_and_close_fd(fd);
 	assert_int_equal(get_ring_fd(), copy);
-	close_fd(copy);
+	remove_from_table_and_close_fd(copy);
 	assert_null(fixture.ring_ctx->file);
 }
 
@@ -88,16 +88,16 @@ static void test_it_is_readable_from_a_packet_to_the_next_look(void **state)
 
 	(void)state;
 	fixture_hold_internal_thread();
-	assert_int_equal(poll_fd(fd), 0);
+	assert_int_equal(poll_events_of_offloaded_fd(fd), 0);
 	fixture_send(0);
-	drive();
-	assert_int_equal(poll_fd(fd), EPOLLIN); /* it was handled, by whoever */
-	look(fd);
-	assert_int_equal(poll_fd(fd), 0);
-	drive();
-	assert_int_equal(poll_fd(fd), 0);
+	progress_ring_inside_library();
+	assert_int_equal(poll_events_of_offloaded_fd(fd), EPOLLIN); /* it was handled, by whoever */
+	ring_file_mark_seen_by_fd(fd);
+	assert_int_equal(poll_events_of_offloaded_fd(fd), 0);
+	progress_ring_inside_library();
+	assert_int_equal(poll_events_of_offloaded_fd(fd), 0);
 	fixture_release_internal_thread();
-	close_fd(fd);
+	remove_from_table_and_close_fd(fd);
 }
 
 static void test_it_hears_of_what_the_internal_thread_handles(void **state)
@@ -105,10 +105,10 @@ static void test_it_hears_of_what_the_internal_thread_handles(void **state)
 	const int fd = get_ring_fd();
 
 	(void)state;
-	look(fd);
+	ring_file_mark_seen_by_fd(fd);
 	fixture_send(0);
-	fixture_wait_until(poll_fd(fd) == EPOLLIN);
-	close_fd(fd);
+	fixture_wait_until(poll_events_of_offloaded_fd(fd) == EPOLLIN);
+	remove_from_table_and_close_fd(fd);
 }
 
 static void test_it_hears_of_what_a_control_call_handles(void **state)
@@ -117,14 +117,14 @@ static void test_it_hears_of_what_a_control_call_handles(void **state)
 
 	(void)state;
 	fixture_hold_internal_thread();
-	look(fd);
+	ring_file_mark_seen_by_fd(fd);
 	fixture_send(0);
 	assert_true(vma_ring_acquire(fixture.ring_ctx->ring));
 	vma_ring_drain(fixture.ring_ctx->ring);
 	vma_ring_release(fixture.ring_ctx->ring);
-	assert_int_equal(poll_fd(fd), EPOLLIN);
+	assert_int_equal(poll_events_of_offloaded_fd(fd), EPOLLIN);
 	fixture_release_internal_thread();
-	close_fd(fd);
+	remove_from_table_and_close_fd(fd);
 }
 
 static void test_whoever_is_told_nothing_of_packets_may_tell(void **state)
@@ -132,10 +132,10 @@ static void test_whoever_is_told_nothing_of_packets_may_tell(void **state)
 	const int fd = get_ring_fd();
 
 	(void)state;
-	look(fd);
+	ring_file_mark_seen_by_fd(fd);
 	vma_ring_notify_listener(fixture.ring_ctx->ring);
-	assert_int_equal(poll_fd(fd), EPOLLIN);
-	close_fd(fd);
+	assert_int_equal(poll_events_of_offloaded_fd(fd), EPOLLIN);
+	remove_from_table_and_close_fd(fd);
 	vma_ring_notify_listener(fixture.ring_ctx->ring); /* nobody listens */
 }
 
@@ -143,7 +143,7 @@ static void test_whoever_is_told_nothing_of_packets_may_tell(void **state)
 
 static _Atomic unsigned watched_ready, watched_ended;
 
-static void watched_on_ready(struct vma_watcher *watcher, uint32_t events)
+static void watcher_count_ready_and_hangup(struct vma_watcher *watcher, uint32_t events)
 {
 	(void)watcher;
 	if (events & EPOLLIN)
@@ -151,11 +151,11 @@ static void watched_on_ready(struct vma_watcher *watcher, uint32_t events)
 	if (events & EPOLLHUP)
 		atomic_fetch_add(&watched_ended, 1);
 }
-static void watched_on_closed(struct vma_watcher *watcher, int fd)
+static void watcher_ignore_closed(struct vma_watcher *watcher, int fd)
 {
 	(void)watcher, (void)fd;
 }
-static struct vma_watcher watcher = {.ready = watched_on_ready, .closed = watched_on_closed};
+static struct vma_watcher watcher = {.ready = watcher_count_ready_and_hangup, .closed = watcher_ignore_closed};
 
 static void test_watchers_are_told_of_each_drive_that_found_something(void **state)
 {
@@ -166,12 +166,12 @@ static void test_watchers_are_told_of_each_drive_that_found_something(void **sta
 	assert_int_equal(vma_file_watch(vma_fd_lookup(fd), &watcher), 0);
 	for (unsigned i = 1; i <= 5; i++) {
 		fixture_send(0);
-		drive();
+		progress_ring_inside_library();
 		assert_int_equal(atomic_load(&watched_ready), i);
 	}
 	fixture_release_internal_thread();
 	vma_file_unwatch(vma_fd_lookup(fd), &watcher);
-	close_fd(fd);
+	remove_from_table_and_close_fd(fd);
 }
 
 /* ---- ends ---- */
@@ -195,7 +195,7 @@ static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state
 	assert_int_equal(vma_file_watch(file, &watcher), 0);
 	fixture_hold_internal_thread();
 	vma_ring_ctx_put(ring_ctx);
-	assert_int_equal(poll_fd(copy), EPOLLHUP); /* at once */
+	assert_int_equal(poll_events_of_offloaded_fd(copy), EPOLLHUP); /* at once */
 	assert_int_equal(file->ops->rings(file), 0);
 	assert_null(vma_ring_file_ctx(file));
 	assert_null(vma_ring_file_hold(file));
@@ -206,7 +206,7 @@ static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state
 	assert_ptr_equal(vma_fd_lookup(copy), file); /* the program's own */
 	assert_true(fcntl(copy, F_GETFD) >= 0);
 	vma_file_unwatch(file, &watcher);
-	close_fd(copy);
+	remove_from_table_and_close_fd(copy);
 }
 
 static void test_a_number_that_leads_elsewhere_by_the_end_of_the_ring_is_left_alone(void **state)
@@ -232,13 +232,13 @@ static void test_a_number_that_leads_elsewhere_by_the_end_of_the_ring_is_left_al
 	close(fd);
 }
 
-static int child_main(int fd)
+static int forked_child_expect_ring_file_hup(int fd)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 
 	if (file == NULL || file->ops->poll(file) != EPOLLHUP || vma_ring_file_ctx(file) != NULL)
 		return 1;
-	close_fd(fd);
+	remove_from_table_and_close_fd(fd);
 	return vma_fd_lookup(fd) == NULL ? 0 : 2;
 }
 
@@ -253,15 +253,15 @@ static void test_a_forked_child_has_a_number_that_leads_nowhere(void **state)
 	child = fork();
 	if (child == 0) {
 		vma_engine_fork_child();
-		_exit(child_main(fd));
+		_exit(forked_child_expect_ring_file_hup(fd));
 	}
 	vma_engine_fork_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
 	assert_int_equal(get_ring_fd(), fd);
-	assert_int_equal(poll_fd(fd), 0);
-	close_fd(fd);
+	assert_int_equal(poll_events_of_offloaded_fd(fd), 0);
+	remove_from_table_and_close_fd(fd);
 }
 
 static void test_without_a_number_there_is_an_error_and_nothing_is_left(void **state)
@@ -275,7 +275,7 @@ static void test_without_a_number_there_is_an_error_and_nothing_is_left(void **s
 	assert_int_equal(get_ring_fd(), -EMFILE);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	assert_null(fixture.ring_ctx->file);
-	close_fd(get_ring_fd());
+	remove_from_table_and_close_fd(get_ring_fd());
 }
 
 /* ---- threads ---- */
@@ -283,7 +283,7 @@ static void test_without_a_number_there_is_an_error_and_nothing_is_left(void **s
 enum { ASKERS = 4 };
 
 /* Several may close one number, the later ones what the next has got meanwhile: the test has no others this low. */
-static void *asker_main(void *arg)
+static void *thread_get_poll_and_close_ring_fd(void *arg)
 {
 	const uint64_t until = vma_now_ns() + 300 * MSEC;
 
@@ -301,7 +301,7 @@ static void *asker_main(void *arg)
 		if (fd < 0 && fd != -EBADF)
 			return (void *)1;
 		if (fd >= 0)
-			close_fd(fd);
+			remove_from_table_and_close_fd(fd);
 	}
 	return NULL;
 }
@@ -313,21 +313,21 @@ static void test_threads_may_ask_close_and_drive_at_a_time(void **state)
 
 	(void)state;
 	for (int i = 0; i < ASKERS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, asker_main, NULL), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_get_poll_and_close_ring_fd, NULL), 0);
 	for (int i = 0; i < 200; i++) {
 		fixture_send(0);
-		drive();
+		progress_ring_inside_library();
 		usleep(1000);
 	}
 	for (int i = 0; i < ASKERS; i++) {
 		assert_int_equal(pthread_join(threads[i], &failed), 0);
 		assert_null(failed);
 	}
-	close_fd(get_ring_fd());
+	remove_from_table_and_close_fd(get_ring_fd());
 	assert_null(fixture.ring_ctx->file);
 }
 
-static int ring_file_start(void **state)
+static int setup_ring_per_socket(void **state)
 {
 	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "10", 1);
 	return wait_fixture_start(state);
@@ -350,4 +350,4 @@ static const struct CMUnitTest tests[] = {
 
 VMA_TEST_FORKS_WITH_THREADS
 
-VMA_TEST_MAIN_WITH(tests, ring_file_start, NULL)
+VMA_TEST_MAIN_WITH(tests, setup_ring_per_socket, NULL)

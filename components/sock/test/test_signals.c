@@ -29,7 +29,7 @@ static struct seen {
 static volatile sig_atomic_t n_seen;
 static sigjmp_buf back;
 
-static void signals_note(int sig, siginfo_t *info, void *context)
+static void handler_record_signal(int sig, siginfo_t *info, void *context)
 {
 	struct seen *now = &seen[n_seen % 32];
 	char here;
@@ -43,20 +43,20 @@ static void signals_note(int sig, siginfo_t *info, void *context)
 	n_seen++;
 }
 
-static void note_plainly(int sig)
+static void handler_record_signal_number(int sig)
 {
 	siginfo_t none = {0};
 
-	signals_note(sig, &none, NULL);
+	handler_record_signal(sig, &none, NULL);
 }
 
-static void signals_jump(int sig)
+static void handler_longjmp_back(int sig)
 {
 	(void)sig;
 	siglongjmp(back, 1);
 }
 
-static void signals_handle(int sig, void (*handler)(int sig, siginfo_t *info, void *context), int flags)
+static void set_handler_by_vma_sigaction(int sig, void (*handler)(int sig, siginfo_t *info, void *context), int flags)
 {
 	struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
 
@@ -70,12 +70,12 @@ static void raise_by_tgkill(int sig)
 	assert_int_equal(syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), sig), 0);
 }
 
-static void queue_here(int sig, int value)
+static void sigqueue_to_this_thread(int sig, int value)
 {
 	assert_int_equal(pthread_sigqueue(pthread_self(), sig, (union sigval){.sival_int = value}), 0);
 }
 
-static bool is_blocked(int sig)
+static bool signal_is_blocked(int sig)
 {
 	sigset_t now;
 
@@ -83,7 +83,7 @@ static bool is_blocked(int sig)
 	return sigismember(&now, sig) == 1;
 }
 
-static sigset_t set_of(int a, int b)
+static sigset_t sigset_of_two(int a, int b)
 {
 	sigset_t set;
 
@@ -93,7 +93,7 @@ static sigset_t set_of(int a, int b)
 	return set;
 }
 
-static int signals_begin(void **state)
+static int setup_reset_seen_signals(void **state)
 {
 	(void)state;
 	n_seen = 0;
@@ -101,7 +101,7 @@ static int signals_begin(void **state)
 	return 0;
 }
 
-static int signals_end(void **state)
+static int teardown_expect_signals_unblocked(void **state)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	const int used[] = {SIGUSR1, SIGUSR2, SIGHUP, RT};
@@ -109,7 +109,7 @@ static int signals_end(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(vma_sigaction(used[i], &action, NULL), 0);
-		assert_false(is_blocked(used[i]));
+		assert_false(signal_is_blocked(used[i]));
 	}
 	assert_int_equal(vma_thread_self()->inside, 0);
 	assert_false(vma_thread_holds(vma_thread_self(), VMA_HELD_SIGNALS));
@@ -123,7 +123,7 @@ static void test_handler_runs_when_the_thread_leaves(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
 	assert_int_equal(n_seen, 0);
@@ -137,7 +137,7 @@ static void test_handler_runs_at_once_outside(void **state)
 {
 	(void)state;
 	vma_leave(vma_enter());
-	signals_handle(SIGUSR1, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
 	raise_by_tgkill(SIGUSR1);
 	assert_int_equal(n_seen, 1);
 }
@@ -147,7 +147,7 @@ static void test_handler_waits_for_the_outermost_leave(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
 	self = vma_enter();
 	vma_enter();
 	raise_by_tgkill(SIGUSR1);
@@ -162,11 +162,11 @@ static void test_handler_gets_the_siginfo_it_would_have_got(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_note, 0);
-	signals_handle(RT, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
+	set_handler_by_vma_sigaction(RT, handler_record_signal, 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
-	queue_here(RT, 4711);
+	sigqueue_to_this_thread(RT, 4711);
 	vma_leave(self);
 	assert_int_equal(n_seen, 2);
 	for (int i = 0; i < 2; i++) {
@@ -183,10 +183,10 @@ static void test_realtime_signals_come_in_their_order(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(RT, signals_note, 0);
+	set_handler_by_vma_sigaction(RT, handler_record_signal, 0);
 	self = vma_enter();
 	for (int i = 0; i < 20; i++)
-		queue_here(RT, i);
+		sigqueue_to_this_thread(RT, i);
 	assert_int_equal(n_seen, 0);
 	vma_leave(self);
 	assert_int_equal(n_seen, 20);
@@ -197,12 +197,12 @@ static void test_realtime_signals_come_in_their_order(void **state)
 /* They are delivered one on top of the other, the second in the middle of the first one's wrapper. */
 static void test_signals_that_come_together_leave_the_mask_as_it_was(void **state)
 {
-	sigset_t both = set_of(SIGUSR1, SIGUSR2), before;
+	sigset_t both = sigset_of_two(SIGUSR1, SIGUSR2), before;
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_note, 0);
-	signals_handle(SIGUSR2, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
+	set_handler_by_vma_sigaction(SIGUSR2, handler_record_signal, 0);
 	assert_int_equal(pthread_sigmask(SIG_BLOCK, &both, &before), 0);
 	raise_by_tgkill(SIGUSR1);
 	raise_by_tgkill(SIGUSR2);
@@ -212,25 +212,25 @@ static void test_signals_that_come_together_leave_the_mask_as_it_was(void **stat
 	vma_leave(self);
 	assert_int_equal(n_seen, 2);
 	assert_int_equal(seen[0].sig + seen[1].sig, SIGUSR1 + SIGUSR2);
-	assert_false(is_blocked(SIGUSR1));
-	assert_false(is_blocked(SIGUSR2));
+	assert_false(signal_is_blocked(SIGUSR1));
+	assert_false(signal_is_blocked(SIGUSR2));
 }
 
 static void test_blocked_signal_stays_blocked(void **state)
 {
-	sigset_t one = set_of(SIGUSR2, SIGUSR2), before;
+	sigset_t one = sigset_of_two(SIGUSR2, SIGUSR2), before;
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_note, 0);
-	signals_handle(SIGUSR2, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
+	set_handler_by_vma_sigaction(SIGUSR2, handler_record_signal, 0);
 	assert_int_equal(pthread_sigmask(SIG_BLOCK, &one, &before), 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR2);
 	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
 	assert_int_equal(n_seen, 1);
-	assert_true(is_blocked(SIGUSR2));
+	assert_true(signal_is_blocked(SIGUSR2));
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
 	assert_int_equal(n_seen, 2);
 }
@@ -240,7 +240,7 @@ static void test_leaving_keeps_errno(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
 	errno = EXDEV;
@@ -255,8 +255,8 @@ static void test_handlers_are_counted_with_those_that_interrupt(void **state)
 	uint32_t signals = self->signals, interrupts = self->interrupts;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_note, SA_RESTART);
-	signals_handle(SIGUSR2, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, SA_RESTART);
+	set_handler_by_vma_sigaction(SIGUSR2, handler_record_signal, 0);
 	raise_by_tgkill(SIGUSR1);
 	assert_int_equal(self->signals, signals + 1);
 	assert_int_equal(self->interrupts, interrupts);
@@ -270,7 +270,7 @@ static void test_handlers_are_counted_with_those_that_interrupt(void **state)
 
 static void test_handler_may_jump_out_when_the_thread_leaves(void **state)
 {
-	struct sigaction action = {.sa_handler = signals_jump};
+	struct sigaction action = {.sa_handler = handler_longjmp_back};
 	volatile int jumped = 0;
 
 	(void)state;
@@ -285,19 +285,19 @@ static void test_handler_may_jump_out_when_the_thread_leaves(void **state)
 		}
 		jumped++;
 		assert_int_equal(vma_thread_self()->inside, 0);
-		assert_false(is_blocked(SIGUSR1));
+		assert_false(signal_is_blocked(SIGUSR1));
 	}
 }
 
 /* A handler calls in as well, and is interrupted there by the next one. */
-static void signals_call_in(int sig, siginfo_t *info, void *context)
+static void handler_enter_library_and_raise_another(int sig, siginfo_t *info, void *context)
 {
 	struct vma_thread *self = vma_enter();
 
 	if (sig == SIGUSR1)
 		raise_by_tgkill(SIGUSR2);
 	vma_leave(self);
-	signals_note(sig, info, context);
+	handler_record_signal(sig, info, context);
 }
 
 static void test_handler_that_calls_in_is_interrupted_when_it_leaves(void **state)
@@ -305,8 +305,8 @@ static void test_handler_that_calls_in_is_interrupted_when_it_leaves(void **stat
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_call_in, 0);
-	signals_handle(SIGUSR2, signals_call_in, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_enter_library_and_raise_another, 0);
+	set_handler_by_vma_sigaction(SIGUSR2, handler_enter_library_and_raise_another, 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
@@ -319,10 +319,10 @@ static void test_handler_that_calls_in_is_interrupted_when_it_leaves(void **stat
 
 static void test_mask_and_nodefer_hold_while_the_handler_runs(void **state)
 {
-	struct sigaction action = {.sa_sigaction = signals_note, .sa_flags = SA_SIGINFO};
+	struct sigaction action = {.sa_sigaction = handler_record_signal, .sa_flags = SA_SIGINFO};
 
 	(void)state;
-	action.sa_mask = set_of(SIGUSR2, SIGHUP);
+	action.sa_mask = sigset_of_two(SIGUSR2, SIGHUP);
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	for (int nodefer = 0; nodefer < 2; nodefer++) {
 		struct vma_thread *self = vma_enter();
@@ -350,8 +350,8 @@ static void test_handler_runs_on_the_alternate_stack(void **state)
 
 	(void)state;
 	assert_int_equal(sigaltstack(&mine, &was), 0);
-	signals_handle(SIGUSR1, signals_note, SA_ONSTACK);
-	signals_handle(SIGUSR2, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, SA_ONSTACK);
+	set_handler_by_vma_sigaction(SIGUSR2, handler_record_signal, 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
@@ -369,11 +369,11 @@ static void test_resethand_is_for_one_signal(void **state)
 	struct vma_thread *self;
 
 	(void)state;
-	signals_handle(SIGUSR1, signals_note, SA_RESETHAND);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, SA_RESETHAND);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
 	assert_int_equal(vma_sigaction(SIGUSR1, NULL, &now), 0);
-	assert_ptr_equal(now.sa_sigaction, signals_note);
+	assert_ptr_equal(now.sa_sigaction, handler_record_signal);
 	vma_leave(self);
 	assert_int_equal(n_seen, 1);
 	assert_int_equal(vma_sigaction(SIGUSR1, NULL, &now), 0);
@@ -382,23 +382,23 @@ static void test_resethand_is_for_one_signal(void **state)
 
 static void test_old_action_is_the_applications_own(void **state)
 {
-	struct sigaction action = {.sa_sigaction = signals_note, .sa_flags = SA_SIGINFO | SA_NODEFER}, old;
+	struct sigaction action = {.sa_sigaction = handler_record_signal, .sa_flags = SA_SIGINFO | SA_NODEFER}, old;
 
 	(void)state;
-	action.sa_mask = set_of(SIGHUP, SIGUSR2);
+	action.sa_mask = sigset_of_two(SIGHUP, SIGUSR2);
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
 	assert_ptr_equal(old.sa_handler, SIG_DFL);
-	action.sa_handler = note_plainly;
+	action.sa_handler = handler_record_signal_number;
 	action.sa_flags = SA_RESTART;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
-	assert_ptr_equal(old.sa_sigaction, signals_note);
+	assert_ptr_equal(old.sa_sigaction, handler_record_signal);
 	assert_int_equal(old.sa_flags & (SA_SIGINFO | SA_NODEFER | SA_RESTART | SA_RESETHAND), SA_SIGINFO | SA_NODEFER);
 	assert_true(sigismember(&old.sa_mask, SIGHUP) && sigismember(&old.sa_mask, SIGUSR2));
 	assert_false(sigismember(&old.sa_mask, SIGTERM));
 	action.sa_handler = SIG_IGN;
 	action.sa_flags = 0;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
-	assert_ptr_equal(old.sa_handler, note_plainly);
+	assert_ptr_equal(old.sa_handler, handler_record_signal_number);
 	assert_int_equal(old.sa_flags & (SA_SIGINFO | SA_RESTART), SA_RESTART);
 	action.sa_handler = SIG_DFL;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, &old), 0);
@@ -407,7 +407,7 @@ static void test_old_action_is_the_applications_own(void **state)
 
 static void test_handler_of_one_argument_is_called(void **state)
 {
-	struct sigaction action = {.sa_handler = note_plainly};
+	struct sigaction action = {.sa_handler = handler_record_signal_number};
 	struct vma_thread *self;
 
 	(void)state;
@@ -420,7 +420,7 @@ static void test_handler_of_one_argument_is_called(void **state)
 
 static void test_what_the_kernel_refuses_is_refused(void **state)
 {
-	struct sigaction action = {.sa_handler = note_plainly}, old;
+	struct sigaction action = {.sa_handler = handler_record_signal_number}, old;
 
 	(void)state;
 	errno = 0;
@@ -453,7 +453,7 @@ static void test_handler_of_before_the_start_is_wrapped(void **state)
 
 	(void)state;
 	assert_int_equal(vma_sigaction(SIGWINCH, NULL, &now), 0);
-	assert_ptr_equal(now.sa_sigaction, signals_note);
+	assert_ptr_equal(now.sa_sigaction, handler_record_signal);
 	self = vma_enter();
 	raise_by_tgkill(SIGWINCH);
 	assert_int_equal(n_seen, 0);
@@ -464,7 +464,7 @@ static void test_handler_of_before_the_start_is_wrapped(void **state)
 /* ---- death ---- */
 
 /* How a child ends that does this; one that does not end is killed, which is no expected end. */
-static int signals_status_of(void (*what)(void))
+static int run_in_child_get_status(void (*what)(void))
 {
 	int status = 0;
 	pid_t child = fork(), ended = 0;
@@ -491,11 +491,11 @@ static void assert_killed_by(int sig, int status)
 	assert_int_equal(WTERMSIG(status), sig);
 }
 
-static void second_of_resethand(void)
+static void child_raise_twice_with_resethand(void)
 {
 	struct vma_thread *self;
 
-	signals_handle(SIGUSR1, signals_note, SA_RESETHAND);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, SA_RESETHAND);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
@@ -511,7 +511,7 @@ static void set_default_while_signal_is_held(void)
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	struct vma_thread *self;
 
-	signals_handle(SIGUSR1, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
 	vma_sigaction(SIGUSR1, &action, NULL);
@@ -523,7 +523,7 @@ static void set_ignore_while_signal_is_held(void)
 	struct sigaction action = {.sa_handler = SIG_IGN};
 	struct vma_thread *self;
 
-	signals_handle(SIGUSR1, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGUSR1);
 	vma_sigaction(SIGUSR1, &action, NULL);
@@ -542,20 +542,20 @@ static void segv_by_kill(void)
 static void test_second_signal_after_resethand_kills(void **state)
 {
 	(void)state;
-	assert_killed_by(SIGUSR1, signals_status_of(second_of_resethand));
+	assert_killed_by(SIGUSR1, run_in_child_get_status(child_raise_twice_with_resethand));
 }
 
 static void test_action_that_changes_meanwhile_holds(void **state)
 {
 	(void)state;
-	assert_killed_by(SIGUSR1, signals_status_of(set_default_while_signal_is_held));
-	assert_int_equal(signals_status_of(set_ignore_while_signal_is_held), 0);
+	assert_killed_by(SIGUSR1, run_in_child_get_status(set_default_while_signal_is_held));
+	assert_int_equal(run_in_child_get_status(set_ignore_while_signal_is_held), 0);
 }
 
 static void test_sigsegv_by_kill_kills(void **state)
 {
 	(void)state;
-	assert_killed_by(SIGSEGV, signals_status_of(segv_by_kill));
+	assert_killed_by(SIGSEGV, run_in_child_get_status(segv_by_kill));
 }
 
 /* ---- what is told of them ---- */
@@ -571,19 +571,19 @@ static void log_all_signals_of_process(void)
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", signal_log_fd);
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path});
-	vma_signals_tell(true, true);
+	vma_signals_set_logging(true, true);
 	vma_sigaction(SIGINT, &action, NULL);
 	vma_sigaction(SIGSEGV, &action, NULL); /* cmocka's, until now */
 }
 
 /* How a child ends that does this, and what it has told. */
-static int status_and_told_of(void (*what)(void))
+static int run_in_child_get_status_and_log(void (*what)(void))
 {
 	int status;
 	ssize_t n;
 
 	signal_log_fd = memfd_create("told", 0);
-	status = signals_status_of(what);
+	status = run_in_child_get_status(what);
 	n = pread(signal_log_fd, told, sizeof(told) - 1, 0);
 	told[n > 0 ? n : 0] = '\0';
 	close(signal_log_fd);
@@ -593,35 +593,35 @@ static int status_and_told_of(void (*what)(void))
 #ifndef __SANITIZE_ADDRESS__ /* which has a handler of its own */
 static int *volatile bad_place = (int *)16;
 
-static void fault_that_is_told(void)
+static void child_write_bad_address_with_signal_log(void)
 {
 	log_all_signals_of_process();
 	*bad_place = 1;
 }
 
-static void fault_that_is_not_told(void)
+static void child_write_bad_address_without_log(void)
 {
 	log_all_signals_of_process();
-	vma_signals_tell(false, false);
+	vma_signals_set_logging(false, false);
 	*bad_place = 1;
 }
 #endif
 
-static void fault_that_is_handled(void)
+static void child_raise_segv_expect_handler_runs(void)
 {
 	log_all_signals_of_process();
-	signals_handle(SIGSEGV, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGSEGV, handler_record_signal, 0);
 	raise_by_tgkill(SIGSEGV);
 	_exit(n_seen == 1 ? 0 : 1);
 }
 
-static void interrupt_that_kills(void)
+static void child_raise_sigint_default_action(void)
 {
 	log_all_signals_of_process();
 	raise_by_tgkill(SIGINT);
 }
 
-static void interrupt_inside_that_kills(void)
+static void child_raise_sigint_inside_library(void)
 {
 	struct vma_thread *self;
 
@@ -631,19 +631,19 @@ static void interrupt_inside_that_kills(void)
 	vma_leave(self);
 }
 
-static void interrupt_that_is_handled(void)
+static void child_raise_sigint_expect_handler_runs(void)
 {
 	struct sigaction old;
 
 	log_all_signals_of_process();
 	if (vma_sigaction(SIGINT, NULL, &old) != 0 || old.sa_handler != SIG_DFL)
 		_exit(1);
-	signals_handle(SIGINT, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGINT, handler_record_signal, 0);
 	raise_by_tgkill(SIGINT);
 	_exit(n_seen == 1 ? 0 : 2);
 }
 
-static void interrupt_that_is_ignored(void)
+static void child_raise_ignored_sigint(void)
 {
 	struct sigaction action = {.sa_handler = SIG_IGN};
 
@@ -656,27 +656,27 @@ static void test_a_fault_that_kills_is_told_with_its_calls(void **state)
 {
 	(void)state;
 #ifndef __SANITIZE_ADDRESS__
-	assert_killed_by(SIGSEGV, status_and_told_of(fault_that_is_told));
+	assert_killed_by(SIGSEGV, run_in_child_get_status_and_log(child_write_bad_address_with_signal_log));
 	assert_ptr_equal(strstr(told, "VMA ERROR: signal 11 at address 0x10, after these calls:\n"), told);
 	assert_non_null(strstr(told, "test_signals("));
 	assert_non_null(strstr(told, "libc.so"));
-	assert_killed_by(SIGSEGV, status_and_told_of(fault_that_is_not_told));
+	assert_killed_by(SIGSEGV, run_in_child_get_status_and_log(child_write_bad_address_without_log));
 	assert_string_equal(told, "");
 #endif
-	assert_int_equal(status_and_told_of(fault_that_is_handled), 0);
+	assert_int_equal(run_in_child_get_status_and_log(child_raise_segv_expect_handler_runs), 0);
 	assert_string_equal(told, "");
 }
 
 static void test_an_interrupt_is_told_and_acts_as_before(void **state)
 {
 	(void)state;
-	assert_killed_by(SIGINT, status_and_told_of(interrupt_that_kills));
+	assert_killed_by(SIGINT, run_in_child_get_status_and_log(child_raise_sigint_default_action));
 	assert_ptr_equal(strstr(told, "VMA INFO: interrupted by SIGINT, sent by process "), told);
-	assert_killed_by(SIGINT, status_and_told_of(interrupt_inside_that_kills));
+	assert_killed_by(SIGINT, run_in_child_get_status_and_log(child_raise_sigint_inside_library));
 	assert_ptr_equal(strstr(told, "VMA INFO: interrupted by SIGINT, sent by process "), told);
-	assert_int_equal(status_and_told_of(interrupt_that_is_handled), 0);
+	assert_int_equal(run_in_child_get_status_and_log(child_raise_sigint_expect_handler_runs), 0);
 	assert_ptr_equal(strstr(told, "VMA INFO: interrupted by SIGINT, sent by process "), told);
-	assert_int_equal(status_and_told_of(interrupt_that_is_ignored), 0);
+	assert_int_equal(run_in_child_get_status_and_log(child_raise_ignored_sigint), 0);
 	assert_string_equal(told, "");
 }
 
@@ -687,41 +687,41 @@ static void segv_by_kill_inside(void)
 	struct vma_thread *self;
 	char byte = 0;
 
-	signals_handle(SIGSEGV, signals_note, 0);
-	signals_handle(SIGTRAP, signals_note, 0);
+	set_handler_by_vma_sigaction(SIGSEGV, handler_record_signal, 0);
+	set_handler_by_vma_sigaction(SIGTRAP, handler_record_signal, 0);
 	self = vma_enter();
 	raise_by_tgkill(SIGSEGV);
 	raise_by_tgkill(SIGTRAP);
 	if (n_seen != 0)
 		_exit(1);
-	if (vma_copy(&byte, (void *)8, 1) != -EFAULT || vma_copy(&byte, "x", 1) != 0)
+	if (vma_memcpy_or_efault(&byte, (void *)8, 1) != -EFAULT || vma_memcpy_or_efault(&byte, "x", 1) != 0)
 		_exit(2);
 	vma_leave(self);
 	if (n_seen != 2 || seen[0].code != SI_TKILL || seen[1].code != SI_TKILL || seen[0].from != getpid())
 		_exit(3);
 	self = vma_enter();
 	vma_leave(self);
-	if (n_seen != 2 || is_blocked(SIGSEGV) || is_blocked(SIGTRAP))
+	if (n_seen != 2 || signal_is_blocked(SIGSEGV) || signal_is_blocked(SIGTRAP))
 		_exit(4);
 }
 
 static void test_sigsegv_by_kill_waits_until_the_thread_leaves(void **state)
 {
 	(void)state;
-	assert_int_equal(signals_status_of(segv_by_kill_inside), 0);
+	assert_int_equal(run_in_child_get_status(segv_by_kill_inside), 0);
 }
 
-static void signals_on_fault(int sig, siginfo_t *info, void *context)
+static void handler_record_fault_and_longjmp(int sig, siginfo_t *info, void *context)
 {
-	signals_note(sig, info, context);
+	handler_record_signal(sig, info, context);
 	siglongjmp(back, 1);
 }
 
-static void fault_within_enter(void)
+static void child_segv_inside_runs_handler(void)
 {
 	void *nothing = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	signals_handle(SIGSEGV, signals_on_fault, 0);
+	set_handler_by_vma_sigaction(SIGSEGV, handler_record_fault_and_longjmp, 0);
 	vma_enter();
 	if (sigsetjmp(back, 1) == 0)
 		*(volatile char *)nothing = 1;
@@ -733,26 +733,26 @@ static void fault_within_enter(void)
 static void test_fault_of_an_instruction_is_handled_at_once(void **state)
 {
 	(void)state;
-	assert_int_equal(signals_status_of(fault_within_enter), 0);
+	assert_int_equal(run_in_child_get_status(child_segv_inside_runs_handler), 0);
 }
 
 /* ---- threads and children ---- */
 
 static _Atomic bool stop;
 
-static void *install_for_ever(void *arg)
+static void *thread_install_sighup_handler_repeatedly(void *arg)
 {
-	struct sigaction action = {.sa_handler = note_plainly};
+	struct sigaction action = {.sa_handler = handler_record_signal_number};
 
 	while (!atomic_load(&stop))
 		vma_sigaction(SIGHUP, &action, NULL);
 	return arg;
 }
 
-static void install_in_child(void)
+static void child_install_handler_and_raise_signal(void)
 {
-	vma_threads_forked_child();
-	signals_handle(SIGUSR1, signals_note, 0);
+	vma_threads_reset_in_forked_child();
+	set_handler_by_vma_sigaction(SIGUSR1, handler_record_signal, 0);
 	raise_by_tgkill(SIGUSR1);
 	_exit(n_seen == 1 ? 0 : 1);
 }
@@ -763,9 +763,9 @@ static void test_child_may_install_whatever_a_thread_was_doing_at_the_fork(void 
 
 	(void)state;
 	atomic_store(&stop, false);
-	assert_int_equal(pthread_create(&thread, NULL, install_for_ever, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, thread_install_sighup_handler_repeatedly, NULL), 0);
 	for (int i = 0; i < 100; i++)
-		assert_int_equal(signals_status_of(install_in_child), 0);
+		assert_int_equal(run_in_child_get_status(child_install_handler_and_raise_signal), 0);
 	atomic_store(&stop, true);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
@@ -778,10 +778,11 @@ static void skip_under_thread_sanitizer(void **state)
 }
 #define T(test)                                                                                                        \
 	{                                                                                                              \
-#test, 0 ? test : skip_under_thread_sanitizer, 0 ? signals_begin : NULL, 0 ? signals_end : NULL, NULL  \
+#test, 0 ? test : skip_under_thread_sanitizer, 0 ? setup_reset_seen_signals : NULL,                    \
+		        0 ? teardown_expect_signals_unblocked : NULL, NULL                                             \
 	}
 #else
-#define T(test) cmocka_unit_test_setup_teardown(test, signals_begin, signals_end)
+#define T(test) cmocka_unit_test_setup_teardown(test, setup_reset_seen_signals, teardown_expect_signals_unblocked)
 #endif
 
 static const struct CMUnitTest tests[] = {
@@ -814,16 +815,16 @@ static const struct CMUnitTest tests[] = {
         T(test_child_may_install_whatever_a_thread_was_doing_at_the_fork),
 };
 
-static int signals_start(void **state)
+static int setup_signal_wrapping(void **state)
 {
-	struct sigaction action = {.sa_sigaction = signals_note, .sa_flags = SA_SIGINFO};
+	struct sigaction action = {.sa_sigaction = handler_record_signal, .sa_flags = SA_SIGINFO};
 
 	(void)state;
 	if (vma_os.sigaction(SIGWINCH, &action, NULL) != 0)
 		return -1;
-	vma_signals_start();
-	vma_signals_start(); /* does nothing */
+	vma_signals_wrap_existing_handlers();
+	vma_signals_wrap_existing_handlers(); /* does nothing */
 	return 0;
 }
 
-VMA_TEST_MAIN_WITH(tests, signals_start, NULL)
+VMA_TEST_MAIN_WITH(tests, setup_signal_wrapping, NULL)

@@ -20,13 +20,13 @@
 
 static _Atomic unsigned handed_over;
 
-static void taken_hand_over(struct vma_file *file)
+static void fake_hand_over_mark_passed_on(struct vma_file *file)
 {
 	atomic_store(&fake_of(file)->reason, VMA_SOCK_PASSED_ON);
 	atomic_fetch_add(&handed_over, 1);
 }
 
-static void taken_stay(struct vma_file *file)
+static void fake_hand_over_do_nothing(struct vma_file *file)
 {
 	(void)file;
 }
@@ -34,9 +34,9 @@ static void taken_stay(struct vma_file *file)
 static struct vma_file_ops ops, ops_that_stay, ops_that_hold_up;
 
 /* A file before a socket of the kernel's, as if it were offloaded. */
-static int offloaded_socket(const struct vma_file_ops *its_ops)
+static int install_fake_offloaded_socket(const struct vma_file_ops *its_ops)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	fake->file.ops = its_ops;
@@ -45,11 +45,11 @@ static int offloaded_socket(const struct vma_file_ops *its_ops)
 	return fd;
 }
 
-static void taken_drop(int fd)
+static void taken_remove_and_close_fd(int fd)
 {
 	vma_fd_remove(fd);
 	close(fd);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
 /* In another process: asks this one for its descriptor `number`, which `copy` is a copy of. */
@@ -72,29 +72,29 @@ static int ask_for_fd_from_other_process(int number, int copy, uid_t uid)
 static void test_who_shows_the_socket_gets_it_handed_over(void **state)
 {
 	const unsigned before = atomic_load(&handed_over);
-	const int fd = offloaded_socket(&ops), other = offloaded_socket(&ops);
+	const int fd = install_fake_offloaded_socket(&ops), other = install_fake_offloaded_socket(&ops);
 
 	(void)state;
 	assert_int_equal(ask_for_fd_from_other_process(fd, fd, 0), 1);
 	assert_int_equal(atomic_load(&handed_over), before + 1);
 	assert_int_equal(ask_for_fd_from_other_process(fd, fd, 0), 1); /* already */
-	taken_drop(other);
-	taken_drop(fd);
+	taken_remove_and_close_fd(other);
+	taken_remove_and_close_fd(fd);
 }
 
 static void test_a_socket_that_cannot_be_handed_over_stays(void **state)
 {
-	const int fd = offloaded_socket(&ops_that_stay);
+	const int fd = install_fake_offloaded_socket(&ops_that_stay);
 
 	(void)state;
 	assert_int_equal(ask_for_fd_from_other_process(fd, fd, 0), -EOPNOTSUPP);
-	taken_drop(fd);
+	taken_remove_and_close_fd(fd);
 }
 
 static void test_another_socket_and_other_descriptors_are_not_handed_over(void **state)
 {
 	const unsigned before = atomic_load(&handed_over);
-	const int fd = offloaded_socket(&ops), other = offloaded_socket(&ops);
+	const int fd = install_fake_offloaded_socket(&ops), other = install_fake_offloaded_socket(&ops);
 	const int kernels = socket(AF_INET, SOCK_DGRAM, 0);
 
 	(void)state;
@@ -105,12 +105,12 @@ static void test_another_socket_and_other_descriptors_are_not_handed_over(void *
 	assert_int_equal(ask_for_fd_from_other_process(fd, STDIN_FILENO, 0), -ENOTSOCK);
 	assert_int_equal(atomic_load(&handed_over), before);
 	close(kernels);
-	taken_drop(other);
-	taken_drop(fd);
+	taken_remove_and_close_fd(other);
+	taken_remove_and_close_fd(fd);
 }
 
 /* Other processes have such names, too: this one's ends with the inode of its pidfd, or with its pid. */
-static const char *own_name(void)
+static const char *find_own_abstract_socket_name(void)
 {
 	const int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	FILE *sockets = fopen("/proc/net/unix", "r");
@@ -141,7 +141,7 @@ struct question {
 	int32_t number;
 };
 
-static unsigned descriptors(void)
+static unsigned own_open_fd_count(void)
 {
 	DIR *all = opendir("/proc/self/fd");
 	unsigned n = 0;
@@ -152,7 +152,7 @@ static unsigned descriptors(void)
 	return n;
 }
 
-static uint64_t sock_taken_cookie_of(int fd)
+static uint64_t so_cookie_of_fd(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -165,15 +165,15 @@ static uint64_t sock_taken_cookie_of(int fd)
 static void test_another_user_is_refused(void **state)
 {
 	const unsigned before = atomic_load(&handed_over);
-	const int fd = offloaded_socket(&ops);
-	struct question question = {.cookie = sock_taken_cookie_of(fd), .number = fd};
-	const char *name = own_name();
+	const int fd = install_fake_offloaded_socket(&ops);
+	struct question question = {.cookie = so_cookie_of_fd(fd), .number = fd};
+	const char *name = find_own_abstract_socket_name();
 	int status = -1;
 	pid_t child;
 
 	(void)state;
 	if (getuid() != 0) {
-		taken_drop(fd);
+		taken_remove_and_close_fd(fd);
 		vma_test_skip("it takes root to become another user");
 		return;
 	}
@@ -186,17 +186,17 @@ static void test_another_user_is_refused(void **state)
 
 		if (setgid(65534) != 0 || setuid(65534) != 0)
 			_exit(99);
-		to = vma_unix_connect(name);
+		to = vma_unix_connect_abstract(name);
 		if (to < 0 || vma_unix_send(to, &message) != 0 ||
-		    !vma_unix_await(to, POLLIN, vma_now_ns() + 20000000000ULL) ||
-		    vma_unix_receive(to, &answered, false) != sizeof(answer))
+		    !vma_unix_poll_until_deadline(to, POLLIN, vma_now_ns() + 20000000000ULL) ||
+		    vma_unix_recv_with_sender_and_fd(to, &answered, false) != sizeof(answer))
 			_exit(98);
 		_exit(answer == REFUSED ? 0 : 97);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
 	assert_int_equal(atomic_load(&handed_over), before);
-	taken_drop(fd);
+	taken_remove_and_close_fd(fd);
 }
 
 static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
@@ -204,7 +204,8 @@ static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
 	char data[4], got[8];
 	const struct vma_unix_message given = {.data = data, .size = sizeof(data), .fd = STDERR_FILENO};
 	struct vma_unix_message taken = {.data = got, .size = sizeof(got)};
-	int server = vma_unix_bind_abstract("vma/test/unwanted"), client = vma_unix_connect("vma/test/unwanted");
+	int server = vma_unix_bind_abstract("vma/test/unwanted"),
+	    client = vma_unix_connect_abstract("vma/test/unwanted");
 	struct vma_unix_cred sender;
 	unsigned before;
 
@@ -212,20 +213,20 @@ static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
 	memset(data, 0, sizeof(data));
 	assert_true(server >= 0 && client >= 0);
 	assert_int_equal(vma_unix_bind_abstract("vma/test/unwanted"), -EADDRINUSE);
-	before = descriptors();
-	assert_int_equal(vma_unix_peek(server, &sender), -EAGAIN);
+	before = own_open_fd_count();
+	assert_int_equal(vma_unix_peek_sender_cred(server, &sender), -EAGAIN);
 	assert_int_equal(vma_unix_send(client, &given), 0);
-	assert_int_equal(vma_unix_peek(server, &sender), 0);
+	assert_int_equal(vma_unix_peek_sender_cred(server, &sender), 0);
 	assert_int_equal(sender.pid, getpid());
 	assert_int_equal(sender.uid, getuid());
-	assert_int_equal(descriptors(), before);
-	assert_int_equal(vma_unix_receive(server, &taken, false), sizeof(data));
+	assert_int_equal(own_open_fd_count(), before);
+	assert_int_equal(vma_unix_recv_with_sender_and_fd(server, &taken, false), sizeof(data));
 	assert_int_equal(taken.fd, -1);
-	assert_int_equal(descriptors(), before);
+	assert_int_equal(own_open_fd_count(), before);
 	assert_int_equal(vma_unix_send(client, &given), 0);
-	assert_int_equal(vma_unix_receive(server, &taken, true), sizeof(data));
+	assert_int_equal(vma_unix_recv_with_sender_and_fd(server, &taken, true), sizeof(data));
 	assert_true(taken.fd >= 0);
-	assert_int_equal(descriptors(), before + 1);
+	assert_int_equal(own_open_fd_count(), before + 1);
 	close(taken.fd);
 	close(client);
 	vma_fd_unguard_close(server);
@@ -242,10 +243,10 @@ static void hand_over_waiting_until_allowed(struct vma_file *file)
 	atomic_store(&is_held, true);
 	while (!atomic_load(&may_go))
 		nanosleep(&nap, NULL);
-	taken_hand_over(file);
+	fake_hand_over_mark_passed_on(file);
 }
 
-static void taken_count(struct vma_internal_task *task)
+static void task_record_handed_over_count(struct vma_internal_task *task)
 {
 	(void)task;
 	handed_over_by_then = atomic_load(&handed_over);
@@ -253,7 +254,7 @@ static void taken_count(struct vma_internal_task *task)
 
 static _Atomic bool has_turned;
 
-static void taken_turn(struct vma_internal_task *task)
+static void task_set_has_turned(struct vma_internal_task *task)
 {
 	(void)task;
 	atomic_store(&has_turned, true);
@@ -263,11 +264,13 @@ static void taken_turn(struct vma_internal_task *task)
 static void test_questions_are_bounded(void **state)
 {
 	enum { QUESTIONS_SERVED_AT_ONCE = 8 };
-	static struct vma_internal_task other_work = {.run = taken_count}, turn = {.run = taken_turn};
+	static struct vma_internal_task other_work = {.run = task_record_handed_over_count},
+	                                turn = {.run = task_set_has_turned};
 	const struct timespec nap = {.tv_nsec = 5000000};
 	const unsigned before = atomic_load(&handed_over);
-	const int fd = offloaded_socket(&ops_that_hold_up), to = vma_unix_connect(own_name());
-	struct question question = {.cookie = sock_taken_cookie_of(fd), .number = fd};
+	const int fd = install_fake_offloaded_socket(&ops_that_hold_up),
+	          to = vma_unix_connect_abstract(find_own_abstract_socket_name());
+	struct question question = {.cookie = so_cookie_of_fd(fd), .number = fd};
 	const struct vma_unix_message asked = {.data = &question, .size = sizeof(question), .fd = fd};
 	unsigned sent = 1;
 
@@ -289,7 +292,7 @@ static void test_questions_are_bounded(void **state)
 	assert_in_range(handed_over_by_then - before, 1,
 	                QUESTIONS_SERVED_AT_ONCE); /* what came before may have had a part of it */
 	close(to);
-	taken_drop(fd);
+	taken_remove_and_close_fd(fd);
 }
 
 static void test_what_proc_says_of_a_pidfd(void **state)
@@ -311,16 +314,16 @@ static void test_what_proc_says_of_a_pidfd(void **state)
 	assert_int_equal(taken_pid(""), 0);
 }
 
-static int taken_start(void **state)
+static int setup_engine_for_pidfd_getfd(void **state)
 {
 	struct vma_engine *engine;
 
 	(void)state;
 	ops = ops_that_stay = ops_that_hold_up = fake_ops;
-	ops.hand_over = taken_hand_over;
-	ops_that_stay.hand_over = taken_stay;
+	ops.hand_over = fake_hand_over_mark_passed_on;
+	ops_that_stay.hand_over = fake_hand_over_do_nothing;
 	ops_that_hold_up.hand_over = hand_over_waiting_until_allowed;
-	engine = small_engine("1024", "128");
+	engine = start_engine_with_few_buffers("1024", "128");
 	if (engine == NULL)
 		return -1;
 	taken_open_server();
@@ -339,5 +342,5 @@ int main(void)
 	        cmocka_unit_test(test_what_proc_says_of_a_pidfd),
 	};
 
-	return cmocka_run_group_tests_name("taken", tests, taken_start, NULL);
+	return cmocka_run_group_tests_name("taken", tests, setup_engine_for_pidfd_getfd, NULL);
 }

@@ -11,7 +11,7 @@
 /* ---- what the thread costs ---- */
 
 /* A file of /proc of the internal thread, open; NULL: there is none. */
-static FILE *of_thread(const char *name)
+static FILE *open_proc_file_of_internal_thread(const char *name)
 {
 	char path[64], comm[32] = "";
 
@@ -33,7 +33,7 @@ static FILE *of_thread(const char *name)
 }
 
 /* The number behind a word at the beginning of a line; -1: there is none. */
-static long count_in(FILE *file, const char *word)
+static long number_after_word_in_file(FILE *file, const char *word)
 {
 	char line[256];
 	long count = -1;
@@ -46,12 +46,12 @@ static long count_in(FILE *file, const char *word)
 	return count;
 }
 
-static long wakeups(void)
+static long internal_thread_voluntary_switches(void)
 {
-	return count_in(of_thread("status"), "voluntary_ctxt_switches:");
+	return number_after_word_in_file(open_proc_file_of_internal_thread("status"), "voluntary_ctxt_switches:");
 }
 
-static uint64_t without_core_ns(FILE *schedstat)
+static uint64_t parse_schedstat_wait_ns(FILE *schedstat)
 {
 	unsigned long ns = 0;
 
@@ -68,7 +68,8 @@ static uint64_t without_core_ns(FILE *schedstat)
 /* How long it, and we who watch it, have been awake and without a core; 0 where the kernel does not count that. */
 static uint64_t time_without_core_ns(void)
 {
-	return without_core_ns(of_thread("schedstat")) + without_core_ns(fopen("/proc/thread-self/schedstat", "r"));
+	return parse_schedstat_wait_ns(open_proc_file_of_internal_thread("schedstat")) +
+	       parse_schedstat_wait_ns(fopen("/proc/thread-self/schedstat", "r"));
 }
 
 /* ---- the stack ---- */
@@ -91,18 +92,18 @@ static void test_a_ring_context_has_one_stack_made_on_demand(void **state)
 
 static void test_a_connection_is_made_and_carries_bytes_though_nobody_drives(void **state)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 
 	(void)state;
 	tcp_fixture_send_bytes(connection_pair.here, 100000);
 	for (size_t got = 0; got < 100000;) {
-		wait_until(vma_tcp_rx_bytes(connection_pair.there) > 0);
-		got += vma_tcp_rx_bytes(connection_pair.there);
+		wait_until(vma_tcp_readable_bytes(connection_pair.there) > 0);
+		got += vma_tcp_readable_bytes(connection_pair.there);
 		consume_all(connection_pair.there);
 	}
 	wait_until(vma_tcp_tx_queued(connection_pair.here) == 0);
 	tcp_fixture_send_bytes(connection_pair.there, 50000); /* less than the window: nobody reads */
-	wait_until(vma_tcp_rx_bytes(connection_pair.here) == 50000);
+	wait_until(vma_tcp_readable_bytes(connection_pair.here) == 50000);
 	wait_until(vma_tcp_tx_queued(connection_pair.there) == 0);
 	tcp_fixture_close_pair(&connection_pair);
 }
@@ -124,9 +125,9 @@ static void expect_most_tries_in_time(struct tries (*round)(void))
 	assert_true(tries.deferred_signals * 2 >= tries.looked);
 }
 
-static struct tries send_to_ring_with_armed_sleeper(void)
+static struct tries count_timely_arrivals_at_armed_ring(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	struct tries tries = {0};
 
 	for (int i = 0; i < 20; i++) {
@@ -136,10 +137,10 @@ static struct tries send_to_ring_with_armed_sleeper(void)
 		held_up = time_without_core_ns();
 		began = vma_now_ns();
 		tcp_fixture_send_bytes(connection_pair.there, 1);
-		while (vma_tcp_rx_bytes(connection_pair.here) == 0 && vma_now_ns() - began < TIMEOUT_MS * MSEC)
+		while (vma_tcp_readable_bytes(connection_pair.here) == 0 && vma_now_ns() - began < TIMEOUT_MS * MSEC)
 			usleep(20);
 		took = vma_now_ns() - began;
-		assert_int_equal(vma_tcp_rx_bytes(connection_pair.here), 1);
+		assert_int_equal(vma_tcp_readable_bytes(connection_pair.here), 1);
 		consume_all(connection_pair.here);
 		if (time_without_core_ns() - held_up > HELD_UP_NS)
 			continue;
@@ -153,12 +154,12 @@ static struct tries send_to_ring_with_armed_sleeper(void)
 static void test_a_packet_is_answered_at_once_when_nobody_drives(void **state)
 {
 	(void)state;
-	expect_most_tries_in_time(send_to_ring_with_armed_sleeper);
+	expect_most_tries_in_time(count_timely_arrivals_at_armed_ring);
 }
 
 static void test_a_fin_is_answered_though_nobody_drives(void **state)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 
 	(void)state;
 	vma_tcp_shutdown(connection_pair.there, SHUT_WR);
@@ -168,9 +169,9 @@ static void test_a_fin_is_answered_though_nobody_drives(void **state)
 }
 
 /* The peer is silent: each time that is due is a retransmission or a probe. */
-static struct tries watch_four_timers(void)
+static struct tries count_timely_runs_of_four_timers(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	struct vma_tcp_counts before, after;
 	struct tries seen = {0};
 
@@ -206,31 +207,31 @@ static struct tries watch_four_timers(void)
 static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void **state)
 {
 	(void)state;
-	expect_most_tries_in_time(watch_four_timers);
+	expect_most_tries_in_time(count_timely_runs_of_four_timers);
 }
 
 /* ---- what it costs ---- */
 
 static void test_an_idle_connection_costs_no_wake_up(void **state)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	const long most = 2;
 	long before, woken = LONG_MAX;
 
 	(void)state;
 	usleep(300000); /* delayed ACKs and what else was left; on a slow machine some of it comes later */
 	for (int i = 0; i < 10 && woken > most; i++) {
-		before = wakeups();
+		before = internal_thread_voluntary_switches();
 		if (before < 0)
 			vma_test_skip("the thread's wake-ups are not to be known");
 		usleep(400000);
-		woken = wakeups() - before;
+		woken = internal_thread_voluntary_switches() - before;
 	}
 	assert_true(woken <= most);
 	tcp_fixture_close_pair(&connection_pair);
 }
 
-static uint64_t tcp_cpu_ns_of(clockid_t clock)
+static uint64_t cpu_clock_ns(clockid_t clock)
 {
 	struct timespec used = {0};
 
@@ -239,18 +240,18 @@ static uint64_t tcp_cpu_ns_of(clockid_t clock)
 }
 
 /* Of the process, but without the peer, which looks for packets all the time. */
-static uint64_t tcp_cpu_ns(void)
+static uint64_t process_cpu_ns_without_peer(void)
 {
 	clockid_t of_peer;
 
 	assert_int_equal(pthread_getcpuclockid(peer.thread, &of_peer), 0);
-	return tcp_cpu_ns_of(CLOCK_PROCESS_CPUTIME_ID) - tcp_cpu_ns_of(of_peer);
+	return cpu_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_clock_ns(of_peer);
 }
 
 /* As who drives is not always given a core: then the thread must not be what keeps it from having one. */
 static void test_what_is_due_while_another_drives_is_not_waited_for_without_sleep(void **state)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	uint64_t before;
 
 	(void)state;
@@ -259,10 +260,10 @@ static void test_what_is_due_while_another_drives_is_not_waited_for_without_slee
 	assert_true(vma_ring_acquire(connection_pair.ring_ctx->ring));
 	usleep(250000); /* what is not acknowledged is due to be sent again */
 	assert_true(vma_tcp_next_due_ns(connection_pair.tcp) <= vma_now_ns());
-	before = tcp_cpu_ns();
+	before = process_cpu_ns_without_peer();
 	usleep(300000);
-	print_message("%lu microseconds\n", (unsigned long)(tcp_cpu_ns() - before) / 1000);
-	assert_true(tcp_cpu_ns() - before < 150 * MSEC);
+	print_message("%lu microseconds\n", (unsigned long)(process_cpu_ns_without_peer() - before) / 1000);
+	assert_true(process_cpu_ns_without_peer() - before < 150 * MSEC);
 	vma_ring_release(connection_pair.ring_ctx->ring);
 	pause_peer(false);
 	wait_until(vma_tcp_tx_queued(connection_pair.here) == 0);
@@ -270,7 +271,7 @@ static void test_what_is_due_while_another_drives_is_not_waited_for_without_slee
 }
 
 /* How often this thread has been taken its core. */
-static long losses(void)
+static long involuntary_switches_of_this_thread(void)
 {
 	struct rusage usage;
 
@@ -288,8 +289,9 @@ static long losses(void)
  * the internal thread had a core: without one nobody drives, or the thread comes late. Its wake-ups in these, in
  * thousandths for each millisecond; -1: they cannot be known, or there were too few such windows.
  */
-static long wakeups_per_ms(unsigned (*play)(const struct connection_pair *of, unsigned many, uint64_t until),
-                           const struct connection_pair *of, unsigned many, unsigned least)
+static long internal_thread_wakeups_per_second(unsigned (*play)(const struct connection_pair *of, unsigned many,
+                                                                uint64_t until),
+                                               const struct connection_pair *of, unsigned many, unsigned least)
 {
 	long sum = 0;
 	int quiet = 0;
@@ -297,15 +299,16 @@ static long wakeups_per_ms(unsigned (*play)(const struct connection_pair *of, un
 	play(of, many, vma_now_ns() + 20 * MSEC);
 	for (int i = 0; i < WINDOWS_MAX && quiet < QUIET_WINDOWS; i++) {
 		const uint64_t held_up = time_without_core_ns();
-		const long before = wakeups(), lost = losses();
+		const long before = internal_thread_voluntary_switches(), lost = involuntary_switches_of_this_thread();
 		unsigned messages;
 		long more;
 
 		if (before < 0)
 			return -1;
 		messages = play(of, many, vma_now_ns() + QUIET_MS * MSEC);
-		more = wakeups() - before;
-		if (losses() != lost || time_without_core_ns() - held_up > HELD_UP_NS / 2 || messages < least)
+		more = internal_thread_voluntary_switches() - before;
+		if (involuntary_switches_of_this_thread() != lost ||
+		    time_without_core_ns() - held_up > HELD_UP_NS / 2 || messages < least)
 			continue;
 		quiet++;
 		sum += more;
@@ -315,18 +318,18 @@ static long wakeups_per_ms(unsigned (*play)(const struct connection_pair *of, un
 }
 
 /* Messages there and back. */
-static unsigned tcp_converse(const struct connection_pair *connection_pair, unsigned many, uint64_t until)
+static unsigned tcp_ping_pong_until(const struct connection_pair *connection_pair, unsigned many, uint64_t until)
 {
 	unsigned messages = 0;
 
 	(void)many;
 	for (; vma_now_ns() < until; messages += 2) {
 		tcp_fixture_send_bytes(connection_pair->here, 64);
-		while (vma_tcp_rx_bytes(connection_pair->there) == 0)
+		while (vma_tcp_readable_bytes(connection_pair->there) == 0)
 			vma_ring_ctxs_progress(vma_ring_ctx_bit(connection_pair->ring_ctx));
 		consume_all(connection_pair->there);
 		tcp_fixture_send_bytes(connection_pair->there, 64);
-		while (vma_tcp_rx_bytes(connection_pair->here) == 0)
+		while (vma_tcp_readable_bytes(connection_pair->here) == 0)
 			vma_ring_ctxs_progress(vma_ring_ctx_bit(connection_pair->ring_ctx));
 		consume_all(connection_pair->here);
 	}
@@ -335,8 +338,8 @@ static unsigned tcp_converse(const struct connection_pair *connection_pair, unsi
 
 static void test_a_conversation_with_one_who_spins_costs_a_look_per_millisecond(void **state)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
-	const long cost = wakeups_per_ms(tcp_converse, &connection_pair, 1, 5 * QUIET_MS);
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
+	const long cost = internal_thread_wakeups_per_second(tcp_ping_pong_until, &connection_pair, 1, 5 * QUIET_MS);
 
 	(void)state;
 	tcp_fixture_close_pair(&connection_pair);
@@ -354,7 +357,7 @@ static unsigned converse_with_many(const struct connection_pair *of, unsigned ma
 		const struct connection_pair *connection_pair = &of[n % many];
 
 		tcp_fixture_send_bytes(connection_pair->here, 4000);
-		while (vma_tcp_rx_bytes(connection_pair->there) < 4000)
+		while (vma_tcp_readable_bytes(connection_pair->there) < 4000)
 			vma_ring_ctxs_progress(vma_ring_ctx_bit(connection_pair->ring_ctx));
 		consume_all(connection_pair->there);
 	}
@@ -364,7 +367,7 @@ static unsigned converse_with_many(const struct connection_pair *of, unsigned ma
 static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **state)
 {
 	enum { MANY = 16 };
-	struct connection_pair of[MANY] = {tcp_fixture_connected()};
+	struct connection_pair of[MANY] = {tcp_fixture_connect_pair()};
 	long cost;
 
 	(void)state;
@@ -375,10 +378,10 @@ static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **st
 		wait_until(atomic_load(&peer.accepted) != NULL);
 		of[i].there = atomic_load(&peer.accepted);
 	}
-	cost = wakeups_per_ms(converse_with_many, of, MANY, 5 * QUIET_MS);
+	cost = internal_thread_wakeups_per_second(converse_with_many, of, MANY, 5 * QUIET_MS);
 	for (int i = 1; i < MANY; i++) {
-		end_conn(of[i].here);
-		end_conn(of[i].there);
+		close_disown_and_put_conn(of[i].here);
+		close_disown_and_put_conn(of[i].there);
 	}
 	tcp_fixture_close_pair(&of[0]);
 	if (cost < 0)
@@ -388,32 +391,32 @@ static void test_what_is_due_on_many_connections_is_left_to_who_drives(void **st
 
 /* How often this thread has written to a descriptor: nothing here does but who wakes the internal thread. -1: the
  * kernel does not count that. */
-static long writes(void)
+static long write_syscalls_of_this_thread(void)
 {
-	return count_in(fopen("/proc/thread-self/io", "r"), "syscw:");
+	return number_after_word_in_file(fopen("/proc/thread-self/io", "r"), "syscw:");
 }
 
 /* Tells the thread, five times a millisecond, that frames wait. Returns how many of these calls have woken it. */
 static long announce_waiting_frames_often(const struct connection_pair *connection_pair, int many)
 {
-	const long before = writes();
+	const long before = write_syscalls_of_this_thread();
 
 	for (int said = 0; said < many; said++) {
 		vma_engine_send_later(vma_ring_ctx_bit(connection_pair->ring_ctx));
-		tcp_converse(connection_pair, 1, vma_now_ns() + MSEC / 5);
+		tcp_ping_pong_until(connection_pair, 1, vma_now_ns() + MSEC / 5);
 	}
-	return before < 0 ? -1 : writes() - before;
+	return before < 0 ? -1 : write_syscalls_of_this_thread() - before;
 }
 
 /* The thread comes in time by itself; but not when the sender has been without a core for a while. */
 static void test_a_busy_sender_wakes_nobody(void **state)
 {
 	enum { SAID = 100 };
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	long woken = SAID;
 
 	(void)state;
-	tcp_converse(&connection_pair, 1, vma_now_ns() + 20 * MSEC);
+	tcp_ping_pong_until(&connection_pair, 1, vma_now_ns() + 20 * MSEC);
 	for (int i = 0; i < 200 && woken > SAID / 20; i++)
 		woken = announce_waiting_frames_often(&connection_pair, SAID);
 	tcp_fixture_close_pair(&connection_pair);
@@ -426,7 +429,7 @@ static void test_a_busy_sender_wakes_nobody(void **state)
 /* A call of the kernel's drives what the thread has waited for last, but not each such call. */
 static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	struct vma_thread *self = vma_thread_self();
 	bool spared = false;
 	uint64_t driven;
@@ -450,26 +453,26 @@ static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 	tcp_fixture_close_pair(&connection_pair);
 }
 
-static struct tries stop_driving(void)
+static struct tries count_timely_arrivals_after_driving(void)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	struct tries tries = {0};
 
 	vma_tcp_set_option(connection_pair.there, VMA_TCP_OPT_NODELAY, 1); /* or it would wait for a delayed ACK */
 	for (int i = 0; i < 20; i++) {
 		uint64_t stopped, held_up, took;
 
-		tcp_converse(&connection_pair, 1, vma_now_ns() + 5 * MSEC);
+		tcp_ping_pong_until(&connection_pair, 1, vma_now_ns() + 5 * MSEC);
 		wait_until(vma_tcp_tx_queued(connection_pair.there) == 0);
 		consume_all(connection_pair.here);
-		tcp_converse(&connection_pair, 1, vma_now_ns() + 5 * MSEC);
+		tcp_ping_pong_until(&connection_pair, 1, vma_now_ns() + 5 * MSEC);
 		held_up = time_without_core_ns();
 		stopped = vma_now_ns();
 		tcp_fixture_send_bytes(connection_pair.there, 1);
-		while (vma_tcp_rx_bytes(connection_pair.here) == 0 && vma_now_ns() - stopped < TIMEOUT_MS * MSEC)
+		while (vma_tcp_readable_bytes(connection_pair.here) == 0 && vma_now_ns() - stopped < TIMEOUT_MS * MSEC)
 			usleep(100);
 		took = vma_now_ns() - stopped;
-		assert_true(vma_tcp_rx_bytes(connection_pair.here) > 0);
+		assert_true(vma_tcp_readable_bytes(connection_pair.here) > 0);
 		consume_all(connection_pair.here);
 		if (time_without_core_ns() - held_up > HELD_UP_NS)
 			continue;
@@ -483,7 +486,7 @@ static struct tries stop_driving(void)
 static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **state)
 {
 	(void)state;
-	expect_most_tries_in_time(stop_driving);
+	expect_most_tries_in_time(count_timely_arrivals_after_driving);
 }
 
 /* ---- steering ---- */
@@ -491,8 +494,8 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 static struct vma_tcp_conn *_Atomic arrived;
 
 /* The NIC forgets the listener's rule behind everybody's back. */
-static bool has_a_rule_of_its_own(struct vma_ring_ctx *ring_ctx, struct vma_tcp_conn *there, struct vma_tcp_conn *here,
-                                  uint16_t port)
+static bool conn_has_own_nic_flow_rule(struct vma_ring_ctx *ring_ctx, struct vma_tcp_conn *there,
+                                       struct vma_tcp_conn *here, uint16_t port)
 {
 	struct vma_flow_rule rule = {.key = {.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(port)},
 	                             .flags = VMA_FLOW_LISTENER};
@@ -502,17 +505,18 @@ static bool has_a_rule_of_its_own(struct vma_ring_ctx *ring_ctx, struct vma_tcp_
 	assert_int_equal(vma_nic_flow_del(vma_ring_qp(ring_ctx->ring), &rule.key), 0);
 	tcp_fixture_send_bytes(there, 1);
 	for (int ms = 0; ms < 30 && !came; ms++) {
-		came = vma_tcp_rx_bytes(here) > 0;
+		came = vma_tcp_readable_bytes(here) > 0;
 		usleep(1000);
 	}
 	assert_int_equal(vma_nic_flow_add(vma_ring_qp(ring_ctx->ring), &rule), 0);
-	wait_until(vma_tcp_rx_bytes(here) > 0);
+	wait_until(vma_tcp_readable_bytes(here) > 0);
 	consume_all(here);
 	return came;
 }
 
 /* Whether a connection that was accepted has its rule when its time has passed. It has it at last in any case. */
-static bool is_steered_in_time(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, uint16_t port, bool hurry)
+static bool accepted_conn_gets_nic_rule_in_time(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, uint16_t port,
+                                                bool hurry)
 {
 	struct vma_tcp_listener *listener;
 	struct vma_tcp_conn *there;
@@ -522,17 +526,17 @@ static bool is_steered_in_time(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tc
 	listener = tcp_fixture_listen_on(tcp, 0, port, &arrived);
 	there = tcp_fixture_connect_from(peer.tcp, 1, port);
 	wait_until(atomic_load(&arrived) != NULL);
-	assert_false(has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), port));
+	assert_false(conn_has_own_nic_flow_rule(ring_ctx, there, atomic_load(&arrived), port));
 	vma_engine_steer(atomic_load(&arrived));
 	if (hurry)
 		vma_engine_steer_pending_now();
 	usleep(hurry ? 30000 : 150000);
-	at_last = in_time = has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), port);
+	at_last = in_time = conn_has_own_nic_flow_rule(ring_ctx, there, atomic_load(&arrived), port);
 	for (int i = 0; i < 20 && !at_last; i++)
-		at_last = has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), port);
+		at_last = conn_has_own_nic_flow_rule(ring_ctx, there, atomic_load(&arrived), port);
 	assert_true(at_last);
-	end_conn(there);
-	end_conn(atomic_load(&arrived));
+	close_disown_and_put_conn(there);
+	close_disown_and_put_conn(atomic_load(&arrived));
 	vma_tcp_listener_close(listener);
 	return in_time;
 }
@@ -549,7 +553,7 @@ static void test_an_accepted_connection_gets_a_rule_of_its_own_in_time(void **st
 		bool in_time = false;
 
 		for (int i = 0; i < 10 && !in_time; i++)
-			in_time = is_steered_in_time(ring_ctx, tcp, port++, hurry);
+			in_time = accepted_conn_gets_nic_rule_in_time(ring_ctx, tcp, port++, hurry);
 		assert_true(in_time);
 	}
 	vma_ring_ctx_put(ring_ctx);
@@ -572,15 +576,15 @@ static void test_a_connection_that_goes_without_a_rule_gets_one_when_it_is_neede
 	wait_until(atomic_load(&arrived) != NULL);
 	vma_engine_steer_covered(); /* does nothing: the parameter is not set */
 	usleep(50000);
-	assert_false(has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), 6300));
+	assert_false(conn_has_own_nic_flow_rule(ring_ctx, there, atomic_load(&arrived), 6300));
 	conf->tcp_3t_rules = true;
 	vma_engine_steer_covered();
 	for (int i = 0; i < 20 && !has_one; i++)
-		has_one = has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), 6300);
+		has_one = conn_has_own_nic_flow_rule(ring_ctx, there, atomic_load(&arrived), 6300);
 	assert_true(has_one);
 	conf->tcp_3t_rules = false;
-	end_conn(there);
-	end_conn(atomic_load(&arrived));
+	close_disown_and_put_conn(there);
+	close_disown_and_put_conn(atomic_load(&arrived));
 	vma_tcp_listener_close(listener);
 	vma_ring_ctx_put(ring_ctx);
 }
@@ -599,8 +603,8 @@ static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void *
 		there = tcp_fixture_connect_from(peer.tcp, 1, 6100);
 		wait_until(atomic_load(&arrived) != NULL);
 		vma_engine_steer(atomic_load(&arrived));
-		end_conn(there);
-		end_conn(atomic_load(&arrived));
+		close_disown_and_put_conn(there);
+		close_disown_and_put_conn(atomic_load(&arrived));
 	}
 	usleep(150000);
 	vma_tcp_listener_close(listener);
@@ -611,7 +615,7 @@ static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void *
 
 static void test_a_ring_context_that_is_put_lives_until_its_connections_have_ended(void **state)
 {
-	struct connection_pair connection_pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	const uint32_t id = connection_pair.ring_ctx->id;
 	size_t got = 0;
 
@@ -623,11 +627,11 @@ static void test_a_ring_context_that_is_put_lives_until_its_connections_have_end
 	vma_tcp_conn_put(connection_pair.here);
 	vma_ring_ctx_put(connection_pair.ring_ctx); /* with all of it queued or on its way */
 	usleep(250000);
-	assert_true(tcp_fixture_exists(connection_pair.ring_ctx, id));
+	assert_true(ring_ctx_of_id_still_exists(connection_pair.ring_ctx, id));
 	pause_peer(false);
 	while (got < 10000) {
-		wait_until(vma_tcp_rx_bytes(connection_pair.there) > 0);
-		got += vma_tcp_rx_bytes(connection_pair.there);
+		wait_until(vma_tcp_readable_bytes(connection_pair.there) > 0);
+		got += vma_tcp_readable_bytes(connection_pair.there);
 		consume_all(connection_pair.there);
 	}
 	assert_int_equal(got, 10000);
@@ -635,7 +639,7 @@ static void test_a_ring_context_that_is_put_lives_until_its_connections_have_end
 	vma_tcp_close(connection_pair.there, false);
 	vma_tcp_conn_disown(connection_pair.there);
 	vma_tcp_conn_put(connection_pair.there);
-	wait_until(!tcp_fixture_exists(connection_pair.ring_ctx, id));
+	wait_until(!ring_ctx_of_id_still_exists(connection_pair.ring_ctx, id));
 }
 
 static void test_a_ring_context_that_is_wanted_again_meanwhile_stays(void **state)
@@ -653,9 +657,9 @@ static void test_a_ring_context_that_is_wanted_again_meanwhile_stays(void **stat
 	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &again), 0);
 	assert_ptr_equal(again, ring_ctx);
 	usleep(300000);
-	assert_true(tcp_fixture_exists(ring_ctx, id));
+	assert_true(ring_ctx_of_id_still_exists(ring_ctx, id));
 	vma_ring_ctx_put(again);
-	wait_until(!tcp_fixture_exists(again, id));
+	wait_until(!ring_ctx_of_id_still_exists(again, id));
 }
 
 static const struct CMUnitTest tests[] = {

@@ -18,7 +18,7 @@ static struct vma_thread *_Atomic found[THREADS];
 static _Atomic unsigned arrived;
 static _Atomic bool go;
 
-static void *thread_stay(void *arg)
+static void *thread_register_and_wait_for_go(void *arg)
 {
 	uintptr_t i = (uintptr_t)arg;
 	struct vma_thread *self = vma_enter();
@@ -31,7 +31,7 @@ static void *thread_stay(void *arg)
 	return vma_thread_self() == self ? NULL : arg;
 }
 
-static void with_threads(void (*look)(void))
+static void call_while_threads_run(void (*look)(void))
 {
 	pthread_t threads[THREADS];
 	void *failed;
@@ -39,7 +39,7 @@ static void with_threads(void (*look)(void))
 	atomic_store(&arrived, 0);
 	atomic_store(&go, false);
 	for (uintptr_t i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, thread_stay, (void *)i), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_register_and_wait_for_go, (void *)i), 0);
 	while (atomic_load(&arrived) < THREADS)
 		usleep(500);
 	look();
@@ -66,10 +66,10 @@ static void test_every_thread_has_its_own(void **state)
 {
 	(void)state;
 	assert_ptr_equal(vma_thread_self(), vma_thread_self());
-	with_threads(expect_threads_are_distinct);
+	call_while_threads_run(expect_threads_are_distinct);
 }
 
-static void *waits_for_rings(void *arg)
+static void *thread_expect_no_overdue_rings(void *arg)
 {
 	struct vma_thread *self = vma_thread_self();
 	const bool fresh = self->overdue_rings == 0;
@@ -84,7 +84,7 @@ static void test_a_new_thread_has_waited_for_nothing(void **state)
 	void *failed;
 
 	for (int i = 0; i < 3; i++) {
-		assert_int_equal(pthread_create(&thread, NULL, waits_for_rings, state), 0);
+		assert_int_equal(pthread_create(&thread, NULL, thread_expect_no_overdue_rings, state), 0);
 		assert_int_equal(pthread_join(thread, &failed), 0);
 		assert_null(failed);
 	}
@@ -95,11 +95,11 @@ static void test_ended_threads_are_used_again(void **state)
 	unsigned count;
 
 	(void)state;
-	with_threads(expect_threads_are_distinct);
-	count = vma_thread_count();
+	call_while_threads_run(expect_threads_are_distinct);
+	count = vma_thread_table_size();
 	for (int i = 0; i < 20; i++)
-		with_threads(expect_threads_are_distinct);
-	assert_int_equal(vma_thread_count(), count);
+		call_while_threads_run(expect_threads_are_distinct);
+	assert_int_equal(vma_thread_table_size(), count);
 	for (int i = 0; i < THREADS; i++)
 		assert_null(vma_thread_at(atomic_load(&found[i])->index));
 	assert_ptr_equal(vma_thread_at(vma_thread_self()->index), vma_thread_self());
@@ -116,7 +116,7 @@ static void enter_in_late_tls_destructor(void *arg)
 		pthread_setspecific(late_tls_destructor_key, arg);
 }
 
-static void *end_late(void *arg)
+static void *thread_enter_with_late_tls_destructor(void *arg)
 {
 	pthread_setspecific(late_tls_destructor_key, &late_tls_destructor_key);
 	vma_leave(vma_enter());
@@ -130,13 +130,13 @@ static void test_destructor_of_the_application_may_call_in(void **state)
 
 	(void)state;
 	assert_int_equal(pthread_key_create(&late_tls_destructor_key, enter_in_late_tls_destructor), 0);
-	count = vma_thread_count();
+	count = vma_thread_table_size();
 	for (int i = 0; i < 20; i++) {
-		assert_int_equal(pthread_create(&thread, NULL, end_late, NULL), 0);
+		assert_int_equal(pthread_create(&thread, NULL, thread_enter_with_late_tls_destructor, NULL), 0);
 		assert_int_equal(pthread_join(thread, NULL), 0);
 	}
 	assert_int_equal(atomic_load(&late_calls), 40);
-	assert_int_equal(vma_thread_count(), count);
+	assert_int_equal(vma_thread_table_size(), count);
 	assert_int_equal(pthread_key_delete(late_tls_destructor_key), 0);
 }
 
@@ -147,21 +147,21 @@ struct object {
 	_Atomic bool ended;
 };
 
-static void thread_end_object(struct vma_retired *retired)
+static void retired_object_mark_ended(struct vma_retired *retired)
 {
 	atomic_store(&((struct object *)retired)->ended, true);
 }
 
-static void thread_retire(struct object *object)
+static void retire_test_object(struct object *object)
 {
 	memset(object, 0, sizeof(*object));
-	vma_retire(&object->retired, thread_end_object);
+	vma_defer_free_until_no_readers(&object->retired, retired_object_mark_ended);
 }
 
-static bool has_ended(struct object *object)
+static bool poll_retired_and_check_ended(struct object *object)
 {
 	for (int i = 0; i < 8; i++)
-		vma_retire_poll();
+		vma_run_due_deferred_frees();
 	return atomic_load(&object->ended);
 }
 
@@ -190,9 +190,9 @@ static void test_retired_ends_when_nobody_is_inside(void **state)
 	struct object object;
 
 	(void)state;
-	thread_retire(&object);
+	retire_test_object(&object);
 	assert_false(atomic_load(&object.ended));
-	assert_true(has_ended(&object));
+	assert_true(poll_retired_and_check_ended(&object));
 }
 
 static _Atomic bool is_inside, may_leave;
@@ -211,7 +211,7 @@ static void *stay_inside(void *arg)
 	return NULL; /* else inside, as a thread that is cancelled there */
 }
 
-static void end_while_another_is_inside(void *how)
+static void expect_retired_kept_while_thread_inside(void *how)
 {
 	struct object object;
 	pthread_t thread;
@@ -221,24 +221,24 @@ static void end_while_another_is_inside(void *how)
 	assert_int_equal(pthread_create(&thread, NULL, stay_inside, how), 0);
 	while (!atomic_load(&is_inside))
 		usleep(500);
-	thread_retire(&object);
-	assert_false(has_ended(&object));
-	assert_false(has_ended(&object));
+	retire_test_object(&object);
+	assert_false(poll_retired_and_check_ended(&object));
+	assert_false(poll_retired_and_check_ended(&object));
 	atomic_store(&may_leave, true);
 	assert_int_equal(pthread_join(thread, NULL), 0);
-	assert_true(has_ended(&object));
+	assert_true(poll_retired_and_check_ended(&object));
 }
 
 static void test_retired_waits_for_who_was_inside(void **state)
 {
 	(void)state;
-	end_while_another_is_inside(NULL);
+	expect_retired_kept_while_thread_inside(NULL);
 }
 
 static void test_thread_that_ends_inside_holds_nothing_back(void **state)
 {
 	(void)state;
-	end_while_another_is_inside(&go);
+	expect_retired_kept_while_thread_inside(&go);
 }
 
 static void test_retiring_thread_is_itself_inside(void **state)
@@ -247,18 +247,18 @@ static void test_retiring_thread_is_itself_inside(void **state)
 	struct object object;
 
 	(void)state;
-	thread_retire(&object);
-	assert_false(has_ended(&object));
+	retire_test_object(&object);
+	assert_false(poll_retired_and_check_ended(&object));
 	vma_leave(self);
-	assert_true(has_ended(&object));
+	assert_true(poll_retired_and_check_ended(&object));
 }
 
 static struct object second;
 
 static void end_and_retire_another(struct vma_retired *retired)
 {
-	thread_end_object(retired);
-	thread_retire(&second);
+	retired_object_mark_ended(retired);
+	retire_test_object(&second);
 }
 
 static void test_end_may_retire_another(void **state)
@@ -266,21 +266,21 @@ static void test_end_may_retire_another(void **state)
 	struct object first = {0};
 
 	(void)state;
-	vma_retire(&first.retired, end_and_retire_another);
-	assert_true(has_ended(&first));
-	assert_true(has_ended(&second));
+	vma_defer_free_until_no_readers(&first.retired, end_and_retire_another);
+	assert_true(poll_retired_and_check_ended(&first));
+	assert_true(poll_retired_and_check_ended(&second));
 }
 
 /* ---- fork ---- */
 
 /* 0, or the number of what was not so. */
-static int thread_child_main(struct vma_thread *parents, unsigned count)
+static int forked_child_check_threads_forgotten(struct vma_thread *parents, unsigned count)
 {
 	struct object object;
 	unsigned alive = 0;
 
-	vma_threads_forked_child();
-	if (vma_thread_self() != parents || vma_thread_count() != count)
+	vma_threads_reset_in_forked_child();
+	if (vma_thread_self() != parents || vma_thread_table_size() != count)
 		return 1;
 	for (unsigned i = 0; i < count; i++)
 		alive += vma_thread_at(i) != NULL;
@@ -288,24 +288,24 @@ static int thread_child_main(struct vma_thread *parents, unsigned count)
 		return 2;
 	if (parents->inside != 1)
 		return 3;
-	thread_retire(&object);
-	if (has_ended(&object))
+	retire_test_object(&object);
+	if (poll_retired_and_check_ended(&object))
 		return 4; /* this thread is inside */
 	vma_leave(parents);
-	if (!has_ended(&object))
+	if (!poll_retired_and_check_ended(&object))
 		return 5; /* who was inside in the parent is not here */
 	return 0;
 }
 
-static void fork_now(void)
+static void fork_inside_library_and_check_child(void)
 {
 	struct vma_thread *self = vma_enter();
-	unsigned count = vma_thread_count();
+	unsigned count = vma_thread_table_size();
 	int status = 0;
 	pid_t child = fork();
 
 	if (child == 0)
-		_exit(thread_child_main(self, count));
+		_exit(forked_child_check_threads_forgotten(self, count));
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
@@ -322,14 +322,14 @@ static void test_child_has_one_thread_and_no_section_but_its_own(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, stay_inside, NULL), 0);
 	while (!atomic_load(&is_inside))
 		usleep(500);
-	with_threads(fork_now);
+	call_while_threads_run(fork_inside_library_and_check_child);
 	atomic_store(&may_leave, true);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
 /* ---- the C library's functions ---- */
 
-static void *call_the_library(void *arg)
+static void *thread_do_pipe_io_by_libc(void *arg)
 {
 	char byte;
 	int fds[2];
@@ -352,7 +352,7 @@ static void test_library_functions_are_found_by_several_threads_at_once(void **s
 	memcpy(&at_start, &vma_os, sizeof(at_start));
 	atomic_store(&go, false);
 	for (uintptr_t i = 0; i < 8; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, call_the_library, &go), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_do_pipe_io_by_libc, &go), 0);
 	atomic_store(&go, true);
 	for (int i = 0; i < 8; i++) {
 		assert_int_equal(pthread_join(threads[i], &failed), 0);
@@ -368,7 +368,7 @@ static void test_library_functions_are_found_by_several_threads_at_once(void **s
 
 #define BLOCKS 64
 
-static void use_blocks(void)
+static void alloc_and_free_blocks(void)
 {
 	void *blocks[BLOCKS];
 
@@ -378,20 +378,20 @@ static void use_blocks(void)
 		vma_free(blocks[i]);
 }
 
-static void *use_blocks_once(void *arg)
+static void *thread_alloc_and_free_once(void *arg)
 {
-	use_blocks();
+	alloc_and_free_blocks();
 	return arg;
 }
 
 /* Threads that begin and end, too: the allocator keeps something for each. */
-static void *use_blocks_until_told(void *arg)
+static void *thread_alloc_and_free_until_told(void *arg)
 {
 	pthread_t other;
 
 	for (unsigned round = 0; !atomic_load(&go); round++) {
-		use_blocks();
-		if (round % 64 == 0 && pthread_create(&other, NULL, use_blocks_once, NULL) == 0)
+		alloc_and_free_blocks();
+		if (round % 64 == 0 && pthread_create(&other, NULL, thread_alloc_and_free_once, NULL) == 0)
 			pthread_join(other, NULL);
 	}
 	return arg;
@@ -408,18 +408,18 @@ static void test_child_may_allocate_whatever_others_were_doing(void **state)
 #endif
 	atomic_store(&go, false);
 	for (int i = 0; i < 3; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, use_blocks_until_told, NULL), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_alloc_and_free_until_told, NULL), 0);
 	for (int i = 0; i < 500; i++) {
 		pid_t child = fork();
 
 		assert_true(child >= 0);
 		if (child == 0) {
 			alarm(30);
-			use_blocks();
-			status = pthread_create(&other, NULL, use_blocks_once, NULL);
+			alloc_and_free_blocks();
+			status = pthread_create(&other, NULL, thread_alloc_and_free_once, NULL);
 			_exit(status != 0 || pthread_join(other, NULL) != 0);
 		}
-		use_blocks();
+		alloc_and_free_blocks();
 		assert_int_equal(waitpid(child, &status, 0), child);
 		assert_int_equal(status, 0);
 	}

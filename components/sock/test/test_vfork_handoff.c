@@ -13,7 +13,7 @@
 static _Atomic unsigned handed_over;
 static _Atomic pid_t by;
 
-static void vfork_handoff_hand_over(struct vma_file *file)
+static void fake_hand_over_record_pid(struct vma_file *file)
 {
 	(void)file;
 	atomic_store(&by, getpid());
@@ -38,9 +38,9 @@ static int hand_over_by_a_child(struct vma_file *file, bool closes_all)
 	return status;
 }
 
-static struct fake_file *with_descriptor(int *fd)
+static struct fake_file *create_fake_file_with_fd(int *fd)
 {
-	struct fake_file *fake = fake_create();
+	struct fake_file *fake = fake_file_create();
 
 	fake->file.ops = &ops;
 	*fd = open("/dev/null", O_RDONLY);
@@ -48,14 +48,14 @@ static struct fake_file *with_descriptor(int *fd)
 	return fake;
 }
 
-static void vfork_handoff_drop(int fd)
+static void vfork_handoff_remove_and_close_fd(int fd)
 {
 	vma_fd_remove(fd);
 	close(fd);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
-static void needs_vfork(void)
+static void skip_if_tsan_makes_vfork_a_fork(void)
 {
 #ifdef VMA_TSAN
 	vma_test_skip("ThreadSanitizer makes a fork of vfork");
@@ -68,17 +68,17 @@ static void test_the_parent_s_thread_hands_over_while_the_child_waits(void **sta
 	int fd, other_fd;
 
 	(void)state;
-	needs_vfork();
-	fake = with_descriptor(&fd);
-	with_descriptor(&other_fd); /* nobody asks for it */
+	skip_if_tsan_makes_vfork_a_fork();
+	fake = create_fake_file_with_fd(&fd);
+	create_fake_file_with_fd(&other_fd); /* nobody asks for it */
 	for (unsigned i = 1; i <= 100; i++) {
 		assert_int_equal(hand_over_by_a_child(&fake->file, false), 0);
 		assert_int_equal(atomic_load(&handed_over), i);
 		assert_int_equal(atomic_load(&by), getpid());
 		assert_false(atomic_load(&fake->file.handoff));
 	}
-	vfork_handoff_drop(other_fd);
-	vfork_handoff_drop(fd);
+	vfork_handoff_remove_and_close_fd(other_fd);
+	vfork_handoff_remove_and_close_fd(fd);
 }
 
 static void test_a_child_that_has_closed_the_way_there_does_not_wait(void **state)
@@ -89,8 +89,8 @@ static void test_a_child_that_has_closed_the_way_there_does_not_wait(void **stat
 	int fd;
 
 	(void)state;
-	needs_vfork();
-	fake = with_descriptor(&fd);
+	skip_if_tsan_makes_vfork_a_fork();
+	fake = create_fake_file_with_fd(&fd);
 	begin_ns = vma_now_ns();
 	assert_int_equal(hand_over_by_a_child(&fake->file, true), 0);
 	assert_true(vma_now_ns() - begin_ns < 2000000000ULL);
@@ -99,30 +99,30 @@ static void test_a_child_that_has_closed_the_way_there_does_not_wait(void **stat
 	/* And who asks after it is heard. */
 	assert_int_equal(hand_over_by_a_child(&fake->file, false), 0);
 	assert_int_equal(atomic_load(&handed_over), before + 1);
-	vfork_handoff_drop(fd);
+	vfork_handoff_remove_and_close_fd(fd);
 }
 
 static void test_a_file_that_is_closed_meanwhile_is_not_waited_for(void **state)
 {
 	uint64_t begin_ns = vma_now_ns();
 	int fd;
-	struct fake_file *fake = with_descriptor(&fd);
+	struct fake_file *fake = create_fake_file_with_fd(&fd);
 
 	(void)state;
 	vma_file_get(&fake->file);
-	vfork_handoff_drop(fd);
+	vfork_handoff_remove_and_close_fd(fd);
 	assert_int_equal(hand_over_by_a_child(&fake->file, false), 0);
 	assert_true(vma_now_ns() - begin_ns < 2000000000ULL);
 	vma_file_put(&fake->file);
-	fake_settle();
+	fake_poll_until_retired_are_freed();
 }
 
-static int vfork_handoff_start(void **state)
+static int setup_engine_for_vfork_handoff(void **state)
 {
 	(void)state;
 	ops = fake_ops;
-	ops.hand_over = vfork_handoff_hand_over;
-	return small_engine("1024", "128") != NULL ? 0 : -1;
+	ops.hand_over = fake_hand_over_record_pid;
+	return start_engine_with_few_buffers("1024", "128") != NULL ? 0 : -1;
 }
 
 int main(void)
@@ -133,5 +133,5 @@ int main(void)
 	        cmocka_unit_test(test_a_file_that_is_closed_meanwhile_is_not_waited_for),
 	};
 
-	return cmocka_run_group_tests_name("vfork_handoff", tests, vfork_handoff_start, NULL);
+	return cmocka_run_group_tests_name("vfork_handoff", tests, setup_engine_for_vfork_handoff, NULL);
 }

@@ -12,19 +12,19 @@ static struct thing thing;
 static _Atomic unsigned handled;
 static sigjmp_buf back;
 
-static void wait_count(int sig)
+static void handler_count_sigusr1(int sig)
 {
 	(void)sig;
 	atomic_fetch_add(&handled, 1);
 }
 
-static void wait_jump(int sig)
+static void handler_longjmp_out_of_wait(int sig)
 {
 	(void)sig;
 	siglongjmp(back, 1);
 }
 
-static void wait_handle(void (*handler)(int sig), int flags)
+static void wait_test_set_sigusr1_handler(void (*handler)(int sig), int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
@@ -39,7 +39,7 @@ static void skip_where_handlers_wait(void)
 #endif
 }
 
-static bool is_in_queue(const struct vma_waitq *q)
+static bool waitq_has_waiters(const struct vma_waitq *q)
 {
 	bool there = atomic_load(&q->overflow) != 0;
 
@@ -48,7 +48,7 @@ static bool is_in_queue(const struct vma_waitq *q)
 	return there;
 }
 
-static int sock_wait_begin(void **state)
+static int reset_wait_test_state(void **state)
 {
 	(void)state;
 	memset(&thing, 0, sizeof(thing));
@@ -58,7 +58,7 @@ static int sock_wait_begin(void **state)
 	return 0;
 }
 
-static int sock_wait_end(void **state)
+static int teardown_expect_thread_idle(void **state)
 {
 	struct vma_thread *self = vma_thread_self();
 
@@ -70,7 +70,7 @@ static int sock_wait_end(void **state)
 	assert_true(atomic_load(&self->state) == VMA_THREAD_AWAKE || atomic_load(&self->state) == VMA_THREAD_WOKEN);
 	assert_false(self->spinning);
 	assert_ptr_not_equal(atomic_load(&fixture.ring_ctx->watcher), self);
-	assert_false(is_in_queue(&thing.q));
+	assert_false(waitq_has_waiters(&thing.q));
 	return 0;
 }
 
@@ -169,7 +169,7 @@ static uint64_t wait_median(uint64_t late[TRIES])
 }
 
 /* How late this thread is without the library: a spinning one loses its core where a sleeping one would get it. */
-static uint64_t late_by_itself(bool spins)
+static uint64_t measure_lateness_of_sleep_or_spin(bool spins)
 {
 	const uint64_t until = vma_now_ns() + 20 * MSEC;
 
@@ -182,7 +182,7 @@ static uint64_t late_by_itself(bool spins)
 
 /* Never early; whether mostly no later than the thread's own sleeps or spins of that length, which a busy machine
  * delays, too. */
-static bool waits_exactly(uint64_t rings, int64_t spin_nsec)
+static bool wait_ends_on_time(uint64_t rings, int64_t spin_nsec)
 {
 	uint64_t late[TRIES], late_itself[TRIES], until;
 	struct thing_wait wait;
@@ -196,33 +196,33 @@ static bool waits_exactly(uint64_t rings, int64_t spin_nsec)
 		late[i] = vma_now_ns() - until;
 		assert_true(vma_now_ns() >= until);
 		assert_int_equal(atomic_load(&wait.asks) > 0, 1);
-		late_itself[i] = late_by_itself(spin_nsec != 0);
+		late_itself[i] = measure_lateness_of_sleep_or_spin(spin_nsec != 0);
 	}
 	return wait_median(late) <= wait_median(late_itself) + 2 * MSEC;
 }
 
 /* In one of some rounds: whose turn a core's absence hits, is chance. */
-static void wait_exactly(uint64_t rings, int64_t spin_nsec)
+static void expect_wait_ends_on_time(uint64_t rings, int64_t spin_nsec)
 {
 	bool exactly = false;
 
 	for (int i = 0; i < 10 && !exactly; i++)
-		exactly = waits_exactly(rings, spin_nsec);
+		exactly = wait_ends_on_time(rings, spin_nsec);
 	assert_true(exactly);
 }
 
 static void test_deadline_is_kept_asleep(void **state)
 {
 	(void)state;
-	wait_exactly(0, 0);
-	wait_exactly(fixture.bit, 0);
+	expect_wait_ends_on_time(0, 0);
+	expect_wait_ends_on_time(fixture.bit, 0);
 }
 
 static void test_deadline_is_kept_while_spinning(void **state)
 {
 	(void)state;
-	wait_exactly(fixture.bit, -1);
-	wait_exactly(fixture.bit, 100000);
+	expect_wait_ends_on_time(fixture.bit, -1);
+	expect_wait_ends_on_time(fixture.bit, 100000);
 }
 
 static void test_readable_descriptor_ends_the_sleep(void **state)
@@ -317,9 +317,9 @@ static void test_sleeper_is_woken_by_who_delivers(void **state)
 }
 
 /* After the announcement, before the sleep: the look that decides has been taken. */
-static void deliver_late(struct thing_wait *wait)
+static void on_look_deliver_once_queued(struct thing_wait *wait)
 {
-	if (is_in_queue(&thing.q) && atomic_load(&thing.count) == 0) {
+	if (waitq_has_waiters(&thing.q) && atomic_load(&thing.count) == 0) {
 		wait->on_look = NULL;
 		thing_add_one_and_wake(&thing);
 	}
@@ -333,7 +333,7 @@ static void test_delivery_between_last_look_and_sleep_is_not_lost(void **state)
 	for (int i = 0; i < 2; i++) {
 		atomic_store(&thing.count, 0);
 		thing_wait_init(&wait, &thing, i == 0 ? 0 : fixture.bit, UINT64_MAX);
-		wait.on_look = deliver_late;
+		wait.on_look = on_look_deliver_once_queued;
 		assert_int_equal(thing_wait_run(&wait), 1);
 	}
 }
@@ -378,7 +378,7 @@ static void interrupt_sleeper(int flags, bool restarts)
 {
 	struct sleeper sleeper;
 
-	wait_handle(wait_count, flags);
+	wait_test_set_sigusr1_handler(handler_count_sigusr1, flags);
 	sleeper_start(&sleeper, &thing, fixture.bit, UINT64_MAX);
 	assert_int_equal(pthread_kill(sleeper.thread, SIGUSR1), 0);
 	assert_int_equal(sleeper_end(&sleeper), -EINTR);
@@ -396,7 +396,7 @@ static void test_handler_ends_the_sleep(void **state)
 
 static void raise_signal_once_in_queue(struct thing_wait *wait)
 {
-	if (is_in_queue(&thing.q)) {
+	if (waitq_has_waiters(&thing.q)) {
 		wait->on_look = NULL;
 		raise(SIGUSR1);
 		assert_int_equal(atomic_load(&handled), 0);
@@ -409,7 +409,7 @@ static void test_signal_between_last_look_and_sleep_is_not_lost(void **state)
 
 	(void)state;
 	skip_where_handlers_wait();
-	wait_handle(wait_count, 0);
+	wait_test_set_sigusr1_handler(handler_count_sigusr1, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&handled, 0);
 		thing_wait_init(&wait, &thing, i == 0 ? 0 : fixture.bit, 5000 * MSEC);
@@ -434,7 +434,7 @@ static void test_handler_ends_the_spinning(void **state)
 
 	(void)state;
 	skip_where_handlers_wait();
-	wait_handle(wait_count, 0);
+	wait_test_set_sigusr1_handler(handler_count_sigusr1, 0);
 	thing_wait_init(&wait, &thing, fixture.bit, UINT64_MAX);
 	wait.wait.spin_loops = -1;
 	wait.on_look = raise_signal_at_fifth_look;
@@ -447,7 +447,7 @@ static void test_handler_ends_the_spinning(void **state)
 static _Atomic int rc_within;
 
 /* A wait of its own, on more descriptors than the stack has room for, as the one that it interrupts. */
-static void wait_within(int sig)
+static void handler_do_nested_wait(int sig)
 {
 	static struct pollfd pfds[200];
 	static struct thing inner;
@@ -462,9 +462,9 @@ static void wait_within(int sig)
 	atomic_store(&rc_within, thing_wait_run(&wait));
 }
 
-static void raise_late_plainly(struct thing_wait *wait)
+static void on_look_raise_signal_once_queued(struct thing_wait *wait)
 {
-	if (is_in_queue(&thing.q)) {
+	if (waitq_has_waiters(&thing.q)) {
 		wait->on_look = NULL;
 		raise(SIGUSR1);
 	}
@@ -477,14 +477,14 @@ static void test_handler_may_wait_by_itself(void **state)
 
 	(void)state;
 	skip_where_handlers_wait();
-	wait_handle(wait_within, 0);
+	wait_test_set_sigusr1_handler(handler_do_nested_wait, 0);
 	for (int i = 0; i < 200; i++)
 		pfds[i] = (struct pollfd){.fd = -1};
 	atomic_store(&rc_within, -1);
 	thing_wait_init(&wait, &thing, fixture.bit, UINT64_MAX);
 	wait.wait.fds = pfds;
 	wait.wait.nfds = 200;
-	wait.on_look = raise_late_plainly;
+	wait.on_look = on_look_raise_signal_once_queued;
 	assert_int_equal(thing_wait_run(&wait), -EINTR);
 	assert_int_equal(atomic_load(&rc_within), 0);
 	for (int i = 0; i < 200; i++)
@@ -493,7 +493,7 @@ static void test_handler_may_wait_by_itself(void **state)
 
 /* ---- left by a jump, or for ever ---- */
 
-static void *jump_out(void *arg)
+static void *thread_sleep_until_longjmp(void *arg)
 {
 	struct sleeper *sleeper = arg;
 	int jumped = sigsetjmp(back, 1);
@@ -525,7 +525,7 @@ static void expect_wakeup_after_watcher_ends(struct sleeper *watcher, void (*how
 	fixture_release_internal_thread();
 }
 
-static void send_signal(struct sleeper *watcher)
+static void signal_sleeper_and_expect_it_returns(struct sleeper *watcher)
 {
 	assert_int_equal(pthread_kill(watcher->thread, SIGUSR1), 0);
 	fixture_wait_until(atomic_load(&watcher->done));
@@ -539,24 +539,24 @@ static void test_jump_out_of_the_sleep_leaves_the_watch_to_others(void **state)
 
 	(void)state;
 	skip_where_handlers_wait();
-	wait_handle(wait_jump, 0);
+	wait_test_set_sigusr1_handler(handler_longjmp_out_of_wait, 0);
 	memset(&watcher, 0, sizeof(watcher));
 	watcher.thing = &fixture.things[0];
 	watcher.rings = fixture.bit;
 	watcher.timeout_ns = UINT64_MAX;
-	assert_int_equal(pthread_create(&watcher.thread, NULL, jump_out, &watcher), 0);
+	assert_int_equal(pthread_create(&watcher.thread, NULL, thread_sleep_until_longjmp, &watcher), 0);
 	fixture_wait_until(is_asleep(&watcher));
-	expect_wakeup_after_watcher_ends(&watcher, send_signal);
+	expect_wakeup_after_watcher_ends(&watcher, signal_sleeper_and_expect_it_returns);
 	self = atomic_load(&watcher.self);
 	assert_int_equal(self->inside, 0);
 	assert_null(self->waiting);
 	assert_int_equal(atomic_load(&self->rings), 0);
-	assert_false(is_in_queue(&fixture.things[0].q));
+	assert_false(waitq_has_waiters(&fixture.things[0].q));
 	atomic_store(&fixture.things[15].count, 1);
 	assert_int_equal(pthread_join(watcher.thread, NULL), 0);
 }
 
-static void cancel(struct sleeper *watcher)
+static void cancel_sleeper_and_expect_cleanup(struct sleeper *watcher)
 {
 	void *result;
 
@@ -564,7 +564,7 @@ static void cancel(struct sleeper *watcher)
 	assert_int_equal(pthread_join(watcher->thread, &result), 0);
 	assert_ptr_equal(result, PTHREAD_CANCELED);
 	assert_int_equal(atomic_load(&watcher->wait.abandoned), 1);
-	assert_false(is_in_queue(&watcher->thing->q));
+	assert_false(waitq_has_waiters(&watcher->thing->q));
 }
 
 static void test_cancelled_sleeper_leaves_the_watch_to_others(void **state)
@@ -573,7 +573,7 @@ static void test_cancelled_sleeper_leaves_the_watch_to_others(void **state)
 
 	(void)state;
 	sleeper_start(&watcher, &fixture.things[0], fixture.bit, UINT64_MAX);
-	expect_wakeup_after_watcher_ends(&watcher, cancel);
+	expect_wakeup_after_watcher_ends(&watcher, cancel_sleeper_and_expect_cleanup);
 }
 
 static void expect_sleeper_is_served(struct sleeper *watcher)
@@ -591,7 +591,7 @@ static void test_served_watcher_leaves_the_watch_to_others(void **state)
 	expect_wakeup_after_watcher_ends(&watcher, expect_sleeper_is_served);
 }
 
-static void *spin_for_ever(void *arg)
+static void *thread_wait_spinning_without_timeout(void *arg)
 {
 	struct sleeper *sleeper = arg;
 
@@ -607,9 +607,9 @@ static void test_spinner_can_be_cancelled(void **state)
 	struct sleeper spinner = {.thing = &thing};
 
 	(void)state;
-	assert_int_equal(pthread_create(&spinner.thread, NULL, spin_for_ever, &spinner), 0);
+	assert_int_equal(pthread_create(&spinner.thread, NULL, thread_wait_spinning_without_timeout, &spinner), 0);
 	fixture_wait_until(atomic_load(&spinner.wait.looks) > 100);
-	cancel(&spinner);
+	cancel_sleeper_and_expect_cleanup(&spinner);
 }
 
 /* ---- several ---- */
@@ -634,7 +634,7 @@ static void test_others_are_woken_by_the_watcher(void **state)
 }
 
 /* What the watcher delivers to itself costs no wake-up of its own: its descriptor is silent afterwards. */
-static void *watch_alone(void *arg)
+static void *thread_sleep_then_poll_own_wake_fd(void *arg)
 {
 	struct sleeper *sleeper = arg;
 	struct pollfd pfd = {.events = POLLIN};
@@ -651,14 +651,14 @@ static void test_watcher_does_not_wake_itself(void **state)
 
 	(void)state;
 	fixture_hold_internal_thread();
-	assert_int_equal(pthread_create(&sleeper.thread, NULL, watch_alone, &sleeper), 0);
+	assert_int_equal(pthread_create(&sleeper.thread, NULL, thread_sleep_then_poll_own_wake_fd, &sleeper), 0);
 	fixture_wait_until(is_asleep(&sleeper));
 	usleep(2000);
 	fixture_send(0);
 	assert_int_equal(sleeper_end(&sleeper), 0);
 }
 
-static unsigned looks_of(struct sleeper *sleepers, unsigned n)
+static unsigned sum_looks_of_sleepers(struct sleeper *sleepers, unsigned n)
 {
 	unsigned looks = 0;
 
@@ -673,7 +673,7 @@ static uint64_t wakes_counted(void)
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < VMA_STATS_WAKES; i++)
-		sum += vma_stats_read(&wakes[i]);
+		sum += vma_stats_read_counter(&wakes[i]);
 	return sum;
 }
 
@@ -704,13 +704,14 @@ static void test_needless_wakeup_ends(void **state)
 	vma_waitq_wake(&thing.q, false);
 	vma_leave(self);
 	for (int i = 0; i < 50 && quiet < 3; i++) {
-		const unsigned before = looks_of(sleepers, 3);
+		const unsigned before = sum_looks_of_sleepers(sleepers, 3);
 
 		usleep(20000);
-		quiet = looks_of(sleepers, 3) == before ? quiet + 1 : 0;
+		quiet = sum_looks_of_sleepers(sleepers, 3) == before ? quiet + 1 : 0;
 	}
 	assert_int_equal(quiet, 3);
-	assert_true(looks_of(sleepers, 3) < 100); /* and none in between was only one without a core for them */
+	assert_true(sum_looks_of_sleepers(sleepers, 3) <
+	            100); /* and none in between was only one without a core for them */
 	for (int i = 0; i < 3; i++)
 		thing_add_one_and_wake(&thing);
 	for (int i = 0; i < 3; i++)
@@ -718,7 +719,7 @@ static void test_needless_wakeup_ends(void **state)
 }
 
 /* Woken just before its last look, its time over just after it. */
-static void wake_and_end(struct thing_wait *wait)
+static void on_look_wake_waiter_and_expire_deadline(struct thing_wait *wait)
 {
 	if (atomic_load(&wait->wait.self->state) == VMA_THREAD_GOING) {
 		wait->on_look = NULL;
@@ -739,7 +740,7 @@ static void test_wakeup_of_one_whose_time_is_over_is_passed_on(void **state)
 	vma_waitq_add(&thing.q, vma_thread_self());
 	sleeper_start(&patient, &thing, 0, UINT64_MAX);
 	looks = atomic_load(&patient.wait.looks);
-	wait.on_look = wake_and_end;
+	wait.on_look = on_look_wake_waiter_and_expire_deadline;
 	assert_int_equal(thing_wait_run(&wait), 0);
 	fixture_wait_until(atomic_load(&patient.wait.looks) > looks);
 	thing_add_one_and_wake(&thing);
@@ -788,7 +789,7 @@ static void test_watch_finds_its_way_past_one_who_leaves(void **state)
 
 /* ---- manners ---- */
 
-static uint64_t percent_of_idle_waits(void)
+static uint64_t cpu_percent_of_idle_waits(void)
 {
 	uint64_t cpu = 0, wall = 0;
 	struct thing_wait wait;
@@ -798,13 +799,13 @@ static uint64_t percent_of_idle_waits(void)
 	wait.wait.spin_nsec = 100 * (int64_t)MSEC;
 	for (int i = 0; i < 60; i++) {
 		if (i == 20) { /* by now it has learned */
-			cpu = fixture_cpu_ns();
+			cpu = fixture_thread_cpu_ns();
 			wall = vma_now_ns();
 		}
 		wait.wait.deadline_ns = vma_now_ns() + 10 * MSEC;
 		assert_int_equal(thing_wait_run(&wait), 0);
 	}
-	return (fixture_cpu_ns() - cpu) * 100 / (vma_now_ns() - wall);
+	return (fixture_thread_cpu_ns() - cpu) * 100 / (vma_now_ns() - wall);
 }
 
 /* In one of some rounds: a virtual core may be taken away unseen, and what it lacked is counted as used. */
@@ -819,18 +820,18 @@ static void test_idle_waiter_costs_next_to_nothing(void **state)
 
 	(void)state;
 	for (int i = 0; i < 10 && percent >= limit; i++)
-		percent = percent_of_idle_waits();
+		percent = cpu_percent_of_idle_waits();
 	assert_true(percent < limit);
 }
 
 /* Packets and the OS end waits in turn, as they do for a proxy whose backend is on this host. */
-static void end_waits_by_packet_and_os_in_turn(struct thing_wait *self)
+static void on_look_deliver_at_every_fourth(struct thing_wait *self)
 {
 	if (atomic_load(&self->looks) % 4 == 3)
 		atomic_store(&self->thing->count, 1);
 }
 
-static uint32_t budget_of_turns(bool mixed)
+static uint32_t spin_budget_after_alternating_waits(bool mixed)
 {
 	struct thing_wait wait;
 
@@ -841,7 +842,7 @@ static uint32_t budget_of_turns(bool mixed)
 	wait.wait.mixed = mixed;
 	for (int i = 0; i < 40; i++) {
 		wait.os = i % 2;
-		wait.on_look = i % 2 == 0 ? end_waits_by_packet_and_os_in_turn : NULL;
+		wait.on_look = i % 2 == 0 ? on_look_deliver_at_every_fourth : NULL;
 		assert_int_equal(thing_wait_run(&wait), 1);
 		atomic_store(&thing.count, 0);
 	}
@@ -853,22 +854,22 @@ static void test_a_wait_that_the_os_ends_makes_it_spin_less(void **state)
 	uint32_t budget = 0;
 
 	(void)state;
-	assert_int_equal(budget_of_turns(true), 1000);  /* the least */
+	assert_int_equal(spin_budget_after_alternating_waits(true), 1000); /* the least */
 	for (int i = 0; i < 20 && budget < 500000; i++) /* a turn without a core counts as one in vain */
-		budget = budget_of_turns(false);
+		budget = spin_budget_after_alternating_waits(false);
 	assert_true(budget >= 500000);
 }
 
 /* A thread that has the ring's flag and does not run keeps nobody awake. */
-static void wait_hold_flag(struct vma_ring_command *command)
+static void ring_command_hold_rx_flag_100ms(struct vma_ring_command *command)
 {
 	(void)command;
 	usleep(100000);
 }
 
-static void *drive_slowly(void *arg)
+static void *thread_post_100ms_ring_command(void *arg)
 {
-	static struct vma_ring_command command = {.run = wait_hold_flag};
+	static struct vma_ring_command command = {.run = ring_command_hold_rx_flag_100ms};
 	struct vma_thread *self = vma_enter();
 
 	vma_ring_post(fixture.ring_ctx->ring, &command);
@@ -884,12 +885,12 @@ static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **stat
 
 	(void)state;
 	fixture_hold_internal_thread();
-	assert_int_equal(pthread_create(&thread, NULL, drive_slowly, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, thread_post_100ms_ring_command, NULL), 0);
 	fixture_wait_until(vma_ring_drive_holder_tid(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
 	thing_wait_init(&wait, &thing, fixture.bit, 60 * MSEC);
-	cpu = fixture_cpu_ns();
+	cpu = fixture_thread_cpu_ns();
 	assert_int_equal(thing_wait_run(&wait), 0);
-	cpu = fixture_cpu_ns() - cpu;
+	cpu = fixture_thread_cpu_ns() - cpu;
 	assert_true(cpu < 30 * MSEC);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
@@ -936,7 +937,7 @@ static void test_what_is_told_once_is_not_lost_while_others_drive(void **state)
 
 /* ---- no descriptor left, fork ---- */
 
-static void *sleep_without_descriptors(void *arg)
+static void *thread_sleep_without_wake_fd(void *arg)
 {
 	int fd = atomic_exchange(&vma_thread_self()->wake_fd, -1); /* of a thread that has ended */
 
@@ -960,7 +961,7 @@ static struct rlimit sleeper_start_without_descriptors(struct sleeper *sleeper)
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	none.rlim_max = limit.rlim_max;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-	assert_int_equal(pthread_create(&sleeper->thread, NULL, sleep_without_descriptors, sleeper), 0);
+	assert_int_equal(pthread_create(&sleeper->thread, NULL, thread_sleep_without_wake_fd, sleeper), 0);
 	fixture_wait_until(is_asleep(sleeper));
 	assert_false(has_wake_fd(sleeper));
 	return limit;
@@ -990,7 +991,7 @@ static void test_sleeper_that_was_without_descriptor_gets_one(void **state)
 	assert_int_equal(sleeper_end(&sleeper), 1);
 }
 
-static void *give_once_asleep(void *arg)
+static void *thread_wake_sleeper_once_asleep(void *arg)
 {
 	struct vma_thread *whom = arg;
 
@@ -1001,14 +1002,14 @@ static void *give_once_asleep(void *arg)
 }
 
 /* 0, or the number of what was not so. */
-static int wait_child_main(int parents_fd)
+static int forked_child_check_wait_and_wake(int parents_fd)
 {
 	struct thing_wait wait;
 	pthread_t thread;
 
 	vma_engine_fork_child();
 	thing_wait_init(&wait, &thing, 0, 20000 * MSEC);
-	if (pthread_create(&thread, NULL, give_once_asleep, vma_thread_self()) != 0)
+	if (pthread_create(&thread, NULL, thread_wake_sleeper_once_asleep, vma_thread_self()) != 0)
 		return 1;
 	if (thing_wait_run(&wait) != 1 || !wait.wait.slept)
 		return 2;
@@ -1036,7 +1037,7 @@ static void test_forked_child_sleeps_and_is_woken_by_its_own(void **state)
 	vma_engine_fork_prepare();
 	child = fork();
 	if (child == 0)
-		_exit(wait_child_main(atomic_load(&self->wake_fd)));
+		_exit(forked_child_check_wait_and_wake(atomic_load(&self->wake_fd)));
 	vma_engine_fork_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
@@ -1045,7 +1046,7 @@ static void test_forked_child_sleeps_and_is_woken_by_its_own(void **state)
 	assert_int_equal(poll(&pfd, 1, 0), 0); /* the parent's is another one */
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, sock_wait_begin, sock_wait_end)
+#define T(name) cmocka_unit_test_setup_teardown(name, reset_wait_test_state, teardown_expect_thread_idle)
 static const struct CMUnitTest tests[] = {
         T(test_what_is_there_ends_it_at_once),
         T(test_deadline_of_before_asks_the_os_and_does_not_sleep),

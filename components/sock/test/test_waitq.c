@@ -17,7 +17,7 @@
 static struct vma_thread sleeper[SLEEPERS];
 static struct vma_waitq q;
 
-static int waitq_begin(void **state)
+static int setup_fake_sleeping_threads(void **state)
 {
 	(void)state;
 	memset(&q, 0, sizeof(q));
@@ -29,7 +29,7 @@ static int waitq_begin(void **state)
 	return 0;
 }
 
-static int waitq_end(void **state)
+static int teardown_close_wake_fds(void **state)
 {
 	(void)state;
 	for (int i = 0; i < SLEEPERS; i++)
@@ -38,7 +38,7 @@ static int waitq_end(void **state)
 }
 
 /* Its descriptor has been written. */
-static bool is_rung(int i)
+static bool wake_fd_was_written(int i)
 {
 	uint64_t count;
 
@@ -47,7 +47,7 @@ static bool is_rung(int i)
 
 static bool is_woken(int i)
 {
-	return atomic_load(&sleeper[i].state) == VMA_THREAD_WOKEN && is_rung(i);
+	return atomic_load(&sleeper[i].state) == VMA_THREAD_WOKEN && wake_fd_was_written(i);
 }
 
 static unsigned count_woken(void)
@@ -59,7 +59,7 @@ static unsigned count_woken(void)
 	return n;
 }
 
-static void waitq_add(int n)
+static void waitq_add_first_sleepers(int n)
 {
 	for (int i = 0; i < n; i++)
 		vma_waitq_add(&q, &sleeper[i]);
@@ -85,7 +85,7 @@ static void test_wake_without_sleepers_is_nothing(void **state)
 static void test_one_wake_wakes_one(void **state)
 {
 	(void)state;
-	waitq_add(3);
+	waitq_add_first_sleepers(3);
 	vma_waitq_wake(&q, false);
 	assert_int_equal(count_woken(), 1);
 	vma_waitq_wake(&q, false);
@@ -98,7 +98,7 @@ static void test_one_wake_wakes_one(void **state)
 static void test_wake_of_all_wakes_all(void **state)
 {
 	(void)state;
-	waitq_add(3);
+	waitq_add_first_sleepers(3);
 	vma_waitq_wake(&q, true);
 	assert_int_equal(count_woken(), 3);
 	assert_true(waitq_is_empty());
@@ -107,8 +107,8 @@ static void test_wake_of_all_wakes_all(void **state)
 static void test_sleeper_is_in_the_queue_once(void **state)
 {
 	(void)state;
-	waitq_add(1);
-	waitq_add(1);
+	waitq_add_first_sleepers(1);
+	waitq_add_first_sleepers(1);
 	vma_waitq_remove(&q, &sleeper[0]);
 	assert_true(waitq_is_empty());
 }
@@ -116,7 +116,7 @@ static void test_sleeper_is_in_the_queue_once(void **state)
 static void test_removed_sleeper_is_not_woken(void **state)
 {
 	(void)state;
-	waitq_add(2);
+	waitq_add_first_sleepers(2);
 	vma_waitq_remove(&q, &sleeper[0]);
 	vma_waitq_wake(&q, false);
 	assert_false(is_woken(0));
@@ -127,10 +127,10 @@ static void test_removed_sleeper_is_not_woken(void **state)
 static void test_wake_goes_past_one_who_is_awake(void **state)
 {
 	(void)state;
-	waitq_add(2);
+	waitq_add_first_sleepers(2);
 	atomic_store(&sleeper[0].state, VMA_THREAD_AWAKE);
 	vma_waitq_wake(&q, false);
-	assert_false(is_rung(0));
+	assert_false(wake_fd_was_written(0));
 	assert_true(is_woken(1));
 }
 
@@ -138,17 +138,17 @@ static void test_wake_goes_past_one_who_is_awake(void **state)
 static void test_one_who_is_about_to_sleep_is_stopped(void **state)
 {
 	(void)state;
-	waitq_add(1);
+	waitq_add_first_sleepers(1);
 	atomic_store(&sleeper[0].state, VMA_THREAD_GOING);
 	vma_waitq_wake(&q, false);
 	assert_int_equal(atomic_load(&sleeper[0].state), VMA_THREAD_WOKEN);
-	assert_false(is_rung(0));
+	assert_false(wake_fd_was_written(0));
 }
 
 static void test_wake_spent_on_one_who_takes_nothing_is_passed_on(void **state)
 {
 	(void)state;
-	waitq_add(2);
+	waitq_add_first_sleepers(2);
 	vma_waitq_wake(&q, false);
 	assert_true(is_woken(0));
 	sleeper[0].wakeup_unused = true;
@@ -160,7 +160,7 @@ static void test_wake_spent_on_one_who_takes_nothing_is_passed_on(void **state)
 static void test_wake_spent_on_one_who_takes_is_not_passed_on(void **state)
 {
 	(void)state;
-	waitq_add(2);
+	waitq_add_first_sleepers(2);
 	vma_waitq_wake(&q, false);
 	vma_waitq_remove(&q, &sleeper[0]);
 	assert_false(is_woken(1));
@@ -174,7 +174,7 @@ static void test_thread_is_woken_once_by_several(void **state)
 	uint64_t count;
 
 	(void)state;
-	waitq_add(1);
+	waitq_add_first_sleepers(1);
 	vma_waitq_add(&other, &sleeper[0]);
 	vma_waitq_wake(&q, false);
 	vma_waitq_wake(&other, false);
@@ -187,7 +187,7 @@ static void test_thread_is_woken_once_by_several(void **state)
 static _Atomic unsigned asleep, up;
 
 /* A real thread: those without a place are found in the table of all. */
-static void *sleep_without_place(void *arg)
+static void *thread_sleep_in_full_waitq(void *arg)
 {
 	struct vma_thread *self = vma_thread_self();
 	int fd = eventfd(0, 0), none = -1;
@@ -212,9 +212,9 @@ static void test_sleepers_without_place_are_woken_when_no_other_is(void **state)
 	pthread_t threads[2];
 
 	(void)state;
-	waitq_add(VMA_WAITQ_SLOTS);
+	waitq_add_first_sleepers(VMA_WAITQ_SLOTS);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, sleep_without_place, NULL), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_sleep_in_full_waitq, NULL), 0);
 	while (atomic_load(&asleep) < 2)
 		usleep(100);
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++) {
@@ -229,7 +229,7 @@ static void test_sleepers_without_place_are_woken_when_no_other_is(void **state)
 	assert_true(waitq_is_empty());
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, waitq_begin, waitq_end)
+#define T(name) cmocka_unit_test_setup_teardown(name, setup_fake_sleeping_threads, teardown_close_wake_fds)
 static const struct CMUnitTest tests[] = {
         T(test_wake_without_sleepers_is_nothing),
         T(test_one_wake_wakes_one),

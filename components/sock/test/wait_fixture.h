@@ -54,7 +54,7 @@ static inline struct thing_wait *thing_wait_of(struct vma_wait *wait)
 {
 	return (struct thing_wait *)wait;
 }
-static int fixture_ready(struct vma_wait *wait)
+static int fixture_check_ready_and_call_on_look(struct vma_wait *wait)
 {
 	struct thing_wait *self = thing_wait_of(wait);
 	int rc = atomic_load(&self->thing->count) > 0;
@@ -64,16 +64,16 @@ static int fixture_ready(struct vma_wait *wait)
 		self->on_look(self);
 	return rc;
 }
-static int fixture_ask_os(struct vma_wait *wait)
+static int fake_ask_os_count_and_answer(struct vma_wait *wait)
 {
 	atomic_fetch_add(&thing_wait_of(wait)->asks, 1);
 	return thing_wait_of(wait)->os;
 }
-static uint64_t fixture_rings(struct vma_wait *wait)
+static uint64_t fixture_ring_bits_of_wait(struct vma_wait *wait)
 {
 	return atomic_load_explicit(&thing_wait_of(wait)->rings, memory_order_relaxed);
 }
-static void fixture_announce(struct vma_wait *wait, bool on)
+static void fixture_enter_or_leave_waitq(struct vma_wait *wait, bool on)
 {
 	struct thing_wait *self = thing_wait_of(wait);
 
@@ -84,16 +84,16 @@ static void fixture_announce(struct vma_wait *wait, bool on)
 	else
 		vma_waitq_remove(&self->thing->q, wait->self);
 }
-static void fixture_abandon(struct vma_wait *wait)
+static void fixture_count_abandoned(struct vma_wait *wait)
 {
 	atomic_fetch_add(&thing_wait_of(wait)->abandoned, 1);
 }
 static const struct vma_wait_ops fixture_ops = {
-        .ready = fixture_ready,
-        .poll_os = fixture_ask_os,
-        .rings = fixture_rings,
-        .set_queued = fixture_announce,
-        .abandon = fixture_abandon,
+        .ready = fixture_check_ready_and_call_on_look,
+        .poll_os = fake_ask_os_count_and_answer,
+        .rings = fixture_ring_bits_of_wait,
+        .set_queued = fixture_enter_or_leave_waitq,
+        .abandon = fixture_count_abandoned,
 };
 
 /* One that sleeps at once; spin_loops and spin_nsec may be changed. timeout_ns: UINT64_MAX for ever. */
@@ -136,7 +136,7 @@ static inline void thing_add_one_and_wake(struct thing *thing)
 	vma_leave(thread);
 }
 
-static inline uint64_t fixture_cpu_ns(void)
+static inline uint64_t fixture_thread_cpu_ns(void)
 {
 	struct timespec now;
 
@@ -168,7 +168,7 @@ static struct {
 	_Atomic bool hold, held;
 } fixture;
 
-static bool wait_fixture_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool sink_count_and_wake_waiters(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct thing *thing = flow->owner;
 
@@ -183,7 +183,7 @@ static inline int fixture_start_flows(void)
 	for (uint16_t i = 0; i < FIXTURE_THINGS; i++) {
 		fixture.things[i].flow = (struct vma_flow){
 		        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 1}},
-		        .sink = wait_fixture_sink,
+		        .sink = sink_count_and_wake_waiters,
 		        .owner = &fixture.things[i],
 		};
 		fixture.things[i].flow.key.local_port_be = htons((uint16_t)(FIXTURE_PORT + i));
@@ -193,7 +193,7 @@ static inline int fixture_start_flows(void)
 	return 0;
 }
 
-static void fixture_block(struct vma_internal_task *task)
+static void task_block_internal_thread(struct vma_internal_task *task)
 {
 	(void)task;
 	atomic_store(&fixture.held, true);
@@ -210,7 +210,7 @@ static inline int wait_fixture_start(void **state)
 	struct vma_engine *engine;
 
 	(void)state;
-	engine = small_engine("4096", "256");
+	engine = start_engine_with_few_buffers("4096", "256");
 	if (engine == NULL)
 		return -1;
 	pair.arena[0] = pair.arena[1] = engine->arena;
@@ -224,7 +224,7 @@ static inline int wait_fixture_start(void **state)
 	    vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_RX, &where, &fixture.ring_ctx) != 0)
 		return -1;
 	fixture.bit = vma_ring_ctx_bit(fixture.ring_ctx);
-	fixture.task.run = fixture_block;
+	fixture.task.run = task_block_internal_thread;
 	return fixture_start_flows();
 }
 

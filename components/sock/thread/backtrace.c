@@ -15,19 +15,19 @@
 
 #define CALLS_MAX 64
 
-void backtrace_init(void)
+void backtrace_load_unwinder(void)
 {
 	void *calls[1];
 
 	backtrace(calls, 1);
 }
 
-void backtrace_tell(int sig, const siginfo_t *info)
+void backtrace_log_signal(int sig, const siginfo_t *info)
 {
 	void *calls[CALLS_MAX];
 	int n, fd;
 
-	if (!vma_log_on(VMA_LOG_ERROR))
+	if (!vma_log_level_is_enabled(VMA_LOG_ERROR))
 		return;
 	if (info->si_code > 0)
 		vma_log_error("signal %d at address %p, after these calls:", sig, info->si_addr);

@@ -29,7 +29,7 @@ static void thread_mark_callbacks_held(struct vma_thread *thread)
 /* This one is the library's, or has other callbacks to come back from. */
 static void callbacks_wake_all_threads(struct vma_file *file)
 {
-	const unsigned count = vma_thread_count();
+	const unsigned count = vma_thread_table_size();
 
 	for (unsigned i = 0; i < count; i++) {
 		struct vma_thread *thread = vma_thread_at(i);
@@ -194,14 +194,14 @@ void vma_callbacks_run(struct vma_thread *self)
 		return;
 	/* A call that leaves to sleep has not told yet what is to be undone if its thread is cancelled. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-	vma_wait_interrupted(self);
+	vma_wait_suspend_for_signal_handler(self);
 	self->in_callback = &none;
 	for (unsigned n = 0; n < SOURCES_MAX && callback_run_next_source(self); n++)
 		self->in_callback = &none;
 	if (callback_sources_are_posted())
 		thread_mark_callbacks_held(self);
 	self->in_callback = NULL;
-	vma_wait_resumed(self);
+	vma_wait_wake_after_signal_handler(self);
 	pthread_setcancelstate(cancel_state, NULL);
 	errno = saved;
 }
@@ -229,7 +229,7 @@ void vma_callbacks_end(void)
 }
 
 /* What was posted is the parent's; files take their references back by themselves. */
-__attribute__((cold)) void vma_callbacks_forked_child(void)
+__attribute__((cold)) void vma_callbacks_reset_in_forked_child(void)
 {
 	pthread_mutex_init(&callbacks_taken_lock, NULL);
 	atomic_store(&posted, NULL);

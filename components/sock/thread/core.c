@@ -53,7 +53,7 @@ static int choose_core(const cpu_set_t *allowed)
 	return best;
 }
 
-uint32_t vma_thread_core(void)
+uint32_t vma_thread_current_core(void)
 {
 	const int core = sched_getcpu();
 
@@ -79,7 +79,7 @@ uint32_t vma_thread_bind_core(struct vma_thread *self)
 		self->bound_core = (uint32_t)core + 1;
 	}
 	pthread_mutex_unlock(&cores_lock);
-	return self->bound_core != 0 ? self->bound_core - 1 : vma_thread_core();
+	return self->bound_core != 0 ? self->bound_core - 1 : vma_thread_current_core();
 }
 
 void thread_core_release(struct vma_thread *self)
@@ -94,7 +94,7 @@ void thread_core_release(struct vma_thread *self)
 }
 
 /* The child's thread may run where its parent's might: it is bound anew when it makes a socket. */
-__attribute__((cold)) void thread_cores_forked_child(struct vma_thread *self)
+__attribute__((cold)) void thread_cores_unbind_in_forked_child(struct vma_thread *self)
 {
 	pthread_mutex_init(&cores_lock, NULL);
 	if (self != NULL && self->bound_core != 0) {

@@ -96,7 +96,7 @@ static void mem_register_atfork(void)
  * When the library is loaded, and not when jemalloc starts: that is the first call here, during which another thread
  * may fork. A constructor of another library may call before this one has run.
  */
-static __attribute__((constructor)) void mem_on_load(void)
+static __attribute__((constructor)) void mem_register_atfork_on_load(void)
 {
 	pthread_once(&mem_atfork_once, mem_register_atfork);
 }

@@ -26,7 +26,7 @@ static _Atomic bool any;
 /* 0: the thread has not called in yet. */
 static pid_t tid_of_pthread(pthread_t thread)
 {
-	const unsigned count = vma_thread_count();
+	const unsigned count = vma_thread_table_size();
 
 	if (pthread_equal(thread, pthread_self()))
 		return (pid_t)syscall(SYS_gettid);
@@ -95,7 +95,7 @@ bool vma_thread_offloads(bool otherwise)
 }
 
 /* The child's only thread keeps what was said of it: by its name, as its number is another one. */
-__attribute__((cold)) void thread_offload_forked_child(void)
+__attribute__((cold)) void thread_offload_keep_own_in_forked_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	for (unsigned i = 0; i < thread_offload_settings_n; i++)

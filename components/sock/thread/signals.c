@@ -1,6 +1,6 @@
 /*
- * signals - the application's handlers, wrapped: they do not run while the thread is inside, and a fault in vma_copy is
- * an answer.
+ * signals - the application's handlers, wrapped: they do not run while the thread is inside, and a fault in
+ * vma_memcpy_or_efault is an answer.
  *
  * If a signal meets a thread inside, it is put back, not kept. The wrapper has all signals blocked in the context to
  * which it returns, and queues the same signal, with the same siginfo, to the thread again. When the thread leaves, its
@@ -54,7 +54,7 @@ static bool sigaction_is_dfl_or_ign(signal_handler_fn handler)
 	return handler == DEFAULT || handler == IGNORE;
 }
 
-/* Those that vma_copy may raise. */
+/* Those that vma_memcpy_or_efault may raise. */
 static bool is_fault_signal(int sig)
 {
 	return sig == SIGSEGV || sig == SIGBUS;
@@ -66,7 +66,7 @@ static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
 _Static_assert(sizeof(((struct vma_thread *)0)->deferred_siginfo) / sizeof(siginfo_t) == FAULTS, "a place for each");
 
 /* Its index, -1: none of them. */
-static int fault_index(int sig)
+static int fault_signal_index(int sig)
 {
 	int i = FAULTS - 1;
 
@@ -77,7 +77,7 @@ static int fault_index(int sig)
 
 static bool is_raised_by_instruction(int sig, const siginfo_t *info)
 {
-	return info->si_code > 0 && fault_index(sig) >= 0;
+	return info->si_code > 0 && fault_signal_index(sig) >= 0;
 }
 
 static void rt_sigqueue_to_self(int sig, siginfo_t *info)
@@ -90,8 +90,9 @@ static uint64_t sigset_bit_of(int sig)
 	return UINT64_C(1) << (sig - 1);
 }
 
-/* What must come through even now: faults are answers (vma_copy), and two signals are the C library's own. */
-static void block_all_signals(sigset_t *mask)
+/* What must come through even now: faults are answers (vma_memcpy_or_efault), and two signals are the C library's own.
+ * */
+static void fill_mask_of_signals_to_block(sigset_t *mask)
 {
 	uint64_t bits = ~(sigset_bit_of(32) | sigset_bit_of(33));
 
@@ -127,21 +128,21 @@ static void requeue_deferred_signals(struct vma_thread *self)
  */
 static void signal_requeue_while_inside(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
 {
-	const int index = fault_index(sig);
+	const int index = fault_signal_index(sig);
 	sigset_t mask;
 
-	block_all_signals(&mask);
+	fill_mask_of_signals_to_block(&mask);
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
 	memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
 	atomic_fetch_or_explicit(&self->held, VMA_HELD_SIGNALS, memory_order_relaxed);
-	block_all_signals(&context->uc_sigmask);
+	fill_mask_of_signals_to_block(&context->uc_sigmask);
 	if (index >= 0)
 		defer_signal(self, index, info);
 	else
 		rt_sigqueue_to_self(sig, info);
 }
 
-static void leave_signals(struct vma_thread *self)
+static void signals_requeue_deferred_and_unblock(struct vma_thread *self)
 {
 	sigset_t mask;
 	int saved = errno;
@@ -159,7 +160,7 @@ static void leave_signals(struct vma_thread *self)
 void vma_leave_run_deferred(struct vma_thread *self)
 {
 	if (vma_thread_holds(self, VMA_HELD_SIGNALS))
-		leave_signals(self);
+		signals_requeue_deferred_and_unblock(self);
 	if (vma_thread_holds(self, VMA_HELD_CALLBACKS))
 		vma_callbacks_run(self);
 }
@@ -172,7 +173,7 @@ static void signal_take_default_action(int sig, siginfo_t *info)
 
 	vma_os.sigaction(sig, &action, NULL);
 	if (sig == SIGSEGV && log_fault_signals)
-		backtrace_tell(sig, info);
+		backtrace_log_signal(sig, info);
 	if (!is_raised_by_instruction(sig, info)) /* else the instruction runs again, and raises it again */
 		rt_sigqueue_to_self(sig, info);
 }
@@ -181,7 +182,7 @@ static void signal_take_default_action(int sig, siginfo_t *info)
  * SA_RESETHAND, which is not given to the kernel: a signal put back would meet the default action. False: another
  * thread's signal was the one, and this one is for the default action.
  */
-static bool reset_one_shot(int sig, signal_handler_fn handler)
+static bool signal_reset_one_shot_handler(int sig, signal_handler_fn handler)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = atomic_load(&signals[sig].flags)};
 
@@ -193,7 +194,7 @@ static bool reset_one_shot(int sig, signal_handler_fn handler)
 }
 
 /* What a thread of ours had to say for the kernel, of a descriptor that is ready (stream, F_SETSIG). */
-static void report_early_signal(siginfo_t *info)
+static void restore_sigio_si_code(siginfo_t *info)
 {
 	if (info->si_code == SI_SIGIO)
 		info->si_code = info->si_band & POLLERR ? POLL_ERR : info->si_band & POLLIN ? POLL_IN : POLL_OUT;
@@ -208,11 +209,12 @@ static void call_app_handler(int sig, siginfo_t *info, void *context)
 		return;
 	if (sig == SIGINT && log_interrupt_signals)
 		vma_log_info("interrupted by SIGINT, sent by process %d", (int)info->si_pid);
-	if (sigaction_is_dfl_or_ign(handler) || ((flags & SA_RESETHAND) && !reset_one_shot(sig, handler))) {
+	if (sigaction_is_dfl_or_ign(handler) ||
+	    ((flags & SA_RESETHAND) && !signal_reset_one_shot_handler(sig, handler))) {
 		signal_take_default_action(sig, info);
 		return;
 	}
-	report_early_signal(info);
+	restore_sigio_si_code(info);
 	handler(sig, info, context);
 }
 
@@ -233,10 +235,10 @@ static void handler_wrapper(int sig, siginfo_t *info, void *context)
 	self->signals++;
 	if ((atomic_load(&signals[sig].flags) & SA_RESTART) == 0)
 		self->interrupts++;
-	vma_wait_interrupted(self);
+	vma_wait_suspend_for_signal_handler(self);
 	errno = saved;
 	call_app_handler(sig, info, context);
-	vma_wait_resumed(self);
+	vma_wait_wake_after_signal_handler(self);
 }
 
 /*
@@ -278,7 +280,7 @@ static void fault_handler(int sig, siginfo_t *info, void *context)
 	handler_wrapper(sig, info, context);
 }
 
-static int install_fault(int sig, int user_flags)
+static int install_fault_signal_handler(int sig, int user_flags)
 {
 	struct sigaction action = {.sa_sigaction = fault_handler};
 
@@ -287,7 +289,7 @@ static int install_fault(int sig, int user_flags)
 	return vma_os.sigaction(sig, &action, NULL);
 }
 
-static void record_action(int sig, const struct sigaction *action)
+static void record_app_sigaction(int sig, const struct sigaction *action)
 {
 	atomic_store(&signals[sig].flags, action->sa_flags);
 	atomic_store(&signals[sig].handler, action->sa_sigaction);
@@ -295,15 +297,15 @@ static void record_action(int sig, const struct sigaction *action)
 }
 
 /* Under the lock. What the application wants, in the form in which the kernel is to have it. */
-static int install_action(int sig, const struct sigaction *wanted)
+static int install_wrapped_sigaction(int sig, const struct sigaction *wanted)
 {
 	struct sigaction action = *wanted;
 	int rc;
 
 	if (is_fault_signal(sig)) {
-		record_action(sig, wanted);
+		record_app_sigaction(sig, wanted);
 		signals[sig].wrapped = true;
-		return install_fault(sig, wanted->sa_flags);
+		return install_fault_signal_handler(sig, wanted->sa_flags);
 	}
 	/* If it is to be told, the default action is acted by the wrapper. */
 	if (action.sa_sigaction == IGNORE ||
@@ -316,10 +318,10 @@ static int install_action(int sig, const struct sigaction *wanted)
 	action.sa_sigaction = handler_wrapper;
 	action.sa_flags = (action.sa_flags | SA_SIGINFO) & ~SA_RESETHAND;
 	if (!signals[sig].wrapped)
-		record_action(sig, wanted); /* before the wrapper can run */
+		record_app_sigaction(sig, wanted); /* before the wrapper can run */
 	rc = vma_os.sigaction(sig, &action, NULL);
 	if (rc == 0) {
-		record_action(sig, wanted);
+		record_app_sigaction(sig, wanted);
 		signals[sig].wrapped = true;
 	}
 	return rc;
@@ -352,7 +354,7 @@ static void wrap_new_handlers(unsigned *found, unsigned *restarting)
 		    action.sa_sigaction == fault_handler ||
 		    (sigaction_is_dfl_or_ign(action.sa_sigaction) && !is_fault_signal(sig)))
 			continue;
-		install_action(sig, &action);
+		install_wrapped_sigaction(sig, &action);
 		if (sigaction_is_dfl_or_ign(action.sa_sigaction))
 			continue;
 		++*found;
@@ -364,7 +366,7 @@ static void wrap_new_handlers(unsigned *found, unsigned *restarting)
  * The C library's own signals (setuid, pthread_cancel) end a sleep as well, and restart calls: so does what is not
  * found here. If several handlers are found, nobody knows which of them ran: then the call ends.
  */
-void signals_check_unwrapped(struct vma_thread *self)
+void signals_wrap_new_and_count_interrupt(struct vma_thread *self)
 {
 	unsigned found, restarting;
 
@@ -378,7 +380,7 @@ void signals_check_unwrapped(struct vma_thread *self)
 		self->interrupts++;
 }
 
-void signals_scan(void)
+void signals_wrap_new_handlers_if_due(void)
 {
 	static _Atomic uint64_t due_tsc;
 	uint64_t now = vma_tsc(), due = atomic_load_explicit(&due_tsc, memory_order_relaxed);
@@ -406,7 +408,7 @@ int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old
 	pthread_mutex_lock(&lock);
 	rc = signal_current_sigaction(sig, &before);
 	if (rc == 0 && action != NULL)
-		rc = install_action(sig, &wanted);
+		rc = install_wrapped_sigaction(sig, &wanted);
 	pthread_mutex_unlock(&lock);
 	vma_leave(self);
 	if (rc == 0 && old != NULL)
@@ -414,20 +416,20 @@ int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old
 	return rc;
 }
 
-void vma_signals_forked_child(void)
+void vma_signals_reinit_lock_in_forked_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 }
 
-void vma_signals_tell(bool faults, bool interrupts)
+void vma_signals_set_logging(bool faults, bool interrupts)
 {
 	log_fault_signals = faults;
 	log_interrupt_signals = interrupts;
 	if (faults)
-		backtrace_init();
+		backtrace_load_unwinder();
 }
 
-void vma_signals_start(void)
+void vma_signals_wrap_existing_handlers(void)
 {
 	struct vma_thread *self = vma_enter();
 	struct sigaction action;
@@ -440,7 +442,7 @@ void vma_signals_start(void)
 			if (vma_os.sigaction(sig, NULL, &action) == 0 &&
 			    (is_fault_signal(sig) || (sig == SIGINT && log_interrupt_signals) ||
 			     !sigaction_is_dfl_or_ign(action.sa_sigaction)))
-				install_action(sig, &action);
+				install_wrapped_sigaction(sig, &action);
 		atomic_store_explicit(&started, true, memory_order_release);
 	}
 	pthread_mutex_unlock(&lock);
@@ -456,7 +458,7 @@ bool vma_exceeds_user_space(const void *base, size_t size)
 }
 
 /* The pointers are the application's, and may be anything. */
-__attribute__((no_sanitize("undefined"))) int vma_copy(void *to, const void *from, size_t size)
+__attribute__((no_sanitize("undefined"))) int vma_memcpy_or_efault(void *to, const void *from, size_t size)
 {
 	vma_thread_self();
 	if (size == 0) /* of nothing any address is good, but not for memcpy */

@@ -43,7 +43,7 @@ static _Atomic unsigned retired_left_by_last_poll; /* by the last poll, which fo
 bool vma_epoch_sections_need_no_fence;
 
 /* False: the kernel has none, or is not to be asked; ThreadSanitizer does not know it. */
-static bool register_barrier(void)
+static bool membarrier_register_private(void)
 {
 #ifdef VMA_TSAN
 	return false;
@@ -67,11 +67,11 @@ static void thread_on_exit(void *arg)
 	atomic_store_explicit(&self->tid, 0, memory_order_release);
 }
 
-static void threads_start(void)
+static void threads_init_epoch_and_exit_key(void)
 {
 	ck_epoch_init(&epoch);
 	ck_epoch_register(&epoch, &retired_record, NULL);
-	vma_epoch_sections_need_no_fence = register_barrier(); /* no thread has begun one before this */
+	vma_epoch_sections_need_no_fence = membarrier_register_private(); /* no thread has begun one before this */
 	if (pthread_key_create(&key, thread_on_exit) != 0)
 		vma_log_once(VMA_LOG_WARN, "no thread-specific key is left: what ended threads used is not used again");
 }
@@ -90,7 +90,7 @@ static struct vma_thread *thread_claim_free_entry(uint32_t tid)
 	return NULL;
 }
 
-static struct vma_thread *thread_create(uint32_t tid)
+static struct vma_thread *thread_state_create_and_register(uint32_t tid)
 {
 	struct vma_thread *thread = vma_alloc(sizeof(*thread));
 	unsigned index;
@@ -122,10 +122,10 @@ struct vma_thread *vma_thread_self_slow(void)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	self = vma_thread_cache;
 	if (self == NULL) {
-		pthread_once(&once, threads_start);
+		pthread_once(&once, threads_init_epoch_and_exit_key);
 		self = thread_claim_free_entry(tid);
 		if (self == NULL)
-			self = thread_create(tid);
+			self = thread_state_create_and_register(tid);
 		self->inside = 0;
 		self->copying = false;
 		self->held = 0;
@@ -148,7 +148,7 @@ struct vma_thread *vma_thread_self_slow(void)
 	return self;
 }
 
-unsigned vma_thread_count(void)
+unsigned vma_thread_table_size(void)
 {
 	return atomic_load_explicit(&thread_table_used, memory_order_acquire);
 }
@@ -164,7 +164,7 @@ struct vma_thread *vma_thread_at(unsigned index)
  * What a thread of the parent's was in the middle of. Written only where it differs: each page that a child writes to
  * is copied. Its section of ck_epoch ends; the list of records and the epoch are whole at any time, and stay.
  */
-static void thread_reset(struct vma_thread *thread)
+static void thread_state_reset_in_forked_child(struct vma_thread *thread)
 {
 	int fd = atomic_load(&thread->wake_fd);
 
@@ -187,9 +187,9 @@ static void thread_reset(struct vma_thread *thread)
 	}
 }
 
-static void reset_other_thread(struct vma_thread *thread)
+static void thread_state_forget_in_forked_child(struct vma_thread *thread)
 {
-	thread_reset(thread);
+	thread_state_reset_in_forked_child(thread);
 	if (thread->inside != 0)
 		thread->inside = 0;
 	if (thread->epoch.active != 0)
@@ -199,7 +199,7 @@ static void reset_other_thread(struct vma_thread *thread)
 }
 
 /* What waited there is lost to the child: its end may touch what is the parent's. */
-static void reset_retired(void)
+static void retired_list_drop_in_forked_child(void)
 {
 	bool empty = retired_record.n_pending == 0;
 
@@ -213,37 +213,37 @@ static void reset_retired(void)
 		ck_stack_init(&retired_record.pending[i]);
 }
 
-__attribute__((cold)) void vma_threads_forked_child(void)
+__attribute__((cold)) void vma_threads_reset_in_forked_child(void)
 {
 	struct vma_thread *self = vma_thread_cache;
 	unsigned used = atomic_load(&thread_table_used);
 
 	pthread_mutex_init(&thread_table_lock, NULL);
 	pthread_mutex_init(&retired_lock, NULL);
-	vma_signals_forked_child();
-	vma_callbacks_forked_child();
-	vma_wait_forked_child();
-	thread_cores_forked_child(self);
-	thread_offload_forked_child();
+	vma_signals_reinit_lock_in_forked_child();
+	vma_callbacks_reset_in_forked_child();
+	vma_wait_reset_in_fork_child();
+	thread_cores_unbind_in_forked_child(self);
+	thread_offload_keep_own_in_forked_child();
 	if (used == 0)
 		return;
-	vma_epoch_sections_need_no_fence = vma_epoch_sections_need_no_fence && register_barrier();
-	reset_retired();
+	vma_epoch_sections_need_no_fence = vma_epoch_sections_need_no_fence && membarrier_register_private();
+	retired_list_drop_in_forked_child();
 	for (unsigned i = 0; i < used; i++) {
 		struct vma_thread *thread = atomic_load(&table[i]);
 
 		if (thread != self)
-			reset_other_thread(thread);
+			thread_state_forget_in_forked_child(thread);
 	}
 	if (self != NULL) {
-		thread_reset(self);
+		thread_state_reset_in_forked_child(self);
 		atomic_store(&self->tid, (uint32_t)syscall(SYS_gettid));
 	}
 }
 
 /* ---- retired memory ---- */
 
-static void retired_object_free(ck_epoch_entry_t *entry)
+static void retired_object_call_end(ck_epoch_entry_t *entry)
 {
 	struct vma_retired *retired = (struct vma_retired *)entry; /* its first member */
 
@@ -251,7 +251,7 @@ static void retired_object_free(ck_epoch_entry_t *entry)
 }
 _Static_assert(offsetof(struct vma_retired, entry) == 0, "an entry is its retired object");
 
-void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *retired))
+void vma_defer_free_until_no_readers(struct vma_retired *retired, void (*end)(struct vma_retired *retired))
 {
 	struct vma_thread *self = vma_enter();
 
@@ -261,7 +261,7 @@ void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *ret
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
 	pthread_mutex_lock(&retired_lock);
-	ck_epoch_call(&retired_record, &retired->entry, retired_object_free);
+	ck_epoch_call(&retired_record, &retired->entry, retired_object_call_end);
 	pthread_mutex_unlock(&retired_lock);
 	vma_leave(self);
 }
@@ -278,7 +278,7 @@ void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *ret
  *
  * False: nothing may end now.
  */
-static bool retire_poll_epoch(void)
+static bool retire_membarrier_other_threads(void)
 {
 	return !vma_epoch_sections_need_no_fence ||
 	       syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
@@ -291,16 +291,16 @@ static bool retire_poll_epoch(void)
  */
 enum { RETIRED_POLL_MIN = 32 };
 
-void vma_retire_poll_many(void)
+void vma_run_deferred_frees_if_many(void)
 {
 	const unsigned left = atomic_load_explicit(&retired_left_by_last_poll, memory_order_relaxed);
 
 	if (ck_pr_load_uint(&retired_record.n_pending) >= left + RETIRED_POLL_MIN)
-		vma_retire_poll();
+		vma_run_due_deferred_frees();
 }
 
 /* The ends run after the lock is given back: they may retire more. */
-void vma_retire_poll(void)
+void vma_run_due_deferred_frees(void)
 {
 	struct vma_thread *self = vma_enter();
 	ck_stack_entry_t *entry, *next;
@@ -308,7 +308,7 @@ void vma_retire_poll(void)
 
 	ck_stack_init(&due);
 	pthread_mutex_lock(&retired_lock);
-	if (retired_record.n_pending != 0 && retire_poll_epoch())
+	if (retired_record.n_pending != 0 && retire_membarrier_other_threads())
 		ck_epoch_poll_deferred(&retired_record, &due);
 	atomic_store_explicit(&retired_left_by_last_poll, retired_record.n_pending, memory_order_relaxed);
 	pthread_mutex_unlock(&retired_lock);

@@ -1,6 +1,6 @@
 /*
- * busy_poller - a thread that spins and delivers to threads that sleep. While there is one, the watcher of the ring
- * need not hear of packets.
+ * busy_poller_disarm_rings_with_sleepers - a thread that spins and delivers to threads that sleep. While there is one,
+ * the watcher of the ring need not hear of packets.
  *
  * The kernel wakes a ring's watcher for each packet, whichever thread takes it. That is a wake-up on the sender's core
  * and two switches on the watcher's, each time for nothing, as long as another thread spins. So a spinner that has
@@ -35,7 +35,7 @@ enum { UNARMED = 1, BUSY_POLLER = 2 };
 static _Atomic uint32_t busy_polls[64];
 
 /* Sets UNARMED if there is a busy poller. */
-bool busy_poller_covers(unsigned bit)
+bool busy_poller_exists_mark_ring_unarmed(unsigned bit)
 {
 	uint32_t word = atomic_load(&busy_polls[bit]);
 
@@ -60,12 +60,12 @@ static bool busy_poller_begin(struct vma_thread *self, unsigned bit)
 	return true;
 }
 
-void busy_poller(struct vma_thread *self, uint64_t rings)
+void busy_poller_disarm_rings_with_sleepers(struct vma_thread *self, uint64_t rings)
 {
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 
-		if (!has_sleepers(bit))
+		if (!ring_bit_has_sleepers(bit))
 			continue;
 		if ((self->busy_polls & 1ULL << bit) == 0 && !busy_poller_begin(self, bit))
 			continue;
@@ -92,7 +92,7 @@ static void arm_ring_for_watchers(unsigned bit, const struct vma_thread *self, b
 			vma_thread_wake(watcher);
 	}
 	if (unwatched)
-		pass_watch_to_next(bit, self);
+		wake_next_sleeper_to_watch_ring(bit, self);
 }
 
 void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive)
@@ -111,7 +111,7 @@ void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive)
 	}
 }
 
-void busy_poller_forked_child(void)
+void busy_poller_reset_in_fork_child(void)
 {
 	for (unsigned bit = 0; bit < 64; bit++)
 		atomic_store(&busy_polls[bit], 0);

@@ -32,7 +32,7 @@
 
 #define LOOK_NSEC 100000
 
-static bool is_armed_by_internal(const struct vma_ring_ctx *ring_ctx)
+static bool ring_is_armed_by_internal_thread(const struct vma_ring_ctx *ring_ctx)
 {
 	return atomic_load_explicit(&ring_ctx->armed, memory_order_relaxed);
 }
@@ -46,9 +46,9 @@ static int ring_unarm_and_count(struct vma_ring_ctx *ring_ctx)
 	if (!vma_ring_try_acquire(ring))
 		return -EBUSY;
 	vma_cq_prepare_sleep(vma_ring_cq(ring));
-	if (!is_armed_by_internal(ring_ctx))
+	if (!ring_is_armed_by_internal_thread(ring_ctx))
 		vma_nic_unarm(vma_ring_qp(ring));
-	waiting = vma_nic_rx_waiting(vma_ring_qp(ring));
+	waiting = vma_nic_rx_waiting_count(vma_ring_qp(ring));
 	vma_ring_release(ring);
 	return waiting;
 }
@@ -62,7 +62,7 @@ static int ring_arm_for_next_packet(struct vma_ring_ctx *ring_ctx)
 	if (!vma_ring_try_acquire(ring))
 		return -EBUSY;
 	vma_cq_prepare_sleep(vma_ring_cq(ring));
-	if (!is_armed_by_internal(ring_ctx)) {
+	if (!ring_is_armed_by_internal_thread(ring_ctx)) {
 		ring_ctx_count_arm(ring_ctx);
 		waiting = vma_nic_arm_for_next_packet(vma_ring_qp(ring));
 	}
@@ -82,7 +82,8 @@ static uint64_t moderation_hold_until_ns(const struct vma_ring_hold *hold)
 }
 
 /* Of a hold that ends with its count, too, and goes on for longer than it takes to look. */
-static enum moderation_sleep sleep_and_count(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t *until_ns)
+static enum moderation_sleep moderation_choose_sleep_by_packet_count(struct vma_ring_ctx *ring_ctx, uint64_t now,
+                                                                     uint64_t *until_ns)
 {
 	struct vma_ring_hold *hold = &ring_ctx->hold;
 	bool looks = now >= hold->look_ns;
@@ -105,7 +106,7 @@ static enum moderation_sleep sleep_and_count(struct vma_ring_ctx *ring_ctx, uint
 	return looks ? MODERATION_SLEEP_BY_COUNT : MODERATION_SLEEP_BY_TIMER;
 }
 
-enum moderation_sleep moderation_hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns)
+enum moderation_sleep moderation_choose_how_to_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns)
 {
 	const struct vma_cq_hold_back how = vma_cq_hold_back(vma_ring_cq(ring_ctx->ring));
 	struct vma_ring_hold *hold = &ring_ctx->hold;
@@ -123,7 +124,7 @@ enum moderation_sleep moderation_hold_before_sleep(struct vma_ring_ctx *ring_ctx
 	if (*until_ns == 0)
 		return MODERATION_SLEEP_ARMED;
 	if (hold->count != 0 && *until_ns - now > LOOK_NSEC)
-		return sleep_and_count(ring_ctx, now, until_ns);
+		return moderation_choose_sleep_by_packet_count(ring_ctx, now, until_ns);
 	ring_unarm_and_count(ring_ctx);
 	return MODERATION_SLEEP_BY_TIMER;
 }
@@ -148,7 +149,7 @@ static bool moderation_hold_at_first_packet(struct vma_ring_ctx *ring_ctx, const
 	return true;
 }
 
-bool moderation_hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung)
+bool moderation_update_hold_after_wakeup(struct vma_ring_ctx *ring_ctx, bool rung)
 {
 	struct vma_ring_hold *hold = &ring_ctx->hold;
 	const uint64_t until = moderation_hold_until_ns(hold);

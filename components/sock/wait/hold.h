@@ -18,8 +18,8 @@ enum moderation_sleep {
 	MODERATION_SLEEP_BY_COUNT, /* on the descriptor, which the next packet makes readable; no longer than until *until_ns */
 	MODERATION_SLEEP_NOT_AT_ALL, /* not at all: enough packets are there */
 };
-enum moderation_sleep moderation_hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns);
+enum moderation_sleep moderation_choose_how_to_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns);
 /* The watcher has slept; rung: the ring's descriptor was readable. True: its packets still are to wait. */
-bool moderation_hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung);
+bool moderation_update_hold_after_wakeup(struct vma_ring_ctx *ring_ctx, bool rung);
 
 #endif

@@ -30,7 +30,7 @@ int loadavg_parse_runnable(const char *text, size_t len)
 	return at > begun && at < len && text[at] == '/' ? runnable : -1;
 }
 
-void loadavg_open(struct load *load, int fd, uint32_t cores)
+void loadavg_set_fd_and_cores(struct load *load, int fd, uint32_t cores)
 {
 	load->fd = fd;
 	load->cores = cores;
@@ -43,8 +43,8 @@ static bool loadavg_open_host(struct load *load)
 
 	if (fd < 0 || cores < 1)
 		return false;
-	up = vma_fd_guard(fd);
-	loadavg_open(load, up < 0 ? fd : up, (uint32_t)cores);
+	up = vma_fd_move_high_and_guard(fd);
+	loadavg_set_fd_and_cores(load, up < 0 ? fd : up, (uint32_t)cores);
 	return true;
 }
 
@@ -92,7 +92,7 @@ bool loadavg_is_high(struct load *load, uint64_t now_tsc)
 	return atomic_load_explicit(&load->high, memory_order_relaxed);
 }
 
-void loadavg_forked_child(struct load *load)
+void loadavg_reset_in_fork_child(struct load *load)
 {
 	load->high_samples = 0;
 	atomic_store_explicit(&load->high, false, memory_order_relaxed);

@@ -36,9 +36,9 @@ struct load {
 };
 bool loadavg_is_high(struct load *load, uint64_t now_tsc);
 /* The same of a descriptor and a number of cores that are given; fd remains the caller's. */
-void loadavg_open(struct load *load, int fd, uint32_t cores);
+void loadavg_set_fd_and_cores(struct load *load, int fd, uint32_t cores);
 /* In a forked child: a thread that was reading is not here. */
-void loadavg_forked_child(struct load *load);
+void loadavg_reset_in_fork_child(struct load *load);
 /* How many are runnable, of /proc/loadavg's text; -1: it is none. */
 int loadavg_parse_runnable(const char *text, size_t len);
 

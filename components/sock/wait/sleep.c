@@ -18,7 +18,7 @@
  * which finds the sleeper. A thread that E wakes may leave, too, for a reason of its own. Either its C comes after the
  * wake-up's exchange of its state, so after D, and its own E finds no watcher; or its C came before, and E took
  * another. A handler of the application may jump out of the sleep, so the thread gives everything up before one runs
- * (vma_wait_interrupted). A cancelled thread does so in its clean-up.
+ * (vma_wait_suspend_for_signal_handler). A cancelled thread does so in its clean-up.
  */
 #include <errno.h>
 #include <poll.h>
@@ -47,18 +47,18 @@ static _Atomic uint32_t sleepers[64];
 /* And how many of them for a listener there. */
 static _Atomic uint32_t accept_sleepers_n[64];
 
-bool has_sleepers(unsigned bit)
+bool ring_bit_has_sleepers(unsigned bit)
 {
 	return atomic_load(&sleepers[bit]) != 0;
 }
 
 /* ---- the watch ---- */
 
-void pass_watch_to_next(unsigned bit, const struct vma_thread *self)
+void wake_next_sleeper_to_watch_ring(unsigned bit, const struct vma_thread *self)
 {
-	unsigned count = vma_thread_count();
+	unsigned count = vma_thread_table_size();
 
-	if (!has_sleepers(bit))
+	if (!ring_bit_has_sleepers(bit))
 		return;
 	for (unsigned i = 0; i < count; i++) {
 		struct vma_thread *thread = vma_thread_at(i);
@@ -84,7 +84,7 @@ static void publish_accept_sleepers(unsigned bit)
 			atomic_store_explicit(&ring_ctx->member->sleeps, sleeps, memory_order_relaxed);
 }
 
-static void begin_accept_wait(struct vma_thread *self, uint64_t rings)
+static void accept_sleeper_register_on_rings(struct vma_thread *self, uint64_t rings)
 {
 	self->accept_rings = rings;
 	for (; rings != 0; rings &= rings - 1) {
@@ -96,7 +96,7 @@ static void begin_accept_wait(struct vma_thread *self, uint64_t rings)
 }
 
 /* Until now it has asked. */
-static void end_accept_wait(struct vma_thread *self)
+static void accept_sleeper_unregister_from_rings(struct vma_thread *self)
 {
 	uint64_t rings = self->accept_rings;
 
@@ -110,7 +110,7 @@ static void end_accept_wait(struct vma_thread *self)
 	}
 }
 
-static void sleeper_enter(struct vma_thread *self, uint64_t rings)
+static void sleeper_register_on_rings(struct vma_thread *self, uint64_t rings)
 {
 	atomic_store(&self->rings, rings);
 	atomic_store(&self->state, VMA_THREAD_GOING);
@@ -118,11 +118,11 @@ static void sleeper_enter(struct vma_thread *self, uint64_t rings)
 		atomic_fetch_add(&sleepers[__builtin_ctzll(rings)], 1);
 }
 
-static void sleeper_leave(struct vma_thread *self)
+static void sleeper_unregister_from_rings(struct vma_thread *self)
 {
 	uint64_t rings = atomic_exchange(&self->rings, 0);
 
-	end_accept_wait(self);
+	accept_sleeper_unregister_from_rings(self);
 	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
 	for (; rings != 0; rings &= rings - 1) {
 		unsigned bit = (unsigned)__builtin_ctzll(rings);
@@ -136,13 +136,13 @@ static void sleeper_leave(struct vma_thread *self)
 			unwatched |=
 			        atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, NULL) || watcher == NULL;
 		}
-		if (unwatched && !busy_poller_covers(bit))
-			pass_watch_to_next(bit, self);
+		if (unwatched && !busy_poller_exists_mark_ring_unarmed(bit))
+			wake_next_sleeper_to_watch_ring(bit, self);
 	}
 }
 
 /* In a handler's wrapper, outside: the handler may not come back, so nothing may depend on this thread meanwhile. */
-void vma_wait_interrupted(struct vma_thread *self)
+void vma_wait_suspend_for_signal_handler(struct vma_thread *self)
 {
 	struct vma_wait *wait = self->waiting;
 
@@ -158,7 +158,7 @@ void vma_wait_interrupted(struct vma_thread *self)
 	}
 	self->waiting = NULL;
 	self->wakeup_unused = true;
-	sleeper_leave(self);
+	sleeper_unregister_from_rings(self);
 	wait->ops->set_queued(wait, false);
 	vma_leave(self);
 }
@@ -168,7 +168,7 @@ void vma_wait_interrupted(struct vma_thread *self)
  * may have taken what was written before. (A sleep that was left by a jump counts for ever, which costs one write for
  * each handler.)
  */
-void vma_wait_resumed(struct vma_thread *self)
+void vma_wait_wake_after_signal_handler(struct vma_thread *self)
 {
 	const uint64_t one = 1;
 	const int fd = atomic_load(&self->wake_fd), saved = errno;
@@ -183,18 +183,18 @@ void vma_wait_clean_up_abandoned(struct vma_thread *self)
 {
 	self->waiting = NULL;
 	if (atomic_load_explicit(&self->rings, memory_order_relaxed) != 0)
-		sleeper_leave(self);
+		sleeper_unregister_from_rings(self);
 	spin_leave(self);
 }
 
-void vma_wait_forked_child(void)
+void vma_wait_reset_in_fork_child(void)
 {
 	for (unsigned bit = 0; bit < 64; bit++) {
 		atomic_store(&sleepers[bit], 0);
 		atomic_store(&accept_sleepers_n[bit], 0);
 	}
-	busy_poller_forked_child();
-	spin_forked_child();
+	busy_poller_reset_in_fork_child();
+	spin_reset_in_fork_child();
 }
 
 /* ---- asleep ---- */
@@ -208,7 +208,7 @@ static void thread_ensure_wake_fd(struct vma_thread *self)
 	fd = (int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
 		return; /* see sleep_in_poll */
-	guarded = vma_fd_guard(fd);
+	guarded = vma_fd_move_high_and_guard(fd);
 	atomic_store(&self->wake_fd, guarded >= 0 ? guarded : fd);
 }
 
@@ -237,7 +237,8 @@ struct pollset {
  */
 static int sleep_arm_ring(const struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
 {
-	if ((pollset->rung_twice & vma_ring_ctx_bit(ring_ctx)) == 0 && busy_poller_covers(ring_ctx->id % 64))
+	if ((pollset->rung_twice & vma_ring_ctx_bit(ring_ctx)) == 0 &&
+	    busy_poller_exists_mark_ring_unarmed(ring_ctx->id % 64))
 		return 0;
 	ring_ctx_count_arm(ring_ctx);
 	return vma_ring_arm(ring_ctx->ring);
@@ -260,7 +261,7 @@ static inline bool sleep_arm_ring_or_look_again(struct pollset *pollset, struct 
 static bool sleep_arm_or_hold(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
 {
 	uint64_t until_ns = UINT64_MAX;
-	const enum moderation_sleep how = moderation_hold_before_sleep(ring_ctx, &until_ns);
+	const enum moderation_sleep how = moderation_choose_how_to_sleep(ring_ctx, &until_ns);
 
 	if (how == MODERATION_SLEEP_ARMED)
 		return sleep_arm_ring_or_look_again(pollset, ring_ctx);
@@ -286,7 +287,7 @@ static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(ring_ctx->ring), .events = POLLIN};
 }
 
-static void create_pollset(struct pollset *pollset)
+static void fill_pollset_and_arm_rings(struct pollset *pollset)
 {
 	struct vma_wait *wait = pollset->wait;
 
@@ -313,7 +314,7 @@ static void free_pollset(struct pollset *pollset)
 		vma_free(pollset->fds);
 }
 
-void wait_cancelled(void *arg)
+void wait_clean_up_on_thread_cancel(void *arg)
 {
 	struct vma_wait *wait = arg;
 	struct vma_thread *self = vma_enter();
@@ -332,7 +333,7 @@ static void sleep_on_thread_cancel(void *arg)
 	struct vma_thread *self = vma_enter();
 
 	self->sleeps--;
-	wait_cancelled(pollset->wait);
+	wait_clean_up_on_thread_cancel(pollset->wait);
 	free_pollset(pollset);
 	vma_leave(self);
 }
@@ -341,7 +342,7 @@ static void sleep_on_thread_cancel(void *arg)
  * The time is in the pollset: a cancelled thread leaves this function from within, and AddressSanitizer would believe
  * for ever that what the function has on the stack is in use.
  */
-static int sleep_on(struct pollset *pollset, struct pollfd *fds, unsigned n, uint64_t left)
+static int sleep_in_ppoll(struct pollset *pollset, struct pollfd *fds, unsigned n, uint64_t left)
 {
 	int rc;
 
@@ -356,15 +357,15 @@ static int sleep_on(struct pollset *pollset, struct pollfd *fds, unsigned n, uin
  * The kernel refuses more than the process may have descriptors, and the caller's may be as many already. Asleep on
  * ours, and even without them, but not for long: the caller's are asked afterwards.
  */
-static void sleep_at_fd_limit(struct pollset *pollset, uint64_t left)
+static void sleep_on_own_fds_at_fd_limit(struct pollset *pollset, uint64_t left)
 {
 	const unsigned own = pollset->wait->nfds;
 
 	pollset->crowded = true;
 	if (left > LOST_NSEC)
 		left = LOST_NSEC;
-	if (sleep_on(pollset, pollset->fds + own, pollset->n - own, left) < 0 && errno == EINVAL)
-		sleep_on(pollset, NULL, 0, left);
+	if (sleep_in_ppoll(pollset, pollset->fds + own, pollset->n - own, left) < 0 && errno == EINVAL)
+		sleep_in_ppoll(pollset, NULL, 0, left);
 }
 
 /* Outside; a cancellation point. */
@@ -383,14 +384,14 @@ static void sleep_in_poll(struct pollset *pollset)
 		left = LOST_NSEC;
 	pollset->crowded = false;
 	pthread_cleanup_push(sleep_on_thread_cancel, pollset);
-	if (sleep_on(pollset, pollset->fds, pollset->n, left) < 0 && errno == EINVAL)
-		sleep_at_fd_limit(pollset, left);
+	if (sleep_in_ppoll(pollset, pollset->fds, pollset->n, left) < 0 && errno == EINVAL)
+		sleep_on_own_fds_at_fd_limit(pollset, left);
 	pthread_cleanup_pop(0);
 	wait->slept = true;
 }
 
 /* Whether an OS descriptor of the caller's has ended the sleep. */
-static bool sleep_woken_up(struct pollset *pollset)
+static bool sleep_collect_poll_results(struct pollset *pollset)
 {
 	struct vma_wait *wait = pollset->wait;
 	uint64_t count;
@@ -406,14 +407,14 @@ static bool sleep_woken_up(struct pollset *pollset)
 			rung |= 1ULL << pollset->bit_of[i - wait->nfds - 1];
 	pollset->rung_twice = pollset->rung & rung;
 	pollset->rung = rung;
-	/* Without a report, too, if a handler has run: see vma_wait_resumed. */
+	/* Without a report, too, if a handler has run: see vma_wait_wake_after_signal_handler. */
 	if (pollset->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && pollset->fds[wait->nfds].fd >= 0))
 		syscall(SYS_read, pollset->fds[wait->nfds].fd, &count, sizeof(count));
 	return os;
 }
 
 /* Counts the wake-up at the rings that this thread watches. Whether what has come to all of them is still to wait. */
-static bool sleep_rings_held(const struct pollset *pollset)
+static bool moderation_all_watched_rings_still_hold(const struct pollset *pollset)
 {
 	struct vma_thread *self = pollset->wait->self;
 	bool watches = false, held = true;
@@ -425,8 +426,8 @@ static bool sleep_rings_held(const struct pollset *pollset)
 			if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != self)
 				continue;
 			watches = true;
-			held &= moderation_hold_after_sleep(ring_ctx,
-			                                    (pollset->rung & vma_ring_ctx_bit(ring_ctx)) != 0);
+			held &= moderation_update_hold_after_wakeup(ring_ctx,
+			                                            (pollset->rung & vma_ring_ctx_bit(ring_ctx)) != 0);
 		}
 	}
 	return watches && held;
@@ -441,7 +442,7 @@ static int sleep_once(struct pollset *pollset)
 	bool os;
 	int rc;
 
-	create_pollset(pollset);
+	fill_pollset_and_arm_rings(pollset);
 	if (pollset->poll_again)
 		return 0;
 	rc = wait->ops->ready(wait); /* what came before the announcement */
@@ -455,11 +456,11 @@ static int sleep_once(struct pollset *pollset)
 	self->sleeps--;
 	wake_latency_count(self);
 	if (pollset->interrupted && self->signals == signals)
-		signals_check_unwrapped(self);
+		signals_wrap_new_and_count_interrupt(self);
 	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
 	atomic_exchange(&self->state, VMA_THREAD_GOING);
-	os = sleep_woken_up(pollset);
-	pollset->held = sleep_rings_held(pollset) && !os && !pollset->interrupted;
+	os = sleep_collect_poll_results(pollset);
+	pollset->held = moderation_all_watched_rings_still_hold(pollset) && !os && !pollset->interrupted;
 	return os ? wait_poll_os(wait) : 0;
 }
 
@@ -474,7 +475,7 @@ static int sleep_once(struct pollset *pollset)
  * AWAKE for a moment then, in which a wake-up leaves no trace but the empty place in the queue. So it stands there once
  * more, and reads once more.
  */
-static uint64_t wait_enter_queues_and_count(struct vma_wait *wait)
+static uint64_t wait_enter_queues_and_register_on_rings(struct vma_wait *wait)
 {
 	struct vma_thread *self = wait->self;
 	uint64_t rings = wait->ops->rings(wait), counted, accept_rings;
@@ -482,8 +483,8 @@ static uint64_t wait_enter_queues_and_count(struct vma_wait *wait)
 	do {
 		counted = rings;
 		if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
-			sleeper_leave(self);
-			sleeper_enter(self, rings);
+			sleeper_unregister_from_rings(self);
+			sleeper_register_on_rings(self, rings);
 		}
 		/* GOING first: who takes this thread out of a queue from now on also ends its sleep. An exchange: what
 		 * whoever did so before has changed is seen by the look to come. */
@@ -494,8 +495,8 @@ static uint64_t wait_enter_queues_and_count(struct vma_wait *wait)
 	} while (rings != counted);
 	accept_rings = wait_accept_rings_of(wait) & rings;
 	if (accept_rings != self->accept_rings) {
-		end_accept_wait(self);
-		begin_accept_wait(self, accept_rings);
+		accept_sleeper_unregister_from_rings(self);
+		accept_sleeper_register_on_rings(self, accept_rings);
 	}
 	return rings;
 }
@@ -517,15 +518,15 @@ int wait_sleep_until_woken(struct vma_wait *wait, uint32_t signals)
 	while (rc == 0) {
 		thread_ensure_wake_fd(
 		        self); /* each time: what could not be had for the last sleep may be there for this one */
-		rings = wait_enter_queues_and_count(wait);
+		rings = wait_enter_queues_and_register_on_rings(wait);
 		rc = sleep_once(&pollset);
-		if (rc == 0 && rings != 0 && (!pollset.held || wait_is_over(wait)))
+		if (rc == 0 && rings != 0 && (!pollset.held || wait_deadline_has_passed(wait)))
 			vma_ring_ctxs_progress(rings);
 		if (rc == 0)
 			rc = wait->ops->ready(wait);
 		if (rc == 0)
 			rc = wait_interrupted(wait, signals);
-		if (rc == 0 && wait_is_over(wait)) {
+		if (rc == 0 && wait_deadline_has_passed(wait)) {
 			rc = wait_poll_os(wait);
 			break;
 		}

@@ -104,7 +104,7 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 }
 
 /* It has yielded to one whom it has woken: false if that one still is not up, after all the time that it was given. */
-static bool woken_thread_is_running(struct spin_state *state, struct vma_thread *self, uint64_t now)
+static bool woken_thread_runs_or_has_time_left(struct spin_state *state, struct vma_thread *self, uint64_t now)
 {
 	if (atomic_load_explicit(&self->woke->state, memory_order_relaxed) != VMA_THREAD_WOKEN) {
 		self->woke = NULL;
@@ -126,7 +126,7 @@ static void spin_update_crowded(struct spin_state *state)
 		        atomic_load_explicit(&spinners, memory_order_relaxed) > max_spinning_threads();
 }
 
-bool spin_step(struct spin_state *state, struct vma_thread *self)
+bool spin_may_continue(struct spin_state *state, struct vma_thread *self)
 {
 	uint64_t now, penalty;
 
@@ -138,7 +138,7 @@ bool spin_step(struct spin_state *state, struct vma_thread *self)
 	now = vma_tsc();
 	if (self->woke != NULL) {
 		state->last_tsc = now; /* it was away of its own will */
-		return woken_thread_is_running(state, self, now) && now < state->until_tsc;
+		return woken_thread_runs_or_has_time_left(state, self, now) && now < state->until_tsc;
 	}
 	if (now - state->last_tsc > vma_tsc_of_nsec(GAP_NSEC)) {
 		penalty = (now - state->last_tsc) * SCARCE_TIMES;
@@ -162,10 +162,10 @@ void spin_leave(struct vma_thread *self)
 	atomic_fetch_sub_explicit(&spinners, 1, memory_order_relaxed);
 }
 
-void spin_forked_child(void)
+void spin_reset_in_fork_child(void)
 {
 	atomic_store_explicit(&spinners, 0, memory_order_relaxed);
-	loadavg_forked_child(&load);
+	loadavg_reset_in_fork_child(&load);
 }
 
 static uint32_t spin_budget_of(const struct vma_spin *spin)
@@ -186,7 +186,7 @@ void spin_adapt(struct vma_spin *spin, bool paid, uint64_t ticks)
 	atomic_store_explicit(&spin->budget_nsec, budget, memory_order_relaxed);
 }
 
-void spin_adapt_os(struct vma_spin *spin)
+void spin_budget_reduce_after_os_wakeup(struct vma_spin *spin)
 {
 	uint32_t budget = spin_budget_of(spin) / 4;
 

@@ -14,14 +14,14 @@ struct spin_state {
 };
 /* False: it should sleep at once. */
 bool spin_begin(struct spin_state *state, const struct vma_wait *wait);
-bool spin_step(struct spin_state *state, struct vma_thread *self);
+bool spin_may_continue(struct spin_state *state, struct vma_thread *self);
 /* Inside. Twice is as good as once: also for a spin that may be left by a jump, or was. */
 void spin_leave(struct vma_thread *self);
 /* In a forked child, whose only thread is here. */
-void spin_forked_child(void);
+void spin_reset_in_fork_child(void);
 /* The wait took so long, and (`paid`) ended because what it waited for came: the next one learns from it. */
 void spin_adapt(struct vma_spin *spin, bool paid, uint64_t ticks);
 /* It was mixed, and the OS has ended it. */
-void spin_adapt_os(struct vma_spin *spin);
+void spin_budget_reduce_after_os_wakeup(struct vma_spin *spin);
 
 #endif

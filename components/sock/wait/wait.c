@@ -40,7 +40,7 @@ static void wait_for_drivers(uint64_t rings, struct polls *polls)
 }
 
 /* They may be others than at the last look, if a set has lost its last member there, say: a busy poller drives. */
-static uint64_t rings_of(struct vma_wait *wait)
+static uint64_t wait_get_rings_end_left_busy_polls(struct vma_wait *wait)
 {
 	const uint64_t rings = wait->ops->rings(wait);
 
@@ -55,7 +55,7 @@ static uint64_t rings_of(struct vma_wait *wait)
  */
 static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 {
-	const uint64_t rings = rings_of(wait);
+	const uint64_t rings = wait_get_rings_end_left_busy_polls(wait);
 	/* Timers are asked for as often as the clock is read here. */
 	const bool timers = polls->done % POLLS_PER_CLOCK_READ == 0;
 	const int driven = timers ? vma_ring_ctxs_progress(rings) : ring_ctxs_poll(rings);
@@ -65,7 +65,7 @@ static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 	if (timers)
 		vma_ring_ctxs_count_accept(wait_accept_rings_of(wait));
 	if (rc == 0 && driven > 0)
-		busy_poller(wait->self, rings);
+		busy_poller_disarm_rings_with_sleepers(wait->self, rings);
 
 	if (!busy)
 		polls->backoff = (struct vma_ring_backoff){0};
@@ -82,19 +82,19 @@ static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 }
 
 /* Outside for a moment, in which handlers run, cancellation acts, and others get the core if they should. */
-static void wait_leave_and_reenter(struct vma_wait *wait, bool yield)
+static void wait_let_signals_run_and_yield(struct vma_wait *wait, bool yield)
 {
 	struct vma_thread *self = wait->self;
 
 	vma_leave(self);
-	pthread_cleanup_push(wait_cancelled, wait);
+	pthread_cleanup_push(wait_clean_up_on_thread_cancel, wait);
 	if (yield)
 		sched_yield();
 	pthread_testcancel();
 	pthread_cleanup_pop(0);
 	vma_enter();
 	if (__builtin_expect(signals_are_not_intercepted, 0))
-		signals_scan();
+		signals_wrap_new_handlers_if_due();
 }
 
 static int wait_spin(struct vma_wait *wait, uint32_t signals)
@@ -112,13 +112,14 @@ static int wait_spin(struct vma_wait *wait, uint32_t signals)
 		if (rc != 0 || (polls.done % POLLS_INSIDE_MAX != 0 && wait->self->woke == NULL &&
 		                !vma_thread_holds(wait->self, VMA_HELD_CALLBACKS)))
 			continue;
-		wait_leave_and_reenter(wait, wait->yield || wait->self->woke != NULL || state.too_many_spinners);
+		wait_let_signals_run_and_yield(wait,
+		                               wait->yield || wait->self->woke != NULL || state.too_many_spinners);
 		rc = wait_interrupted(wait, signals);
-		if (rc == 0 && wait_is_over(wait))
+		if (rc == 0 && wait_deadline_has_passed(wait))
 			break;
 	} while (rc == 0 && (wait->spin_loops < 0 || polls.done < wait->spin_loops) &&
 	         ((polls.done % POLLS_PER_CLOCK_READ != 0 && wait->self->woke == NULL) ||
-	          spin_step(&state, wait->self)));
+	          spin_may_continue(&state, wait->self)));
 	spin_leave(wait->self);
 	return rc;
 }
@@ -134,16 +135,16 @@ static int wait_spin_then_sleep(struct vma_wait *wait, uint32_t signals)
 	rc = wait->ops->ready(wait);
 	if (rc != 0)
 		return rc;
-	if (wait_is_over(wait))
+	if (wait_deadline_has_passed(wait))
 		return wait_poll_os(wait);
 	begun = vma_tsc();
 	rc = wait_spin(wait, signals);
 	if (rc == 0)
-		rc = wait_is_over(wait) ? wait_poll_os(wait) : wait_sleep_until_woken(wait, signals);
+		rc = wait_deadline_has_passed(wait) ? wait_poll_os(wait) : wait_sleep_until_woken(wait, signals);
 	if (for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */
 		return rc;
 	if (wait->mixed && wait->by_os)
-		spin_adapt_os(wait->spin);
+		spin_budget_reduce_after_os_wakeup(wait->spin);
 	else
 		spin_adapt(wait->spin, rc == 1, vma_tsc() - begun);
 	return rc;

@@ -2,7 +2,7 @@
  * wait - what the two halves of a wait share: wait.c looks and spins, sleep.c sleeps.
  *
  * Threads: a struct vma_wait belongs to the thread that waits. Functions that take a ring's bit may be called by any
- * thread, inside. busy_poller and busy_poller_end work for the calling thread.
+ * thread, inside. busy_poller_disarm_rings_with_sleepers and busy_poller_end work for the calling thread.
  */
 #ifndef VMA_SOCK_WAIT_WAIT_H
 #define VMA_SOCK_WAIT_WAIT_H
@@ -15,7 +15,7 @@
 
 #define BUSY_NSEC 50000 /* how long to wait for one who drives before looking again */
 
-static inline bool wait_is_over(const struct vma_wait *wait)
+static inline bool wait_deadline_has_passed(const struct vma_wait *wait)
 {
 	return wait->deadline_ns != UINT64_MAX && (wait->deadline_ns == 0 || vma_now_ns() >= wait->deadline_ns);
 }
@@ -55,26 +55,26 @@ int ring_ctxs_poll(uint64_t rings);
 /* 1, 0 (the deadline), -errno; signals as they were when the wait began. */
 int wait_sleep_until_woken(struct vma_wait *wait, uint32_t signals);
 /* sleep.c: somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */
-void pass_watch_to_next(unsigned bit, const struct vma_thread *self);
+void wake_next_sleeper_to_watch_ring(unsigned bit, const struct vma_thread *self);
 
-bool has_sleepers(unsigned bit);
+bool ring_bit_has_sleepers(unsigned bit);
 
 /*
- * busy_poller.c: whether the rings of this bit have a busy poller, which will look for a watcher, and arm for it, when
- * it leaves.
+ * busy_poller.c: whether the rings of this bit have a busy poller, which will look for a
+ * watcher, and arm for it, when it leaves.
  */
-bool busy_poller_covers(unsigned bit);
+bool busy_poller_exists_mark_ring_unarmed(unsigned bit);
 bool busy_poller_exists(unsigned bit);
 /* This thread, which spins, has driven these and got nothing for itself. */
-void busy_poller(struct vma_thread *self, uint64_t rings);
+void busy_poller_disarm_rings_with_sleepers(struct vma_thread *self, uint64_t rings);
 /* It busy-polls these no more. may_drive: arming may run what others have left for the holder of the receive flag. */
 void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive);
-void busy_poller_forked_child(void);
+void busy_poller_reset_in_fork_child(void);
 
 /* wake_latency.c: this thread is up again. Inside. */
 void wake_latency_count(struct vma_thread *self);
 
 /* A clean-up handler: the thread is cancelled, outside. */
-void wait_cancelled(void *wait);
+void wait_clean_up_on_thread_cancel(void *wait);
 
 #endif

@@ -67,7 +67,7 @@ void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self)
 #endif
 }
 
-static bool waitq_take_slot(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
+static bool waitq_remove_thread_from_slot(struct vma_waitq *q, unsigned i, struct vma_thread *thread)
 {
 	if (thread == NULL || !atomic_compare_exchange_strong(&q->slot[i], &thread, NULL))
 		return false;
@@ -82,7 +82,8 @@ static bool waitq_take_slot(struct vma_waitq *q, unsigned i, struct vma_thread *
 bool vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
 {
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
-		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self && waitq_take_slot(q, i, self))
+		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self &&
+		    waitq_remove_thread_from_slot(q, i, self))
 			return true;
 	if (self->wakeup_unused)
 		vma_waitq_wake(q, false);
@@ -91,7 +92,7 @@ bool vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
 
 static void waitq_wake_every_thread(void)
 {
-	unsigned count = vma_thread_count();
+	unsigned count = vma_thread_table_size();
 
 	for (unsigned i = 0; i < count; i++) {
 		struct vma_thread *thread = vma_thread_at(i);
@@ -107,7 +108,7 @@ void vma_waitq_wake_slow(struct vma_waitq *q, bool all)
 		struct vma_thread *thread = atomic_load(&q->slot[i]);
 
 		/* One that is awake already has been told of something else, and may not come by here. */
-		if (waitq_take_slot(q, i, thread) && vma_thread_wake_once(thread) && !all)
+		if (waitq_remove_thread_from_slot(q, i, thread) && vma_thread_wake_once(thread) && !all)
 			return;
 	}
 	if (atomic_exchange(&q->overflow, 0) != 0) {

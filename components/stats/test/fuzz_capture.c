@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void capture_check(bool holds)
+static void capture_abort_unless(bool holds)
 {
 	if (!holds)
 		abort();
@@ -28,9 +28,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (capture == NULL)
 		capture = mmap(NULL, sizeof(*capture), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	capture_check(frame != NULL && capture != MAP_FAILED);
+	capture_abort_unless(frame != NULL && capture != MAP_FAILED);
 	atomic_store(&capture->magic, CAPTURE_MAGIC);
-	capture_check(vma_capture_open_memory(capture, &reader) == 0);
+	capture_abort_unless(vma_capture_open_memory(capture, &reader) == 0);
 	memcpy(words, data, size < sizeof(words) ? size : sizeof(words));
 	data += size < sizeof(words) ? size : sizeof(words);
 	size -= size < sizeof(words) ? size : sizeof(words);
@@ -54,9 +54,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		size -= part;
 	}
 	while (vma_capture_next(reader, 0, &info, frame) == 1) {
-		capture_check(info.captured <= VMA_CAPTURE_DATA_MAX && info.captured <= info.len);
-		capture_check(info.kind < VMA_CAPTURE_KINDS && memchr(info.text, '\0', sizeof(info.text)) != NULL);
-		capture_check(++records <= VMA_CAPTURE_SLOTS);
+		capture_abort_unless(info.captured <= VMA_CAPTURE_DATA_MAX && info.captured <= info.len);
+		capture_abort_unless(info.kind < VMA_CAPTURE_KINDS &&
+		                     memchr(info.text, '\0', sizeof(info.text)) != NULL);
+		capture_abort_unless(++records <= VMA_CAPTURE_SLOTS);
 	}
 	vma_capture_next(reader, UINT64_MAX, &info, frame);
 	vma_capture_close(reader);

@@ -16,12 +16,12 @@ static struct vma_stats *stats;
 static struct stats_segment segment_before_patches;
 static struct stats_locator locator_before_patches, locator;
 
-static void remove_file(void)
+static void destroy_stats_at_exit(void)
 {
 	vma_stats_destroy(stats);
 }
 
-static void stats_view_check(bool holds)
+static void stats_view_abort_unless(bool holds)
 {
 	if (!holds)
 		abort();
@@ -30,13 +30,13 @@ static void stats_view_check(bool holds)
 /* The same file serves all inputs: a valid one with a block of each type. */
 static void stats_view_set_up(void)
 {
-	stats_view_check(vma_stats_create("/tmp", &stats) == 0 && stats->file.held.fd >= 0);
-	atexit(remove_file);
+	stats_view_abort_unless(vma_stats_create("/tmp", &stats) == 0 && stats->file.held.fd >= 0);
+	atexit(destroy_stats_at_exit);
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++)
 		vma_stats_block_alloc(stats, (enum vma_stats_type)type, vma_stats_type_name((enum vma_stats_type)type));
 	memcpy(&segment_before_patches, stats->segment, sizeof(segment_before_patches));
-	stats_view_check(pread(stats->file.held.fd, &locator_before_patches, sizeof(locator_before_patches), 0) ==
-	                 sizeof(locator_before_patches));
+	stats_view_abort_unless(pread(stats->file.held.fd, &locator_before_patches, sizeof(locator_before_patches),
+	                              0) == sizeof(locator_before_patches));
 	locator = locator_before_patches;
 }
 
@@ -64,7 +64,7 @@ static void patch_segment_bytes(const uint8_t *data, size_t size, bool restores)
 		data += len;
 		size -= len;
 	}
-	stats_view_check(stats_file_publish(&stats->file, &locator) == 0);
+	stats_view_abort_unless(stats_file_publish(&stats->file, &locator) == 0);
 }
 
 static void stats_view_read_all(struct vma_stats_view *view)
@@ -76,16 +76,17 @@ static void stats_view_read_all(struct vma_stats_view *view)
 	uint64_t sum = 0;
 
 	while (vma_stats_view_next(view, &cursor, &type, &name, &block)) {
-		const struct vma_stats_field *fields = vma_stats_fields(type, &count);
-		stats_view_check(fields != NULL && strlen(name) < VMA_STATS_NAME_MAX);
+		const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
+		stats_view_abort_unless(fields != NULL && strlen(name) < VMA_STATS_NAME_MAX);
 		for (size_t i = 0; i < count; i++)
-			sum += vma_stats_read((const _Atomic uint64_t *)((const char *)block + fields[i].offset));
+			sum += vma_stats_read_counter(
+			        (const _Atomic uint64_t *)((const char *)block + fields[i].offset));
 	}
 	__asm__ volatile("" : : "r"(sum)); /* the reads are the test */
 }
 
 /* By snapshots, as vma_stats does. */
-static void stats_view_read_twice(const struct vma_stats_view *view)
+static void stats_view_subtract_two_snapshots(const struct vma_stats_view *view)
 {
 	static struct vma_stats_snapshot before, now;
 
@@ -93,8 +94,8 @@ static void stats_view_read_twice(const struct vma_stats_view *view)
 	vma_stats_view_read(view, &now);
 	vma_stats_snapshot_subtract(&now, &before);
 	for (size_t i = 0; i < now.count; i++)
-		stats_view_check(vma_stats_type_name(now.items[i].type) != NULL &&
-		                 strlen(now.items[i].name) < VMA_STATS_NAME_MAX);
+		stats_view_abort_unless(vma_stats_type_name(now.items[i].type) != NULL &&
+		                        strlen(now.items[i].name) < VMA_STATS_NAME_MAX);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -106,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	patch_segment_bytes(data, size, false);
 	if (vma_stats_view_open(stats->file.path, &view) == 0) {
 		stats_view_read_all(view);
-		stats_view_read_twice(view);
+		stats_view_subtract_two_snapshots(view);
 		vma_stats_view_close(view);
 	}
 	patch_segment_bytes(data, size, true);

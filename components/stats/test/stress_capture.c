@@ -32,7 +32,7 @@ static uint64_t stress_end_ns(void)
 	return capture_now_ns() + (uint64_t)((text != NULL && *text != '\0' ? atof(text) : 1) * 1e9);
 }
 
-static int capture_make(void **state)
+static int setup_capture_memory(void **state)
 {
 	(void)state;
 	capture = mmap(NULL, sizeof(*capture), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -43,7 +43,7 @@ static int capture_make(void **state)
 	return capture == MAP_FAILED ? -1 : 0;
 }
 
-static int capture_unmake(void **state)
+static int teardown_capture_memory(void **state)
 {
 	(void)state;
 	return munmap(capture, sizeof(*capture));
@@ -56,7 +56,7 @@ static uint32_t record_len(uint32_t id)
 	return id % 4 == 3 ? id % (RECORD_MAX + 1) : id % 1500;
 }
 
-static void *put_records(void *arg)
+static void *thread_write_capture_records(void *arg)
 {
 	uint8_t bytes[2][RECORD_MAX];
 	uint32_t id = (uint32_t)(uintptr_t)arg;
@@ -69,14 +69,14 @@ static void *put_records(void *arg)
 
 		memset(bytes[0], (int)(id % 251), half);
 		memset(bytes[1], (int)(id % 251), info.len - half);
-		vma_capture_put(capture, &info, pieces, 2);
+		vma_capture_write_packet(capture, &info, pieces, 2);
 		n++;
 	}
 	atomic_fetch_add(&records_put, n);
 	return NULL;
 }
 
-static void read_records(long pause_ns, uint64_t *got, uint64_t *lost)
+static void stress_read_and_check_capture_records(long pause_ns, uint64_t *got, uint64_t *lost)
 {
 	const uint64_t end = stress_end_ns();
 	const struct timespec pause = {.tv_nsec = pause_ns};
@@ -88,7 +88,7 @@ static void read_records(long pause_ns, uint64_t *got, uint64_t *lost)
 
 	assert_int_equal(vma_capture_open_memory(capture, &reader), 0);
 	for (uintptr_t i = 0; i < WRITERS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, put_records, (void *)i), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_write_capture_records, (void *)i), 0);
 	while (running) {
 		if (capture_now_ns() >= end) {
 			atomic_store(&stop, true);
@@ -123,7 +123,7 @@ static void test_a_record_is_whole_or_counted_as_lost(void **state)
 	uint64_t got = 0, lost = 0;
 
 	(void)state;
-	read_records(0, &got, &lost);
+	stress_read_and_check_capture_records(0, &got, &lost);
 	assert_true(got > 100);
 }
 
@@ -132,11 +132,12 @@ static void test_a_slow_reader_loses_counted_records(void **state)
 	uint64_t got = 0, lost = 0;
 
 	(void)state;
-	read_records(100000000, &got, &lost);
+	stress_read_and_check_capture_records(100000000, &got, &lost);
 	assert_true(got > 100);
 }
 
-static uint64_t read_remaining_records(struct vma_capture_reader *reader, struct vma_capture_info *got, uint8_t *data)
+static uint64_t count_remaining_capture_records(struct vma_capture_reader *reader, struct vma_capture_info *got,
+                                                uint8_t *data)
 {
 	uint64_t records = 0;
 
@@ -161,7 +162,7 @@ static void test_a_writer_without_a_core_loses_its_record_and_holds_nobody_up(vo
 	atomic_store(&capture->slots[number % VMA_CAPTURE_SLOTS].state, CAPTURE_STATES * number + CAPTURE_WRITING);
 	for (uint32_t i = 0; i < 2; i++) {
 		info.id = i;
-		vma_capture_put(capture, &info, NULL, 0);
+		vma_capture_write_packet(capture, &info, NULL, 0);
 	}
 	assert_int_equal(vma_capture_next(reader, 1, &got, data), 0);
 	assert_int_equal(vma_capture_next(reader, 1 + CLOCK_STEP, &got, data), 1);
@@ -169,13 +170,13 @@ static void test_a_writer_without_a_core_loses_its_record_and_holds_nobody_up(vo
 	assert_int_equal(vma_capture_lost(reader), 1);
 	assert_int_equal(vma_capture_next(reader, 1, &got, data), 1);
 	for (uint32_t i = 0; i < VMA_CAPTURE_SLOTS; i++) /* one of them has that slot, and gives up */
-		vma_capture_put(capture, &info, NULL, 0);
-	assert_int_equal(read_remaining_records(reader, &got, data), VMA_CAPTURE_SLOTS - 1);
+		vma_capture_write_packet(capture, &info, NULL, 0);
+	assert_int_equal(count_remaining_capture_records(reader, &got, data), VMA_CAPTURE_SLOTS - 1);
 	assert_int_equal(vma_capture_lost(reader), 2);
 	vma_capture_close(reader);
 }
 
-static void fill_bytes(uint8_t *bytes, uint32_t len, uint32_t seed)
+static void fill_with_pattern_of_seed(uint8_t *bytes, uint32_t len, uint32_t seed)
 {
 	for (uint32_t i = 0; i < len; i++)
 		bytes[i] = (uint8_t)(seed + i * 7 + (i >> 8));
@@ -198,15 +199,15 @@ static void test_a_long_frame_is_whole_in_several_slots(void **state)
 		struct vma_capture_info info = {.id = i, .len = lens[i], .kind = VMA_CAPTURE_OUT};
 		const struct iovec pieces[] = {{bytes, lens[i] / 3}, {bytes + lens[i] / 3, lens[i] - lens[i] / 3}};
 
-		fill_bytes(bytes, lens[i], i);
-		vma_capture_put(capture, &info, pieces, 2);
+		fill_with_pattern_of_seed(bytes, lens[i], i);
+		vma_capture_write_packet(capture, &info, pieces, 2);
 	}
 	for (uint32_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		assert_int_equal(vma_capture_next(reader, 0, &got, data), 1);
 		assert_int_equal(got.id, i);
 		assert_int_equal(got.len, lens[i]);
 		assert_int_equal(got.captured, lens[i] < VMA_CAPTURE_DATA_MAX ? lens[i] : VMA_CAPTURE_DATA_MAX);
-		fill_bytes(bytes, got.captured, i);
+		fill_with_pattern_of_seed(bytes, got.captured, i);
 		assert_memory_equal(data, bytes, got.captured);
 	}
 	assert_int_equal(vma_capture_next(reader, 0, &got, data), 0);
@@ -229,12 +230,12 @@ static void test_lost_records_of_several_slots_are_counted_as_records(void **sta
 	for (uint32_t i = 0; i < records; i++) {
 		struct vma_capture_info info = {.id = i, .len = sizeof(bytes), .kind = VMA_CAPTURE_OUT};
 
-		vma_capture_put(capture, &info, &piece, 1);
+		vma_capture_write_packet(capture, &info, &piece, 1);
 	}
 	assert_int_equal(atomic_load(&capture->head), records * 5);
 	assert_int_equal(vma_capture_next(reader, 0, &got, data), 1);
 	assert_int_equal(got.id, records - VMA_CAPTURE_SLOTS / 5);
-	n = 1 + read_remaining_records(reader, &got, data);
+	n = 1 + count_remaining_capture_records(reader, &got, data);
 	assert_int_equal(got.id, records - 1);
 	assert_int_equal(n, VMA_CAPTURE_SLOTS / 5);
 	assert_int_equal(vma_capture_lost(reader), records - n);
@@ -251,8 +252,8 @@ static void test_a_frame_is_cut_where_it_is_copied(void **state)
 	(void)state;
 	assert_int_equal(vma_capture_open_memory(capture, &reader), 0);
 	atomic_store(&capture->snap, 61);
-	fill_bytes(bytes, sizeof(bytes), 5);
-	vma_capture_put(capture, &info, &piece, 1);
+	fill_with_pattern_of_seed(bytes, sizeof(bytes), 5);
+	vma_capture_write_packet(capture, &info, &piece, 1);
 	assert_int_equal(atomic_load(&capture->head), 1);
 	assert_int_equal(atomic_load(&capture->slots[0].words[CAPTURE_INFO_WORDS + 8]), 0);
 	assert_int_equal(vma_capture_next(reader, 0, &got, data), 1);
@@ -262,7 +263,7 @@ static void test_a_frame_is_cut_where_it_is_copied(void **state)
 	vma_capture_close(reader);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, capture_make, capture_unmake)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup_capture_memory, teardown_capture_memory)
 
 static const struct CMUnitTest tests[] = {
         CASE(test_a_record_is_whole_or_counted_as_lost),

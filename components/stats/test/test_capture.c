@@ -1,4 +1,5 @@
-/* The memory of a capture: made in pieces by who is asked for it, so that no thread that puts has to wait for a page. */
+/* The memory of a capture: made in pieces by who is asked for it, so that no thread that puts has to wait for a page.
+ * */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -13,7 +14,7 @@ static char dir[64];
 static struct vma_stats *stats;
 static struct vma_stats_view *view;
 
-static int capture_open_stats(void **state)
+static int setup_stats_and_open_view(void **state)
 {
 	char path[128];
 
@@ -25,7 +26,7 @@ static int capture_open_stats(void **state)
 	return vma_stats_view_open(path, &view);
 }
 
-static int capture_close_stats(void **state)
+static int teardown_stats_and_view(void **state)
 {
 	(void)state;
 	vma_stats_view_close(view);
@@ -33,7 +34,7 @@ static int capture_close_stats(void **state)
 	return rmdir(dir);
 }
 
-static struct vma_capture *make_capture(int snap, unsigned *calls)
+static struct vma_capture *create_capture_until_ready(int snap, unsigned *calls)
 {
 	struct vma_capture *capture;
 	int rc;
@@ -62,7 +63,7 @@ static void test_a_capture_is_seen_when_all_of_its_memory_is_there(void **state)
 	assert_int_equal(vma_stats_capture(stats, 1, 0, &capture), 0);
 }
 
-static long faults_of_this_thread(void)
+static long page_faults_of_this_thread(void)
 {
 	struct rusage usage;
 
@@ -83,14 +84,14 @@ static void test_no_put_waits_for_a_page(void **state)
 #ifdef __SANITIZE_THREAD__
 	vma_test_skip("the sanitizer's own memory is touched with each word");
 #endif
-	capture = make_capture(0, &calls);
-	faults = faults_of_this_thread();
+	capture = create_capture_until_ready(0, &calls);
+	faults = page_faults_of_this_thread();
 	for (uint32_t i = 0; i < VMA_CAPTURE_SLOTS; i++) {
 		struct vma_capture_info info = {.id = i, .len = sizeof(frame), .kind = VMA_CAPTURE_IN};
 
-		vma_capture_put(capture, &info, &piece, 1);
+		vma_capture_write_packet(capture, &info, &piece, 1);
 	}
-	faults = faults_of_this_thread() - faults;
+	faults = page_faults_of_this_thread() - faults;
 	if (faults > pages / 4) /* a sanitizer may touch some of its own */
 		fail_msg("%ld page faults, for memory of %ld pages", faults, pages);
 }
@@ -113,7 +114,7 @@ static void test_lengths_that_are_none_are_all(void **state)
 	unsigned calls;
 
 	(void)state;
-	capture = make_capture(60, &calls);
+	capture = create_capture_until_ready(60, &calls);
 	assert_int_equal(atomic_load(&capture->snap), 60);
 	for (unsigned i = 0; i < sizeof(snaps) / sizeof(snaps[0]); i++) {
 		stats->snap.asked = 60;
@@ -129,7 +130,7 @@ static void test_a_readers_length_holds_until_the_end_of_the_next_period(void **
 	unsigned calls;
 
 	(void)state;
-	capture = make_capture(3000, &calls);
+	capture = create_capture_until_ready(3000, &calls);
 	for (unsigned period = 0; period < 2; period++) {
 		assert_int_equal(vma_stats_capture(stats, 1, 60, &capture), 0);
 		assert_int_equal(atomic_load(&capture->snap), 3000);
@@ -139,7 +140,7 @@ static void test_a_readers_length_holds_until_the_end_of_the_next_period(void **
 	assert_int_equal(atomic_load(&capture->snap), 60);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, capture_open_stats, capture_close_stats)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup_stats_and_open_view, teardown_stats_and_view)
 
 static const struct CMUnitTest tests[] = {
         CASE(test_a_capture_is_seen_when_all_of_its_memory_is_there),

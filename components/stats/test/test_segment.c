@@ -16,7 +16,7 @@
 
 static char dir[64], path[128];
 
-static int segment_make_dir(void **state)
+static int setup_empty_stats_dir(void **state)
 {
 	(void)state;
 	vma_log_set_level(VMA_LOG_ERROR); /* the warnings are wanted, but not on the screen */
@@ -27,13 +27,13 @@ static int segment_make_dir(void **state)
 	return 0;
 }
 
-static int segment_remove_dir(void **state)
+static int teardown_empty_stats_dir(void **state)
 {
 	(void)state;
 	return rmdir(dir); /* fails if a test left a file behind */
 }
 
-static bool segment_exists(const char *name)
+static bool stats_file_exists(const char *name)
 {
 	struct stat st;
 
@@ -60,7 +60,7 @@ static void test_file_is_the_users_own_and_goes_with_the_segment(void **state)
 	assert_true(S_ISREG(st.st_mode));
 	assert_int_equal(st.st_mode & 0777, 0600);
 	vma_stats_destroy(stats);
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 }
 
 static void test_no_directory_means_no_file(void **state)
@@ -73,11 +73,11 @@ static void test_no_directory_means_no_file(void **state)
 		assert_int_equal(vma_stats_create(i == 0 ? "" : NULL, &stats), 0);
 		cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "x");
 		vma_stats_add(&cq->polls, 5);
-		assert_int_equal(vma_stats_read(&cq->polls), 5);
+		assert_int_equal(vma_stats_read_counter(&cq->polls), 5);
 		vma_stats_block_free(stats, cq);
 		vma_stats_destroy(stats);
 	}
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 }
 
 static void test_directory_that_does_not_exist_only_costs_the_file(void **state)
@@ -104,7 +104,7 @@ static void test_leftover_of_a_dead_process_is_replaced(void **state)
 	assert_int_equal(stat(path, &st), 0);
 	assert_true(st.st_size < 4096); /* the new one */
 	vma_stats_destroy(stats);
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 }
 
 static void test_leftover_of_a_killed_process_is_replaced_by_its_namesake(void **state)
@@ -121,11 +121,11 @@ static void test_leftover_of_a_killed_process_is_replaced_by_its_namesake(void *
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 7);
 	snprintf(left, sizeof(left), "%s/vmastat.%d", dir, child);
-	assert_true(segment_exists(left));
+	assert_true(stats_file_exists(left));
 	assert_int_equal(rename(left, path), 0); /* as if we had got its pid */
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
 	vma_stats_destroy(stats);
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 }
 
 static void test_live_file_is_left_alone(void **state)
@@ -141,7 +141,7 @@ static void test_live_file_is_left_alone(void **state)
 	assert_int_equal(stat(path, &after), 0);
 	assert_int_equal(before.st_ino, after.st_ino);
 	vma_stats_destroy(first);
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 }
 
 static void test_link_in_the_way_is_neither_followed_nor_removed(void **state)
@@ -158,7 +158,7 @@ static void test_link_in_the_way_is_neither_followed_nor_removed(void **state)
 	vma_stats_destroy(stats);
 	assert_int_equal(stat(target, &st), 0);
 	assert_int_equal(st.st_size, 8);
-	assert_true(segment_exists(path));
+	assert_true(stats_file_exists(path));
 	unlink(path);
 	unlink(target);
 }
@@ -171,7 +171,7 @@ static void test_fifo_in_the_way_does_not_hang_the_start(void **state)
 	assert_int_equal(mkfifo(path, 0600), 0);
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
 	vma_stats_destroy(stats);
-	assert_true(segment_exists(path));
+	assert_true(stats_file_exists(path));
 	unlink(path);
 }
 
@@ -189,12 +189,12 @@ static void test_sweep_takes_what_killed_processes_left_and_nothing_else(void **
 	if (child == 0) {
 		struct vma_stats *own;
 
-		vma_stats_forked(stats);
+		vma_stats_detach_from_parent_after_fork(stats);
 		_exit(vma_stats_create(dir, &own)); /* as if killed: nothing is destroyed */
 	}
 	assert_int_equal(waitpid(child, NULL, 0), child);
 	snprintf(dead, sizeof(dead), "%s/vmastat.%d", dir, (int)child);
-	assert_true(segment_exists(dead));
+	assert_true(stats_file_exists(dead));
 	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
 		snprintf(name[i], sizeof(name[i]), "%s/%s", dir, kept[i]);
 		segment_write_file(name[i], "not ours");
@@ -202,21 +202,21 @@ static void test_sweep_takes_what_killed_processes_left_and_nothing_else(void **
 	snprintf(link, sizeof(link), "%s/vmastat.1", dir);
 	assert_int_equal(symlink(name[0], link), 0);
 
-	assert_int_equal(vma_stats_sweep(dir, &at), 1);
+	assert_int_equal(vma_stats_remove_leftover_files(dir, &at), 1);
 	assert_int_equal(at, 0);
-	assert_false(segment_exists(dead));
-	assert_true(segment_exists(path)); /* of a living process */
-	assert_true(segment_exists(link));
+	assert_false(stats_file_exists(dead));
+	assert_true(stats_file_exists(path)); /* of a living process */
+	assert_true(stats_file_exists(link));
 	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
-		assert_true(segment_exists(name[i]));
+		assert_true(stats_file_exists(name[i]));
 		unlink(name[i]);
 	}
 	unlink(link);
 	vma_stats_destroy(stats);
-	assert_int_equal(vma_stats_sweep(dir, &at), 0);
-	assert_int_equal(vma_stats_sweep("", &at), 0);
-	assert_int_equal(vma_stats_sweep(NULL, &at), 0);
-	assert_int_equal(vma_stats_sweep("/nowhere", &at), -ENOENT);
+	assert_int_equal(vma_stats_remove_leftover_files(dir, &at), 0);
+	assert_int_equal(vma_stats_remove_leftover_files("", &at), 0);
+	assert_int_equal(vma_stats_remove_leftover_files(NULL, &at), 0);
+	assert_int_equal(vma_stats_remove_leftover_files("/nowhere", &at), -ENOENT);
 }
 
 /* Each call ends soon, and what lies between many other names is found in the end. */
@@ -233,7 +233,7 @@ static void test_sweep_of_many_names_goes_on_where_it_stopped(void **state)
 		segment_write_file(name, "");
 	}
 	do {
-		const int rc = vma_stats_sweep(dir, &at);
+		const int rc = vma_stats_remove_leftover_files(dir, &at);
 
 		assert_true(rc >= 0);
 		removed += rc;
@@ -266,7 +266,7 @@ static void test_process_that_may_write_no_file_has_its_blocks_in_memory(void **
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 }
 
 static void test_forked_child_does_not_remove_its_parents_file(void **state)
@@ -284,9 +284,9 @@ static void test_forked_child_does_not_remove_its_parents_file(void **state)
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	assert_true(segment_exists(path));
+	assert_true(stats_file_exists(path));
 	vma_stats_destroy(stats);
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 }
 
 /* A process forks and becomes another program: its pid stays, and so does the child. */
@@ -303,7 +303,7 @@ static void test_forked_child_does_not_hold_its_parents_file(void **state)
 	assert_int_equal(vma_stats_create(dir, &before), 0);
 	child = fork();
 	if (child == 0) {
-		vma_stats_forked(before);
+		vma_stats_detach_from_parent_after_fork(before);
 		close(pipes[1]);
 		close(let_go[1]);
 		_exit((int)read(pipes[0], &byte, 1));
@@ -311,17 +311,17 @@ static void test_forked_child_does_not_hold_its_parents_file(void **state)
 	close(let_go[1]);
 	assert_int_equal(read(let_go[0], &byte, 1), 0); /* until then the child has the lock, too */
 	close(let_go[0]);
-	vma_stats_forked(before); /* as exec: nothing of it is left, and the file stays */
+	vma_stats_detach_from_parent_after_fork(before); /* as exec: nothing of it is left, and the file stays */
 	assert_int_equal(vma_stats_create(dir, &after), 0);
 	assert_int_equal(vma_stats_fds(after, fds), VMA_STATS_FDS);
 	close(pipes[1]);
 	close(pipes[0]);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	assert_true(segment_exists(path));
+	assert_true(stats_file_exists(path));
 	vma_stats_destroy(after);
 	vma_stats_destroy(before);
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 }
 
 static void test_file_is_found_again_after_chdir(void **state)
@@ -333,10 +333,10 @@ static void test_file_is_found_again_after_chdir(void **state)
 	assert_non_null(getcwd(here, sizeof(here)));
 	assert_int_equal(chdir(dir), 0);
 	assert_int_equal(vma_stats_create(".", &stats), 0);
-	assert_true(segment_exists(path));
+	assert_true(stats_file_exists(path));
 	assert_int_equal(chdir("/"), 0);
 	vma_stats_destroy(stats);
-	assert_false(segment_exists(path));
+	assert_false(stats_file_exists(path));
 	assert_int_equal(chdir(here), 0);
 }
 
@@ -349,7 +349,7 @@ static void test_file_of_somebody_else_under_our_name_is_not_removed(void **stat
 	unlink(path);
 	segment_write_file(path, "not ours");
 	vma_stats_destroy(stats);
-	assert_true(segment_exists(path));
+	assert_true(stats_file_exists(path));
 	unlink(path);
 }
 
@@ -368,7 +368,7 @@ static void test_block_is_zeroed_aligned_and_apart_from_its_neighbour(void **sta
 	vma_stats_add(&first->rebinds, 9);
 	vma_stats_block_free(stats, first);
 	first = vma_stats_block_alloc(stats, VMA_STATS_TYPE_NIC, "c");
-	assert_int_equal(vma_stats_read(&first->rebinds), 0);
+	assert_int_equal(vma_stats_read_counter(&first->rebinds), 0);
 	vma_stats_block_free(stats, first);
 	vma_stats_block_free(stats, second);
 	vma_stats_destroy(stats);
@@ -387,7 +387,7 @@ static void test_full_segment_gives_private_blocks_that_count(void **state)
 		vma_stats_add(&blocks[i]->grown, (uint64_t)i);
 	}
 	for (int i = 0; i < MANY; i++)
-		assert_int_equal(vma_stats_read(&blocks[i]->grown), i);
+		assert_int_equal(vma_stats_read_counter(&blocks[i]->grown), i);
 	for (int i = 0; i < MANY; i++)
 		vma_stats_block_free(stats, blocks[i]);
 	vma_stats_destroy(stats);
@@ -400,11 +400,11 @@ static void test_without_a_segment_counting_works(void **state)
 	(void)state;
 	assert_non_null(ring);
 	assert_int_equal((uintptr_t)ring % VMA_STATS_ALIGN, 0);
-	assert_int_equal(vma_stats_read(&ring->tx.tx_full), 0);
+	assert_int_equal(vma_stats_read_counter(&ring->tx.tx_full), 0);
 	vma_stats_add(&ring->tx.tx_full, 2);
 	vma_stats_set(&ring->rx.rx_bytes, UINT64_MAX);
-	assert_int_equal(vma_stats_read(&ring->tx.tx_full), 2);
-	assert_true(vma_stats_read(&ring->rx.rx_bytes) == UINT64_MAX);
+	assert_int_equal(vma_stats_read_counter(&ring->tx.tx_full), 2);
+	assert_true(vma_stats_read_counter(&ring->rx.rx_bytes) == UINT64_MAX);
 	vma_stats_block_free(NULL, ring);
 	vma_stats_block_free(NULL, NULL);
 	vma_stats_destroy(NULL);
@@ -431,4 +431,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without_a_segment_counting_works),
 };
 
-VMA_TEST_MAIN_WITH(tests, segment_make_dir, segment_remove_dir)
+VMA_TEST_MAIN_WITH(tests, setup_empty_stats_dir, teardown_empty_stats_dir)

@@ -51,21 +51,21 @@ static void test_blocks_are_seen_with_type_name_and_values(void **state)
 	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	assert_int_equal(type, VMA_STATS_TYPE_RING);
 	assert_string_equal(name, "ring 0");
-	assert_int_equal(vma_stats_read(&((const struct vma_stats_ring *)block)->rx.rx_packets), 11);
-	assert_int_equal(vma_stats_read(&((const struct vma_stats_ring *)block)->tx.tx_drop_queue), 12);
+	assert_int_equal(vma_stats_read_counter(&((const struct vma_stats_ring *)block)->rx.rx_packets), 11);
+	assert_int_equal(vma_stats_read_counter(&((const struct vma_stats_ring *)block)->tx.tx_drop_queue), 12);
 	first = block;
 	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	assert_int_equal(type, VMA_STATS_TYPE_NIC);
 	assert_string_equal(name, "eth0");
-	assert_int_equal(vma_stats_read(&((const struct vma_stats_nic *)block)->flows), 13);
+	assert_int_equal(vma_stats_read_counter(&((const struct vma_stats_nic *)block)->flows), 13);
 	assert_false(vma_stats_view_next(view, &cursor, &type, &name, &block));
-	assert_int_equal(vma_stats_read(&((const struct vma_stats_ring *)first)->rx.rx_packets), 11);
+	assert_int_equal(vma_stats_read_counter(&((const struct vma_stats_ring *)first)->rx.rx_packets), 11);
 
 	vma_stats_add(&ring->rx.rx_packets, 1); /* and again, later */
 	vma_stats_block_free(stats, nic);
 	cursor = 0;
 	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
-	assert_int_equal(vma_stats_read(&((const struct vma_stats_ring *)block)->rx.rx_packets), 12);
+	assert_int_equal(vma_stats_read_counter(&((const struct vma_stats_ring *)block)->rx.rx_packets), 12);
 	assert_false(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	vma_stats_view_close(view);
 	vma_stats_block_free(stats, ring);
@@ -204,7 +204,7 @@ static void test_no_truncation_reaches_the_counters(void **state)
 	}
 	vma_stats_add(&cq->polls, 3);
 	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
-	assert_int_equal(vma_stats_read(&((const struct vma_stats_cq *)block)->polls), 3);
+	assert_int_equal(vma_stats_read_counter(&((const struct vma_stats_cq *)block)->polls), 3);
 	vma_stats_view_close(view);
 	vma_stats_block_free(stats, cq);
 }
@@ -220,7 +220,7 @@ static struct stats_locator load_locator(void)
 	return locator;
 }
 
-static int open_as(const struct stats_locator *locator)
+static int write_locator_and_try_open_view(const struct stats_locator *locator)
 {
 	struct vma_stats_view *view;
 	int fd = open(path, O_WRONLY | O_CLOEXEC), rc;
@@ -297,20 +297,21 @@ static void test_file_that_names_something_else_is_refused(void **state)
 	int fd;
 
 	(void)state;
-	assert_int_equal(open_as(&good), 0);
+	assert_int_equal(write_locator_and_try_open_view(&good), 0);
 	bad.cookie++;
-	assert_int_equal(open_as(&bad), -ESRCH); /* of a process that has the pid, and counts, too */
+	assert_int_equal(write_locator_and_try_open_view(&bad),
+	                 -ESRCH); /* of a process that has the pid, and counts, too */
 	bad = good;
 	bad.memory_ino++;
-	assert_int_equal(open_as(&bad), -ESRCH);
+	assert_int_equal(write_locator_and_try_open_view(&bad), -ESRCH);
 	bad = good;
 	bad.memory_fd = 999999;
-	assert_int_equal(open_as(&bad), -ESRCH);
+	assert_int_equal(write_locator_and_try_open_view(&bad), -ESRCH);
 	bad = good;
 	bad.pid = INT32_MAX; /* the file has another number in its name */
-	assert_int_equal(open_as(&bad), -EPROTO);
+	assert_int_equal(write_locator_and_try_open_view(&bad), -EPROTO);
 	bad.pid = -1;
-	assert_int_equal(open_as(&bad), -EPROTO);
+	assert_int_equal(write_locator_and_try_open_view(&bad), -EPROTO);
 
 	/* Memory that its owner can shorten would raise SIGBUS here. */
 	fd = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -319,9 +320,9 @@ static void test_file_that_names_something_else_is_refused(void **state)
 	bad = good;
 	bad.memory_fd = fd;
 	bad.memory_ino = st.st_ino;
-	assert_int_equal(open_as(&bad), -EPROTO);
+	assert_int_equal(write_locator_and_try_open_view(&bad), -EPROTO);
 	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-	assert_int_equal(open_as(&bad), -EPROTO); /* sealed, but empty */
+	assert_int_equal(write_locator_and_try_open_view(&bad), -EPROTO); /* sealed, but empty */
 	close(fd);
 
 	/* Short memory, and a pipe in its place. */
@@ -331,11 +332,11 @@ static void test_file_that_names_something_else_is_refused(void **state)
 	assert_int_equal(fstat(fd, &st), 0);
 	bad.memory_fd = fd;
 	bad.memory_ino = st.st_ino;
-	assert_int_equal(open_as(&bad), -EPROTO);
+	assert_int_equal(write_locator_and_try_open_view(&bad), -EPROTO);
 	close(fd);
 	bad.memory_fd = good.request_fd;
 	bad.memory_ino = good.request_ino;
-	assert_int_equal(open_as(&bad), -ESRCH);
+	assert_int_equal(write_locator_and_try_open_view(&bad), -ESRCH);
 }
 
 static void test_requests_come_through_in_order(void **state)
@@ -383,7 +384,8 @@ static void test_requests_after_nonsense_come_through(void **state)
 	assert_int_equal(got.type, VMA_STATS_REQUEST_ZERO);
 }
 
-static const struct vma_stats_socket *read_socket(struct vma_stats_view *view, struct vma_stats_snapshot *into)
+static const struct vma_stats_socket *read_snapshot_and_find_socket(struct vma_stats_view *view,
+                                                                    struct vma_stats_snapshot *into)
 {
 	vma_stats_view_read(view, into);
 	return &vma_stats_snapshot_find(into, VMA_STATS_TYPE_SOCKET, "fd 5")->socket;
@@ -402,21 +404,21 @@ static void test_zeroed_counters_begin_at_zero_and_go_on(void **state)
 	vma_stats_set(&sock->rx_queue_max, 9);
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
 	assert_int_equal(vma_stats_zero(stats), 0);
-	seen = read_socket(view, &snapshot);
-	assert_int_equal(vma_stats_read(&seen->rx_packets), 0);
-	assert_int_equal(vma_stats_read(&seen->rx_queue_max), 0);
-	assert_int_equal(vma_stats_read(&seen->fd), 5); /* what holds now is no count */
+	seen = read_snapshot_and_find_socket(view, &snapshot);
+	assert_int_equal(vma_stats_read_counter(&seen->rx_packets), 0);
+	assert_int_equal(vma_stats_read_counter(&seen->rx_queue_max), 0);
+	assert_int_equal(vma_stats_read_counter(&seen->fd), 5); /* what holds now is no count */
 	vma_stats_add(&sock->rx_packets, 7);
-	assert_int_equal(vma_stats_read(&read_socket(view, &snapshot)->rx_packets), 7);
-	vma_stats_copy(stats, VMA_STATS_TYPE_SOCKET, sock, &copy);
-	assert_int_equal(vma_stats_read(&copy.rx_packets), 7);
-	assert_int_equal(vma_stats_read(&sock->rx_packets), 107); /* the writer was not disturbed */
+	assert_int_equal(vma_stats_read_counter(&read_snapshot_and_find_socket(view, &snapshot)->rx_packets), 7);
+	vma_stats_copy_block(stats, VMA_STATS_TYPE_SOCKET, sock, &copy);
+	assert_int_equal(vma_stats_read_counter(&copy.rx_packets), 7);
+	assert_int_equal(vma_stats_read_counter(&sock->rx_packets), 107); /* the writer was not disturbed */
 
 	/* The next owner of the place has nothing to do with it. */
 	vma_stats_block_free(stats, sock);
 	sock = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd 5");
 	vma_stats_add(&sock->rx_packets, 200);
-	assert_int_equal(vma_stats_read(&read_socket(view, &snapshot)->rx_packets), 200);
+	assert_int_equal(vma_stats_read_counter(&read_snapshot_and_find_socket(view, &snapshot)->rx_packets), 200);
 	vma_stats_view_close(view);
 	vma_stats_block_free(stats, sock);
 }
@@ -438,28 +440,28 @@ static void test_difference_of_snapshots_is_what_was_counted_between(void **stat
 	vma_stats_view_read(view, &now);
 	vma_stats_snapshot_subtract(&now, &before);
 	assert_int_equal(now.count, 2);
-	assert_int_equal(vma_stats_read(&now.items[0].socket.rx_packets), 11);
-	assert_int_equal(vma_stats_read(&now.items[0].socket.rx_queue_max), 9);
-	assert_int_equal(vma_stats_read(&now.items[1].socket.rx_packets), 3);
+	assert_int_equal(vma_stats_read_counter(&now.items[0].socket.rx_packets), 11);
+	assert_int_equal(vma_stats_read_counter(&now.items[0].socket.rx_queue_max), 9);
+	assert_int_equal(vma_stats_read_counter(&now.items[1].socket.rx_packets), 3);
 	vma_stats_view_close(view);
 	vma_stats_block_free(stats, sock);
 	vma_stats_block_free(stats, next);
 }
 
-static uint64_t retired_packets(struct vma_stats_view *view)
+static uint64_t read_rx_packets_of_freed_sockets(struct vma_stats_view *view)
 {
 	static struct vma_stats_snapshot snapshot;
 
 	vma_stats_view_read(view, &snapshot);
 	assert_true(snapshot.whole);
 	assert_int_equal(snapshot.retired[VMA_STATS_TYPE_SOCKET].type, VMA_STATS_TYPE_SOCKET);
-	assert_int_equal(vma_stats_read(&snapshot.retired[VMA_STATS_TYPE_RING].ring.rx.rx_packets), 0);
-	assert_int_equal(vma_stats_read(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.fd), 0); /* no count */
-	assert_int_equal(vma_stats_read(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_queue_max), 0);
-	return vma_stats_read(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets);
+	assert_int_equal(vma_stats_read_counter(&snapshot.retired[VMA_STATS_TYPE_RING].ring.rx.rx_packets), 0);
+	assert_int_equal(vma_stats_read_counter(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.fd), 0); /* no count */
+	assert_int_equal(vma_stats_read_counter(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_queue_max), 0);
+	return vma_stats_read_counter(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets);
 }
 
-static void socket_with(uint64_t packets, bool zero, uint64_t more)
+static void free_socket_block_with_counted_packets(uint64_t packets, bool zero, uint64_t more)
 {
 	struct vma_stats_socket *sock = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd 5");
 
@@ -479,18 +481,19 @@ static void test_what_a_dropped_block_has_counted_is_kept(void **state)
 
 	(void)state;
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
-	assert_int_equal(retired_packets(view), 0);
-	socket_with(100, false, 7);
-	assert_int_equal(retired_packets(view), 107);
-	socket_with(10, false, 0);
-	assert_int_equal(retired_packets(view), 117);
-	socket_with(1000, true, 3); /* all that came before was zeroed, and of this one a part */
-	assert_int_equal(retired_packets(view), 3);
+	assert_int_equal(read_rx_packets_of_freed_sockets(view), 0);
+	free_socket_block_with_counted_packets(100, false, 7);
+	assert_int_equal(read_rx_packets_of_freed_sockets(view), 107);
+	free_socket_block_with_counted_packets(10, false, 0);
+	assert_int_equal(read_rx_packets_of_freed_sockets(view), 117);
+	free_socket_block_with_counted_packets(1000, true,
+	                                       3); /* all that came before was zeroed, and of this one a part */
+	assert_int_equal(read_rx_packets_of_freed_sockets(view), 3);
 	vma_stats_view_read(view, &before);
-	socket_with(40, false, 2);
+	free_socket_block_with_counted_packets(40, false, 2);
 	vma_stats_view_read(view, &now);
 	vma_stats_snapshot_subtract(&now, &before);
-	assert_int_equal(vma_stats_read(&now.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets), 42);
+	assert_int_equal(vma_stats_read_counter(&now.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets), 42);
 	vma_stats_view_close(view);
 }
 
@@ -520,12 +523,12 @@ static void test_list_has_the_living_and_cleans_up_after_the_dead_if_it_may(void
 	snprintf(dead, sizeof(dead), "%s/vmastat.1", dir);
 	fd = open(dead, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	close(fd);
-	assert_int_equal(vma_stats_list(dir, false, pids, 4), 1);
+	assert_int_equal(vma_stats_list_live_pids(dir, false, pids, 4), 1);
 	assert_int_equal(pids[0], getpid());
 	assert_int_equal(access(dead, F_OK), 0);
-	assert_int_equal(vma_stats_list(dir, true, pids, 4), 1);
+	assert_int_equal(vma_stats_list_live_pids(dir, true, pids, 4), 1);
 	assert_int_equal(access(dead, F_OK), -1);
-	assert_int_equal(vma_stats_list("/nowhere", true, pids, 4), -ENOENT);
+	assert_int_equal(vma_stats_list_live_pids("/nowhere", true, pids, 4), -ENOENT);
 }
 
 static void test_name_cannot_move_a_terminals_cursor(void **state)
@@ -580,12 +583,12 @@ static void test_every_counter_has_a_place_of_its_own_in_its_block(void **state)
 	for (int t = VMA_STATS_TYPE_FREE + 1; t < VMA_STATS_TYPE_COUNT; t++) {
 		enum vma_stats_type type = (enum vma_stats_type)t;
 		size_t count;
-		const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+		const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
 
 		assert_non_null(vma_stats_type_name(type));
 		assert_true(count > 0);
 		for (size_t i = 0; i < count; i++) {
-			assert_true(fields[i].offset + 8 <= stats_type_bytes(type));
+			assert_true(fields[i].offset + 8 <= stats_type_block_size(type));
 			assert_int_equal(fields[i].offset % 8, 0);
 			assert_true(i == 0 || fields[i].offset > fields[i - 1].offset); /* in the order of the lists */
 			assert_true(fields[i].name[0] != '\0' && fields[i].text[0] != '\0');
@@ -598,9 +601,9 @@ static void test_unknown_type_has_no_counters(void **state)
 	size_t count = 7;
 
 	(void)state;
-	assert_null(vma_stats_fields(VMA_STATS_TYPE_FREE, &count));
+	assert_null(vma_stats_fields_of_type(VMA_STATS_TYPE_FREE, &count));
 	assert_int_equal(count, 0);
-	assert_null(vma_stats_fields((enum vma_stats_type) - 1, &count));
+	assert_null(vma_stats_fields_of_type((enum vma_stats_type) - 1, &count));
 	assert_null(vma_stats_type_name(VMA_STATS_TYPE_COUNT));
 }
 

@@ -68,7 +68,7 @@ static struct {
 	_Alignas(64) uint8_t bytes[256];
 } fixture_device_priv; /* what engine/ring_ctx.c keeps of a device: its list of ring contexts */
 
-static inline uint32_t fixture_ip(const char *text)
+static inline uint32_t fixture_ipv4_from_text(const char *text)
 {
 	struct in_addr address;
 
@@ -98,20 +98,20 @@ static void fixture_path_read(const struct vma_net_path *path, struct vma_net_te
 	pthread_mutex_unlock(&fixture.net_lock);
 }
 
-static int fixture_path_resolve(struct vma_net *net, struct vma_net_path *path)
+static int fixture_count_path_resolve(struct vma_net *net, struct vma_net_path *path)
 {
 	(void)net, (void)path;
 	fixture.resolves++;
 	return 0;
 }
 
-static void fixture_path_probe(struct vma_net *net, struct vma_net_path *path)
+static void fixture_count_path_probe(struct vma_net *net, struct vma_net_path *path)
 {
 	(void)net, (void)path;
 	fixture.probes++;
 }
 
-static void fixture_watch(struct vma_net *net, struct vma_net_path *path, struct vma_net_watch *watch)
+static void fake_net_watch_path(struct vma_net *net, struct vma_net_path *path, struct vma_net_watch *watch)
 {
 	(void)net, (void)path;
 	pthread_mutex_lock(&fixture.net_lock);
@@ -120,7 +120,7 @@ static void fixture_watch(struct vma_net *net, struct vma_net_path *path, struct
 	pthread_mutex_unlock(&fixture.net_lock);
 }
 
-static void fixture_unwatch(struct vma_net *net, struct vma_net_watch *watch)
+static void fake_net_unwatch(struct vma_net *net, struct vma_net_watch *watch)
 {
 	struct vma_net_watch **place = &fixture.watches;
 
@@ -136,7 +136,7 @@ static void fixture_unwatch(struct vma_net *net, struct vma_net_watch *watch)
 }
 
 /* As an event: every watch is told, with the lock held. */
-static inline void fixture_path_set_state(enum vma_net_path_state state, int error)
+static inline void fixture_set_path_state_and_notify(enum vma_net_path_state state, int error)
 {
 	struct vma_net_watch *next;
 
@@ -151,7 +151,7 @@ static inline void fixture_path_set_state(enum vma_net_path_state state, int err
 	pthread_mutex_unlock(&fixture.net_lock);
 }
 
-static int fixture_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+static int fake_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
 	(void)net;
 	if (ifindex != FIXTURE_IFINDEX)
@@ -162,7 +162,7 @@ static int fixture_link(struct vma_net *net, uint32_t ifindex, struct vma_net_li
 
 static int fixture_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
 {
-	uint32_t address = fixture_ip(FIXTURE_LOCAL);
+	uint32_t address = fixture_ipv4_from_text(FIXTURE_LOCAL);
 
 	(void)net, (void)ifindex;
 	if (max > 0 && fixture.address_count > 0) {
@@ -183,12 +183,12 @@ static int fixture_device_get(struct vma_engine *engine, uint32_t ifindex, struc
 
 #define vma_net_path_get fixture_path_get
 #define vma_net_path_put fixture_path_put
-#define vma_net_path_read fixture_path_read
-#define vma_net_path_resolve fixture_path_resolve
-#define vma_net_path_probe fixture_path_probe
-#define vma_net_watch(...) fixture_watch(__VA_ARGS__)
-#define vma_net_unwatch fixture_unwatch
-#define vma_net_link(...) fixture_link(__VA_ARGS__)
+#define vma_net_path_read_template fixture_path_read
+#define vma_net_path_start_neigh_resolution fixture_count_path_resolve
+#define vma_net_path_probe fixture_count_path_probe
+#define vma_net_watch(...) fake_net_watch_path(__VA_ARGS__)
+#define vma_net_unwatch fake_net_unwatch
+#define vma_net_get_link(...) fake_net_link(__VA_ARGS__)
 #define vma_net_addrs fixture_addrs
 #define vma_device_get fixture_device_get
 #include "../route.c"
@@ -196,14 +196,14 @@ static int fixture_device_get(struct vma_engine *engine, uint32_t ifindex, struc
 #include "../listen.c"
 #include "../connect.c"
 #undef vma_net_watch
-#undef vma_net_link
+#undef vma_net_get_link
 
 /* ---- the peer ---- */
 
-static void fixture_peer_template(struct vma_tcp_path *path)
+static void fixture_fill_peer_path_headers(struct vma_tcp_path *path)
 {
 	static const uint8_t head[] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45};
-	uint32_t src = fixture_ip(FIXTURE_PEER), dst = fixture_ip(FIXTURE_LOCAL);
+	uint32_t src = fixture_ipv4_from_text(FIXTURE_PEER), dst = fixture_ipv4_from_text(FIXTURE_LOCAL);
 
 	*path = (struct vma_tcp_path){.len = 34, .ip_off = 14, .mtu = 1500};
 	memcpy(path->bytes, head, sizeof(head));
@@ -211,7 +211,7 @@ static void fixture_peer_template(struct vma_tcp_path *path)
 	memcpy(path->bytes + 30, &dst, 4);
 }
 
-static void fixture_peer_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void fixture_peer_record_events(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	struct fixture_conn *peer = arg;
 
@@ -219,15 +219,15 @@ static void fixture_peer_event(struct vma_tcp_conn *conn, void *arg, uint32_t ev
 	atomic_fetch_or(&peer->events, events);
 }
 
-static const struct vma_tcp_conn_ops fixture_peer_owner = {.event = fixture_peer_event};
+static const struct vma_tcp_conn_ops fixture_peer_owner = {.event = fixture_peer_record_events};
 
-static bool fixture_peer_admit(struct vma_tcp_listener *listener, void *arg)
+static bool fixture_peer_admits_always(struct vma_tcp_listener *listener, void *arg)
 {
 	(void)listener, (void)arg;
 	return true;
 }
 
-static bool fixture_peer_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool fixture_on_peer_accept(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	unsigned n = atomic_load(&fixture.n_accepted);
 
@@ -240,8 +240,8 @@ static bool fixture_peer_accepted(struct vma_tcp_listener *listener, void *arg, 
 	return true;
 }
 
-static const struct vma_tcp_listener_ops fixture_listener_owner = {.admit = fixture_peer_admit,
-                                                                   .accepted = fixture_peer_accepted};
+static const struct vma_tcp_listener_ops fixture_listener_owner = {.admit = fixture_peer_admits_always,
+                                                                   .accepted = fixture_on_peer_accept};
 
 static inline struct vma_tcp_listener *fixture_peer_listen(uint16_t port)
 {
@@ -252,7 +252,7 @@ static inline struct vma_tcp_listener *fixture_peer_listen(uint16_t port)
 	                                   .local_port_be = htons(port),
 	                                   .backlog = 64};
 	struct vma_tcp_listener *listener;
-	uint32_t local = fixture_ip(FIXTURE_PEER);
+	uint32_t local = fixture_ipv4_from_text(FIXTURE_PEER);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
@@ -264,7 +264,7 @@ static inline struct vma_tcp_listener *fixture_peer_listen(uint16_t port)
  * There is no kernel behind the peer's end: a port where nobody listens has a flow that answers as one does, RST with
  * the number that it refuses (RFC 9293 3.10.7.1).
  */
-static bool fixture_refuse(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fixture_sink_answer_with_rst(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_bufarena *arena = vma_engine()->arena;
 	struct vma_buf *buf = vma_ring_tx_buf(fixture.peer_ring);
@@ -301,11 +301,11 @@ static bool fixture_refuse(struct vma_flow *flow, struct vma_buf *packet, const 
 	return false;
 }
 
-static inline void fixture_peer_refuses(struct vma_flow *flow, uint16_t port)
+static inline void fixture_peer_refuse_connections_to_port(struct vma_flow *flow, uint16_t port)
 {
-	uint32_t local = fixture_ip(FIXTURE_PEER);
+	uint32_t local = fixture_ipv4_from_text(FIXTURE_PEER);
 
-	*flow = (struct vma_flow){.sink = fixture_refuse, .flags = VMA_FLOW_LISTENER};
+	*flow = (struct vma_flow){.sink = fixture_sink_answer_with_rst, .flags = VMA_FLOW_LISTENER};
 	flow->key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(port)};
 	memcpy(flow->key.local, &local, 4);
 	assert_int_equal(vma_ring_attach(fixture.peer_ring, flow), 0);
@@ -321,17 +321,17 @@ static inline void fixture_peer_connect(struct fixture_conn *peer, uint16_t from
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(from),
 	                                 .peer_port_be = htons(to)};
-	uint32_t local = fixture_ip(FIXTURE_PEER), other = fixture_ip(FIXTURE_LOCAL);
+	uint32_t local = fixture_ipv4_from_text(FIXTURE_PEER), other = fixture_ipv4_from_text(FIXTURE_LOCAL);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
 	memcpy(attr.peer, &other, 4);
-	fixture_peer_template(&attr.path);
+	fixture_fill_peer_path_headers(&attr.path);
 	atomic_store(&peer->events, 0);
 	assert_int_equal(vma_tcp_connect(fixture.peer, &attr, &peer->conn), 0);
 }
 
-static inline void fixture_peer_drive(void)
+static inline void fixture_peer_ring_progress(void)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -362,7 +362,7 @@ static inline size_t fixture_peer_recv(struct fixture_conn *peer, void *data, si
 {
 	struct iovec spans[8];
 	size_t done = 0;
-	unsigned n = vma_tcp_rx_front(peer->conn, 0, spans, 8);
+	unsigned n = vma_tcp_peek_rx_spans(peer->conn, 0, spans, 8);
 
 	for (unsigned i = 0; i < n && done < size; i++) {
 		size_t here = spans[i].iov_len < size - done ? spans[i].iov_len : size - done;
@@ -374,7 +374,7 @@ static inline size_t fixture_peer_recv(struct fixture_conn *peer, void *data, si
 	return done;
 }
 
-static inline void fixture_peer_forget(struct fixture_conn *peer)
+static inline void fixture_peer_reset_and_free_conn(struct fixture_conn *peer)
 {
 	vma_tcp_close(peer->conn, true);
 	vma_tcp_conn_disown(peer->conn);
@@ -382,11 +382,11 @@ static inline void fixture_peer_forget(struct fixture_conn *peer)
 	peer->conn = NULL;
 }
 
-static void *fixture_run_peer(void *arg)
+static void *fixture_peer_ring_thread(void *arg)
 {
 	(void)arg;
 	while (atomic_load(&fixture.runs)) {
-		fixture_peer_drive();
+		fixture_peer_ring_progress();
 		usleep(50);
 	}
 	return NULL;
@@ -396,7 +396,7 @@ static void *fixture_run_peer(void *arg)
 static inline void fixture_peer_thread_start(void)
 {
 	atomic_store(&fixture.runs, true);
-	assert_int_equal(pthread_create(&fixture.thread, NULL, fixture_run_peer, NULL), 0);
+	assert_int_equal(pthread_create(&fixture.thread, NULL, fixture_peer_ring_thread, NULL), 0);
 }
 
 static inline void fixture_peer_thread_stop(void)
@@ -405,13 +405,13 @@ static inline void fixture_peer_thread_stop(void)
 	pthread_join(fixture.thread, NULL);
 }
 
-static inline void fixture_drive(void)
+static inline void fixture_progress_all_rings(void)
 {
 	struct vma_thread *self = vma_enter();
 
 	vma_ring_ctxs_progress(UINT64_MAX);
 	vma_leave(self);
-	fixture_peer_drive();
+	fixture_peer_ring_progress();
 }
 
 /* Both sides are driven until `what` is true; then it is not evaluated again. */
@@ -421,7 +421,7 @@ static inline void fixture_drive(void)
 		uint64_t end_ns = vma_now_ns() + (ns);                                                                 \
 		bool is_so = false;                                                                                    \
 		while (!(is_so = (what)) && vma_now_ns() < end_ns) {                                                   \
-			fixture_drive();                                                                               \
+			fixture_progress_all_rings();                                                                  \
 			usleep(20);                                                                                    \
 		}                                                                                                      \
 		assert_true(is_so);                                                                                    \
@@ -431,7 +431,7 @@ static inline void fixture_drive(void)
 	do {                                                                                                           \
 		uint64_t end_ns = vma_now_ns() + 20000000;                                                             \
 		while (vma_now_ns() < end_ns) {                                                                        \
-			fixture_drive();                                                                               \
+			fixture_progress_all_rings();                                                                  \
 			assert_false(what);                                                                            \
 			usleep(100);                                                                                   \
 		}                                                                                                      \
@@ -463,22 +463,22 @@ static inline int fixture_stream_socket(int flags)
 	return fd;
 }
 
-static inline struct sockaddr_in fixture_name_of(const char *address, uint16_t port)
+static inline struct sockaddr_in fixture_sockaddr_of(const char *address, uint16_t port)
 {
 	return (struct sockaddr_in){
-	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = fixture_ip(address)};
+	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = fixture_ipv4_from_text(address)};
 }
 
 static inline int do_connect(int fd, const char *address, uint16_t port)
 {
-	struct sockaddr_in to = fixture_name_of(address, port);
+	struct sockaddr_in to = fixture_sockaddr_of(address, port);
 
 	return CALL(int, stream_connect(vma_fd_lookup(fd), fd, (struct sockaddr *)&to, sizeof(to)));
 }
 
 static inline int do_bind(int fd, const char *address, uint16_t port)
 {
-	struct sockaddr_in to = fixture_name_of(address, port);
+	struct sockaddr_in to = fixture_sockaddr_of(address, port);
 
 	return CALL(int, stream_bind(vma_fd_lookup(fd), fd, (struct sockaddr *)&to, sizeof(to)));
 }
@@ -543,7 +543,7 @@ static inline uint32_t do_poll(int fd)
 	return CALL(uint32_t, stream_poll(vma_fd_lookup(fd)));
 }
 
-static inline enum vma_sock_reason fixture_reason(int fd)
+static inline enum vma_sock_reason fixture_offload_reason_of_fd(int fd)
 {
 	return atomic_load(&fixture_sock_of(fd)->reason);
 }
@@ -560,7 +560,7 @@ static inline void do_close(int fd)
 }
 
 /* A connected pair: the socket (non-blocking calls at first), and what the peer has of it. */
-static inline int fixture_pair(struct vma_tcp_listener **listener, struct fixture_conn **peer, int flags)
+static inline int fixture_open_conn_pair(struct vma_tcp_listener **listener, struct fixture_conn **peer, int flags)
 {
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	unsigned before = atomic_load(&fixture.n_accepted);
@@ -576,7 +576,7 @@ static inline int fixture_pair(struct vma_tcp_listener **listener, struct fixtur
 }
 
 /* No connection of the sockets' is left. */
-static inline void fixture_settle_within(uint64_t ns)
+static inline void fixture_wait_for_no_connections_within(uint64_t ns)
 {
 	struct vma_tcp *tcp = atomic_load(&vma_ring_ctxs[0]->tcp);
 
@@ -584,19 +584,19 @@ static inline void fixture_settle_within(uint64_t ns)
 	atomic_store(&fixture.n_accepted, 0);
 }
 
-static inline void fixture_settle(void)
+static inline void fixture_wait_until_no_connections(void)
 {
-	fixture_settle_within(FIXTURE_TIMEOUT_NS);
+	fixture_wait_for_no_connections_within(FIXTURE_TIMEOUT_NS);
 }
 
-static inline void fixture_pair_end(int fd, struct vma_tcp_listener *listener, struct fixture_conn *peer)
+static inline void fixture_close_conn_pair(int fd, struct vma_tcp_listener *listener, struct fixture_conn *peer)
 {
 	if (fd >= 0)
 		do_close(fd);
 	vma_tcp_listener_close(listener);
 	if (peer->conn != NULL)
-		fixture_peer_forget(peer);
-	fixture_settle();
+		fixture_peer_reset_and_free_conn(peer);
+	fixture_wait_until_no_connections();
 }
 
 /* ---- the whole ---- */
@@ -604,7 +604,7 @@ static inline void fixture_pair_end(int fd, struct vma_tcp_listener *listener, s
 static inline void fixture_reset(void)
 {
 	static const uint8_t head[] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45};
-	uint32_t src = fixture_ip(FIXTURE_LOCAL), dst = fixture_ip(FIXTURE_PEER);
+	uint32_t src = fixture_ipv4_from_text(FIXTURE_LOCAL), dst = fixture_ipv4_from_text(FIXTURE_PEER);
 
 	fixture.path = (struct vma_net_template){.len = 34,
 	                                         .ip_off = 14,
@@ -649,14 +649,14 @@ static int fixture_set_up_peer(void **state)
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void fixture_take_handlers_back(void)
+static inline void fixture_restore_fault_handlers(void)
 {
 	vma_os.sigaction(SIGSEGV, &fixture.on_segv, NULL);
 	vma_os.sigaction(SIGBUS, &fixture.on_bus, NULL);
 }
 
 /* So that another run may be going on. Without the privilege (CAP_SYS_ADMIN) they are the host's. */
-static inline void fixture_own_ports(void)
+static inline void fixture_enter_own_net_namespace(void)
 {
 	struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP};
 	int fd;
@@ -672,14 +672,14 @@ static inline void fixture_own_ports(void)
 static inline int fixture_run_tests(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
-	if (small_engine("8192", "512") == NULL)
+	if (start_engine_with_few_buffers("8192", "512") == NULL)
 		return 1;
-	vma_signals_start();
+	vma_signals_wrap_existing_handlers();
 	vma_os.sigaction(SIGSEGV, NULL, &fixture.on_segv);
 	vma_os.sigaction(SIGBUS, NULL, &fixture.on_bus);
 	fixture_reset();
-	vma_test_filter();
-	fixture_own_ports();
+	vma_test_set_filter_from_env();
+	fixture_enter_own_net_namespace();
 	return _cmocka_run_group_tests(name, tests, count, fixture_set_up_peer, NULL);
 }
 #define FIXTURE_MAIN(name, tests)                                                                                      \

@@ -55,13 +55,13 @@ static int tear_down(void **state)
 /* ---- the parent ---- */
 
 /* Odd ones are unknown. */
-static enum fork_rpc_result fork_rpc_result(uint64_t id)
+static enum fork_rpc_result fork_rpc_count_and_answer_odd_ids_unknown(uint64_t id)
 {
 	atomic_fetch_add(&tally->answered[id % NUMBERS], 1);
 	return id % 2 != 0 ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
-static void answer_questions_for(uint64_t ns)
+static void answer_fork_rpcs_for_ns(uint64_t ns)
 {
 	const uint64_t end_ns = vma_now_ns() + ns;
 	struct pollfd fd = {.fd = event_fd, .events = POLLIN};
@@ -69,7 +69,7 @@ static void answer_questions_for(uint64_t ns)
 
 	while (vma_now_ns() < end_ns) {
 		if (poll(&fd, 1, 10) == 1 && read(event_fd, &times, sizeof(times)) > 0)
-			fork_rpc_answer_all(page, fork_rpc_result);
+			fork_rpc_answer_all(page, fork_rpc_count_and_answer_odd_ids_unknown);
 	}
 }
 
@@ -90,13 +90,13 @@ static bool is_alive(void *arg)
 	return true;
 }
 
-static bool is_dead(void *arg)
+static bool parent_is_never_alive(void *arg)
 {
 	(void)arg;
 	return false;
 }
 
-static void fork_rpc_count(uint64_t id, enum fork_rpc_result got)
+static void fork_rpc_count_result(uint64_t id, enum fork_rpc_result got)
 {
 	if (got == FORK_RPC_TIMED_OUT)
 		atomic_fetch_add(&tally->in_vain, 1);
@@ -117,11 +117,11 @@ static void fork_rpc_keep_calling(unsigned seed)
 		seed = seed * 1664525 + 1013904223;
 		id = 1 + (seed >> 8) % (NUMBERS - 1);
 		parent.timeout_ns = seed >> 28 == 0 ? 0 : 2000000000;
-		fork_rpc_count(id, fork_rpc_call(page, id, &parent));
+		fork_rpc_count_result(id, fork_rpc_call(page, id, &parent));
 	}
 }
 
-static pid_t begin_child(void (*run)(unsigned), unsigned seed)
+static pid_t fork_child_to_run(void (*run)(unsigned), unsigned seed)
 {
 	pid_t parent = getpid(), child = fork();
 
@@ -134,7 +134,7 @@ static pid_t begin_child(void (*run)(unsigned), unsigned seed)
 	_exit(0);
 }
 
-static int fork_rpc_status_of(pid_t child)
+static int wait_for_child_status(pid_t child)
 {
 	int status = 0;
 
@@ -156,10 +156,10 @@ static void test_every_answer_is_that_of_the_question(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < CHILDREN; i++)
-		child[i] = begin_child(fork_rpc_keep_calling, i);
+		child[i] = fork_child_to_run(fork_rpc_keep_calling, i);
 	begin_ns = vma_now_ns();
 	do
-		answer_questions_for(FOR_NS);
+		answer_fork_rpcs_for_ns(FOR_NS);
 	while ((atomic_load(&tally->done) < ENOUGH || atomic_load(&tally->unknown) < ENOUGH) &&
 	       vma_now_ns() - begin_ns < TIMEOUT_NS);
 	atomic_store(&tally->stop, true);
@@ -167,7 +167,7 @@ static void test_every_answer_is_that_of_the_question(void **state)
 		int status = 0;
 
 		while (waitpid(child[i], &status, WNOHANG) == 0)
-			answer_questions_for(1000000); /* what they still ask */
+			answer_fork_rpcs_for_ns(1000000); /* what they still ask */
 		assert_int_equal(status, 0);
 	}
 	assert_int_equal(atomic_load(&tally->wrong), 0);
@@ -190,9 +190,9 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) { /* as if each had been killed with one */
-		pid_t dead = begin_child(child_exit_at_once, 0);
+		pid_t dead = fork_child_to_run(child_exit_at_once, 0);
 
-		fork_rpc_status_of(dead);
+		wait_for_child_status(dead);
 		atomic_store(&page->slot[i].owner, dead);
 		atomic_store(&page->slot[i].word, i << 2 | i % 4);
 	}
@@ -203,16 +203,16 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 
 		if (child[i] != 0) {
 			kill(child[i], SIGKILL);
-			fork_rpc_status_of(child[i]);
+			wait_for_child_status(child[i]);
 			killed++;
 		}
-		child[i] = begin_child(fork_rpc_keep_calling, killed);
-		answer_questions_for(3000000);
+		child[i] = fork_child_to_run(fork_rpc_keep_calling, killed);
+		answer_fork_rpcs_for_ns(3000000);
 	}
 	for (unsigned i = 0; i < CHILDREN; i++) {
 		if (child[i] != 0) {
 			kill(child[i], SIGKILL);
-			fork_rpc_status_of(child[i]);
+			wait_for_child_status(child[i]);
 		}
 	}
 	assert_int_equal(atomic_load(&tally->wrong), 0);
@@ -222,7 +222,8 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 
 static void test_a_parent_that_is_gone_or_dead_is_not_waited_for(void **state)
 {
-	struct fork_rpc_parent parent = {.wake = fork_rpc_wake, .is_alive = is_dead, .timeout_ns = 10000000000};
+	struct fork_rpc_parent parent = {
+	        .wake = fork_rpc_wake, .is_alive = parent_is_never_alive, .timeout_ns = 10000000000};
 	uint64_t begin_ns = vma_now_ns();
 
 	(void)state;
@@ -243,7 +244,7 @@ static struct {
 	_Atomic uint64_t touched, finished;
 } * moved;
 
-static void fork_rpc_watch(unsigned seed)
+static void fork_rpc_check_hand_over_marks(unsigned seed)
 {
 	uint64_t last = 0;
 
@@ -271,7 +272,7 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	moved = mmap(NULL, sizeof(*moved), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(moved != MAP_FAILED);
 	for (unsigned i = 0; i < 2; i++)
-		child[i] = begin_child(fork_rpc_watch, i);
+		child[i] = fork_child_to_run(fork_rpc_check_hand_over_marks, i);
 	for (uint64_t id = 1; vma_now_ns() - begin_ns < FOR_NS / 2 ||
 	                      (atomic_load(&tally->done) < ENOUGH && vma_now_ns() - begin_ns < TIMEOUT_NS);
 	     id++) {
@@ -288,7 +289,7 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	usleep(20000);
 	atomic_store(&tally->stop, true);
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(fork_rpc_status_of(child[i]), 0);
+		assert_int_equal(wait_for_child_status(child[i]), 0);
 	assert_int_equal(atomic_load(&tally->wrong), 0);
 	assert_true(atomic_load(&tally->done) >= ENOUGH);
 	munmap(moved, sizeof(*moved));

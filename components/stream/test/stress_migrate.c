@@ -27,20 +27,20 @@ static _Atomic uint64_t wrong, migrations_due, migrations_after_deadline;
 static _Atomic bool stop, peer_stop;
 static _Atomic int thread_whose_turn_it_is; /* turn it is; -1: the end */
 
-static uint64_t migrations(int i)
+static uint64_t migration_count_of_conn(int i)
 {
-	return vma_stats_read(&fixture_sock_of(conns[i].fd)->stats->rx_migrations);
+	return vma_stats_read_counter(&fixture_sock_of(conns[i].fd)->stats->rx_migrations);
 }
 
-static uint8_t byte_at(uint64_t position)
+static uint8_t stream_pattern_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + (position >> 8) * 31 + (position >> 16));
 }
 
-static void fill(uint8_t *bytes, size_t n, uint64_t at)
+static void fill_with_stream_pattern(uint8_t *bytes, size_t n, uint64_t at)
 {
 	for (size_t i = 0; i < n; i++)
-		bytes[i] = byte_at(at + i);
+		bytes[i] = stream_pattern_byte_at(at + i);
 }
 
 static void check_bytes(struct direction_progress *direction_progress, const uint8_t *bytes, size_t n)
@@ -48,7 +48,7 @@ static void check_bytes(struct direction_progress *direction_progress, const uin
 	const uint64_t at = atomic_load(&direction_progress->received);
 
 	for (size_t i = 0; i < n; i++) {
-		if (bytes[i] != byte_at(at + i))
+		if (bytes[i] != stream_pattern_byte_at(at + i))
 			atomic_fetch_add(&wrong, 1);
 	}
 	atomic_store(&direction_progress->received, at + n);
@@ -56,13 +56,13 @@ static void check_bytes(struct direction_progress *direction_progress, const uin
 
 /* ---- the sockets ---- */
 
-static void send_some(int i)
+static void send_stream_pattern_chunk(int i)
 {
 	const uint64_t at = atomic_load(&conns[i].out.sent);
 	uint8_t bytes[CHUNK];
 	ssize_t n;
 
-	fill(bytes, sizeof(bytes), at);
+	fill_with_stream_pattern(bytes, sizeof(bytes), at);
 	n = do_send(conns[i].fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 	if (n > 0)
 		atomic_store(&conns[i].out.sent, at + (uint64_t)n);
@@ -70,7 +70,7 @@ static void send_some(int i)
 		atomic_fetch_add(&wrong, 1);
 }
 
-static void receive_some(int i)
+static void receive_and_check_stream_bytes(int i)
 {
 	uint8_t bytes[2 * CHUNK];
 	const ssize_t n = do_recv(conns[i].fd, bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -81,26 +81,26 @@ static void receive_some(int i)
 		atomic_fetch_add(&wrong, 1);
 }
 
-static void take_turn(void)
+static void use_all_conns_until_migrated(void)
 {
 	uint64_t before[CONNS];
 
 	for (int i = 0; i < CONNS; i++)
-		before[i] = migrations(i);
+		before[i] = migration_count_of_conn(i);
 	for (int calls = 0; calls < 3 * RATIO; calls++) {
 		for (int i = 0; i < CONNS; i++) {
-			send_some(i);
-			receive_some(i);
+			send_stream_pattern_chunk(i);
+			receive_and_check_stream_bytes(i);
 		}
 	}
 	for (int i = 0; i < CONNS; i++) {
 		atomic_fetch_add(&migrations_due, 1);
-		if (migrations(i) == before[i])
+		if (migration_count_of_conn(i) == before[i])
 			atomic_fetch_add(&migrations_after_deadline, 1);
 	}
 }
 
-static void *use_in_turns(void *arg)
+static void *use_conns_in_turns_thread(void *arg)
 {
 	const int me = *(int *)arg;
 
@@ -109,7 +109,7 @@ static void *use_in_turns(void *arg)
 			sched_yield();
 			continue;
 		}
-		take_turn();
+		use_all_conns_until_migrated();
 		atomic_store(&thread_whose_turn_it_is, atomic_load(&stop) ? -1 : 1 - me);
 	}
 	return NULL;
@@ -136,7 +136,7 @@ static void *set_options_and_query_until_stop(void *arg)
 
 /* ---- the peer: one thread ---- */
 
-static void peer_send_some(int i)
+static void peer_send_stream_pattern_chunk(int i)
 {
 	const uint64_t at = atomic_load(&conns[i].in.sent);
 	uint8_t bytes[CHUNK];
@@ -144,12 +144,12 @@ static void peer_send_some(int i)
 	if (atomic_load(&stop) || vma_tcp_tx_space(conns[i].peer->conn) < sizeof(bytes) ||
 	    at - atomic_load(&conns[i].in.received) > 100 * CHUNK)
 		return;
-	fill(bytes, sizeof(bytes), at);
+	fill_with_stream_pattern(bytes, sizeof(bytes), at);
 	fixture_peer_send(conns[i].peer, bytes, sizeof(bytes));
 	atomic_store(&conns[i].in.sent, at + sizeof(bytes));
 }
 
-static void peer_receive_some(int i)
+static void peer_receive_and_check_stream_bytes(int i)
 {
 	uint8_t bytes[4 * CHUNK];
 	const size_t n = fixture_peer_recv(conns[i].peer, bytes, sizeof(bytes));
@@ -162,10 +162,10 @@ static void *run_peer(void *arg)
 	(void)arg;
 	while (!atomic_load(&peer_stop)) {
 		for (int i = 0; i < CONNS; i++) {
-			peer_send_some(i);
-			peer_receive_some(i);
+			peer_send_stream_pattern_chunk(i);
+			peer_receive_and_check_stream_bytes(i);
 		}
-		fixture_peer_drive();
+		fixture_peer_ring_progress();
 		sched_yield();
 	}
 	return NULL;
@@ -197,13 +197,13 @@ static bool all_streams_received(void)
 	return true;
 }
 
-static void receive_the_rest(void)
+static void receive_until_all_streams_complete(void)
 {
 	const uint64_t end_ns = vma_now_ns() + 6 * FIXTURE_TIMEOUT_NS; /* a segment may be lost several times */
 
 	while (!all_streams_received() && vma_now_ns() < end_ns) {
 		for (int i = 0; i < CONNS; i++)
-			receive_some(i);
+			receive_and_check_stream_bytes(i);
 		sched_yield();
 	}
 	assert_true(all_streams_received());
@@ -212,7 +212,7 @@ static void receive_the_rest(void)
 static bool all_conns_have_migrated(void)
 {
 	for (int i = 0; i < CONNS; i++) {
-		if (migrations(i) < MOVES)
+		if (migration_count_of_conn(i) < MOVES)
 			return false;
 	}
 	return true;
@@ -229,7 +229,7 @@ static void stress_reset_state(void)
 	atomic_store(&migrations_after_deadline, 0);
 }
 
-static void set_faults(const struct vma_wire_faults *faults)
+static void set_wire_faults_on_both_ends(const struct vma_wire_faults *faults)
 {
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(vma_wire_set_faults(fixture.end[i], faults), 0);
@@ -241,18 +241,18 @@ static void close_all(void)
 
 	for (int i = 0; i < CONNS; i++) {
 		assert_true(atomic_load(&conns[i].in.sent) > 100 * CHUNK);
-		moves += migrations(i);
+		moves += migration_count_of_conn(i);
 		bytes += atomic_load(&conns[i].in.received) + atomic_load(&conns[i].out.received);
 	}
 	print_message("%lu moves, %lu bytes\n", (unsigned long)moves, (unsigned long)bytes);
 	for (int i = 0; i < CONNS; i++) {
 		do_close(conns[i].fd);
-		fixture_peer_forget(conns[i].peer);
+		fixture_peer_reset_and_free_conn(conns[i].peer);
 	}
 	atomic_store(&fixture.n_accepted, 0);
 }
 
-static void move_in_turns(const struct vma_wire_faults *faults)
+static void stress_migrate_by_use_in_turns(const struct vma_wire_faults *faults)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 	const uint64_t until_ns = vma_now_ns() + (seconds != NULL ? strtoull(seconds, NULL, 10) : 1) * 1000000000;
@@ -263,10 +263,10 @@ static void move_in_turns(const struct vma_wire_faults *faults)
 
 	stress_reset_state();
 	connect_all();
-	set_faults(faults);
+	set_wire_faults_on_both_ends(faults);
 	assert_int_equal(pthread_create(&peer, NULL, run_peer, NULL), 0);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&users[i], NULL, use_in_turns, &numbers[i]), 0);
+		assert_int_equal(pthread_create(&users[i], NULL, use_conns_in_turns_thread, &numbers[i]), 0);
 	assert_int_equal(pthread_create(&meddler, NULL, set_options_and_query_until_stop, NULL), 0);
 	while (vma_test_goes_on(vma_now_ns(), until_ns, all_conns_have_migrated()))
 		usleep(1000);
@@ -275,10 +275,10 @@ static void move_in_turns(const struct vma_wire_faults *faults)
 	pthread_join(meddler, NULL);
 	for (int i = 0; i < 2; i++)
 		pthread_join(users[i], NULL);
-	receive_the_rest();
+	receive_until_all_streams_complete();
 	atomic_store(&peer_stop, true);
 	pthread_join(peer, NULL);
-	set_faults(&(struct vma_wire_faults){0});
+	set_wire_faults_on_both_ends(&(struct vma_wire_faults){0});
 	assert_int_equal(atomic_load(&wrong), 0);
 	assert_true(atomic_load(&migrations_after_deadline) <= atomic_load(&migrations_due) / 20);
 	assert_true(moved);
@@ -289,13 +289,13 @@ static void move_in_turns(const struct vma_wire_faults *faults)
 static void test_connections_move_a_hundred_times_and_no_byte_is_lost(void **state)
 {
 	(void)state;
-	move_in_turns(&(struct vma_wire_faults){0});
+	stress_migrate_by_use_in_turns(&(struct vma_wire_faults){0});
 }
 
 static void test_on_a_bad_link_no_byte_is_lost_either(void **state)
 {
 	(void)state;
-	move_in_turns(&(struct vma_wire_faults){
+	stress_migrate_by_use_in_turns(&(struct vma_wire_faults){
 	        .seed = 1, .loss_ppm = 2000, .duplicate_ppm = 2000, .reorder_ppm = 5000, .reorder_depth = 3});
 }
 

@@ -52,12 +52,13 @@ static bool on_echo_accepted(struct vma_tcp_listener *listener, void *arg, struc
 	vma_tcp_conn_adopt(conn, &echo_owner, echo);
 	return true;
 }
-static const struct vma_tcp_listener_ops echo_listener = {.admit = fixture_peer_admit, .accepted = on_echo_accepted};
+static const struct vma_tcp_listener_ops echo_listener = {.admit = fixture_peer_admits_always,
+                                                          .accepted = on_echo_accepted};
 
 static void stream_echo_bytes(struct echo *echo)
 {
 	struct iovec from[4], to[4];
-	unsigned n = vma_tcp_rx_front(echo->conn, 0, from, 1);
+	unsigned n = vma_tcp_peek_rx_spans(echo->conn, 0, from, 1);
 	int m = n > 0 ? vma_tcp_tx_reserve(echo->conn, from[0].iov_len, to, 1) : 0;
 
 	if (m <= 0)
@@ -70,13 +71,13 @@ static void stream_echo_bytes(struct echo *echo)
 }
 
 /* True: it has ended. */
-static bool echo_step(struct echo *echo, bool all)
+static bool echo_or_close_conn(struct echo *echo, bool all)
 {
 	uint32_t events = atomic_load(&echo->events);
 
 	stream_echo_bytes(echo);
 	if (!all && stream_random(&peer_random_seed) % 4096 != 0 && !(events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) &&
-	    !(events & VMA_TCP_PEER_CLOSED && vma_tcp_rx_bytes(echo->conn) == 0))
+	    !(events & VMA_TCP_PEER_CLOSED && vma_tcp_readable_bytes(echo->conn) == 0))
 		return false;
 	vma_tcp_close(echo->conn, stream_random(&peer_random_seed) % 8 == 0);
 	vma_tcp_conn_disown(echo->conn);
@@ -84,7 +85,7 @@ static bool echo_step(struct echo *echo, bool all)
 	return true;
 }
 
-static void echo_all(bool all)
+static void peer_echo_on_all_conns(bool all)
 {
 	struct echo *fresh = atomic_exchange(&fresh_echoes, NULL), **place = &echoes, *next;
 
@@ -96,7 +97,7 @@ static void echo_all(bool all)
 	while (*place != NULL) {
 		struct echo *echo = *place;
 
-		if (!echo_step(echo, all)) {
+		if (!echo_or_close_conn(echo, all)) {
 			place = &echo->next;
 			continue;
 		}
@@ -116,12 +117,12 @@ static void peer_connects_to_listener(uint16_t port, uint16_t to)
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(port),
 	                                 .peer_port_be = htons(to)};
-	uint32_t local = fixture_ip(FIXTURE_PEER), other = fixture_ip(FIXTURE_LOCAL);
+	uint32_t local = fixture_ipv4_from_text(FIXTURE_PEER), other = fixture_ipv4_from_text(FIXTURE_LOCAL);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
 	memcpy(attr.peer, &other, 4);
-	fixture_peer_template(&attr.path);
+	fixture_fill_peer_path_headers(&attr.path);
 	if (vma_tcp_connect(fixture.peer, &attr, &echo->conn) != 0) {
 		free(echo);
 		return;
@@ -130,15 +131,15 @@ static void peer_connects_to_listener(uint16_t port, uint16_t to)
 	echoes = echo;
 }
 
-static void *run_peer(void *arg)
+static void *peer_echo_and_connect_thread(void *arg)
 {
 	uint16_t port = 20000;
 	unsigned n = 0;
 
 	(void)arg;
 	while (!atomic_load(&stop)) {
-		fixture_peer_drive();
-		echo_all(false);
+		fixture_peer_ring_progress();
+		peer_echo_on_all_conns(false);
 		if (++n % 64 == 0) {
 			peer_connects_to_listener(port, OWN_PORT);
 			peer_connects_to_listener(port, SHARED_PORT);
@@ -191,7 +192,7 @@ static void end_socket_randomly(int fd, uint32_t *seed)
 	do_close(fd);
 }
 
-static void *stream_work(void *arg)
+static void *connect_and_echo_until_stop_thread(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg * 7919 + 1;
 	struct timeval timeout = {.tv_sec = 1};
@@ -215,7 +216,7 @@ static void *stream_work(void *arg)
 }
 
 /* Looks at whatever socket another thread uses at the moment, which may be closed meanwhile. */
-static void *look_at_shared_socket(void *arg)
+static void *query_shared_socket_thread(void *arg)
 {
 	(void)arg;
 	while (!atomic_load(&stop)) {
@@ -237,7 +238,7 @@ static void *look_at_shared_socket(void *arg)
 	return NULL;
 }
 
-static void peek(struct vma_file *file, int fd)
+static void recv_peek_nonblocking(struct vma_file *file, int fd)
 {
 	uint8_t bytes[64];
 	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
@@ -295,7 +296,7 @@ static void end_socket_during_call(struct vma_file *file, int fd, uint32_t *seed
 }
 
 /* Does with it what its owner does not expect. */
-static void *meddle(void *arg)
+static void *disturb_sockets_of_others_thread(void *arg)
 {
 	uint32_t seed = 4711;
 
@@ -306,7 +307,7 @@ static void *meddle(void *arg)
 		struct vma_file *file = fd >= 0 ? vma_fd_lookup(fd) : NULL;
 
 		if (file != NULL && file->kind == VMA_FILE_TCP) {
-			peek(file, fd);
+			recv_peek_nonblocking(file, fd);
 			query_socket_names(file, fd);
 			set_some_options(file, fd, stream_random(&seed) % 2);
 			end_socket_during_call(file, fd, &seed);
@@ -317,7 +318,7 @@ static void *meddle(void *arg)
 	return NULL;
 }
 
-static void *stream_serve(void *arg)
+static void *accept_and_end_conns_thread(void *arg)
 {
 	int listener = *(int *)arg, child;
 	uint32_t seed = 99;
@@ -358,7 +359,7 @@ static void *open_and_close_listeners_thread(void *arg)
 	return NULL;
 }
 
-static struct vma_tcp_listener *peer_listens(void)
+static struct vma_tcp_listener *open_peer_echo_listener(void)
 {
 	struct vma_tcp_options options;
 	struct vma_tcp_listen_attr attr = {
@@ -368,7 +369,7 @@ static struct vma_tcp_listener *peer_listens(void)
 	        .local_port_be = htons(PORT),
 	        .backlog = 4096}; /* attempts that were given up: no kernel refuses the answer */
 	struct vma_tcp_listener *listener;
-	uint32_t local = fixture_ip(FIXTURE_PEER);
+	uint32_t local = fixture_ipv4_from_text(FIXTURE_PEER);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
@@ -387,19 +388,19 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	const char *seconds = getenv("STRESS_SECONDS");
 	uint64_t until;
 	pthread_t peer, looker, meddler, server, worker[WORKERS], sharer[SHARERS];
-	struct vma_tcp_listener *listener = peer_listens();
+	struct vma_tcp_listener *listener = open_peer_echo_listener();
 	int fd = fixture_stream_socket(0);
 
 	(void)state;
 	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, OWN_PORT), 0);
 	assert_int_equal(do_listen(fd, CALLS), 0);
-	pthread_create(&peer, NULL, run_peer, NULL);
-	pthread_create(&looker, NULL, look_at_shared_socket, NULL);
-	pthread_create(&meddler, NULL, meddle, NULL);
-	pthread_create(&server, NULL, stream_serve, &fd);
+	pthread_create(&peer, NULL, peer_echo_and_connect_thread, NULL);
+	pthread_create(&looker, NULL, query_shared_socket_thread, NULL);
+	pthread_create(&meddler, NULL, disturb_sockets_of_others_thread, NULL);
+	pthread_create(&server, NULL, accept_and_end_conns_thread, &fd);
 	for (uintptr_t i = 0; i < WORKERS; i++)
-		pthread_create(&worker[i], NULL, stream_work, (void *)i);
+		pthread_create(&worker[i], NULL, connect_and_echo_until_stop_thread, (void *)i);
 	for (uintptr_t i = 0; i < SHARERS; i++)
 		pthread_create(&sharer[i], NULL, open_and_close_listeners_thread, (void *)i);
 	until = vma_now_ns() + (seconds != NULL ? (uint64_t)atoi(seconds) : 2) * 1000000000;
@@ -418,10 +419,10 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 		pthread_join(worker[i], NULL);
 	fixture_peer_thread_stop();
 	pthread_join(peer, NULL);
-	echo_all(true);
+	peer_echo_on_all_conns(true);
 	vma_tcp_listener_close(listener);
 	/* What was lost while a core was away comes again by timers, which have doubled by now. */
-	fixture_settle_within(UINT64_C(60000000000));
+	fixture_wait_for_no_connections_within(UINT64_C(60000000000));
 	print_message("# %lu rounds, %lu served, %lu by sharers, %lu bytes echoed\n", rounds, served, shared, echoed);
 	assert_true(stress_has_covered_all_kinds());
 }

@@ -25,7 +25,7 @@ struct stress_reader {
 	uint32_t at;
 };
 
-static void stress_check(const struct parked_piece *p)
+static void stress_check_piece_data(const struct parked_piece *p)
 {
 	if (memcmp(p->data, sent_bytes + p->at, p->len) != 0)
 		abort();
@@ -36,10 +36,10 @@ static void check_and_return_held_piece(const struct parked_piece *p)
 	struct vma_thread *self = vma_enter();
 	struct vma_file *file = vma_fd_lookup(p->fd);
 
-	stress_check(p);
+	stress_check_piece_data(p);
 	vma_buf_put(vma_engine()->arena, p->buf);
 	if (file != NULL)
-		vma_stream_held_returned(file, p->number, p->len, 1);
+		vma_stream_return_held_zcopy_bytes(file, p->number, p->len, 1);
 	else
 		vma_tcp_held_bytes_returned(NULL, vma_ring_ctx_tcp_memory(), p->number, p->len, 1);
 	vma_leave(self);
@@ -69,7 +69,7 @@ static int hold_piece_of_zcopy_recv(void *arg, uint64_t number, struct vma_buf *
 	return 0;
 }
 
-static bool stress_return_one(uint32_t random)
+static bool stress_return_random_held_piece(uint32_t random)
 {
 	struct parked_piece p;
 
@@ -86,20 +86,20 @@ static bool stress_return_one(uint32_t random)
 	return true;
 }
 
-static void *stress_return_work(void *arg)
+static void *stress_return_held_packets_thread(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stress_ends)) {
 		seed = seed * 1664525 + 1013904223;
-		if (seed >> 30 == 0 || !stress_return_one(seed >> 8))
+		if (seed >> 30 == 0 || !stress_return_random_held_piece(seed >> 8))
 			sched_yield();
 	}
 	return NULL;
 }
 
 /* The peer sends, if it has room, and the reader takes or copies what is there. False: it has not all yet. */
-static bool stress_reads_on(struct stress_reader *reader, struct fixture_conn *peer, uint32_t *sent)
+static bool stress_send_and_read_zcopy_piece(struct stress_reader *reader, struct fixture_conn *peer, uint32_t *sent)
 {
 	const struct vma_stream_zcopy_taker taker = {.take = hold_piece_of_zcopy_recv, .arg = reader};
 	struct fixture_message m = {.iov = {.iov_base = read_bytes, .iov_len = 100}};
@@ -125,7 +125,7 @@ static bool stress_reads_on(struct stress_reader *reader, struct fixture_conn *p
 }
 
 /* One socket's life: it reads some of what comes, perhaps not all. */
-static void stress_round(struct vma_tcp_listener *listener, uint32_t round)
+static void stress_read_some_of_one_conn_and_close(struct vma_tcp_listener *listener, uint32_t round)
 {
 	struct stress_reader reader = {.fd = fixture_stream_socket(SOCK_NONBLOCK)};
 	const unsigned before = atomic_load(&fixture.n_accepted) % FIXTURE_CONNS;
@@ -137,11 +137,11 @@ static void stress_round(struct vma_tcp_listener *listener, uint32_t round)
 	assert_int_equal(do_connect(reader.fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	fixture_until(atomic_load(&fixture.n_accepted) > before && do_poll(reader.fd) & EPOLLOUT);
 	assert_int_equal(do_connect(reader.fd, FIXTURE_PEER, 7000), 0);
-	fixture_until(reader.at >= most || stress_reads_on(&reader, peer, &sent));
+	fixture_until(reader.at >= most || stress_send_and_read_zcopy_piece(&reader, peer, &sent));
 	do_close(reader.fd);
-	fixture_peer_forget(peer);
+	fixture_peer_reset_and_free_conn(peer);
 	if (before == FIXTURE_CONNS - 2)
-		fixture_settle();
+		fixture_wait_until_no_connections();
 }
 
 static void test_pieces_come_back_while_sockets_come_and_go(void **state)
@@ -156,20 +156,21 @@ static void test_pieces_come_back_while_sockets_come_and_go(void **state)
 	for (uint32_t i = 0; i < BYTES; i++)
 		sent_bytes[i] = (uint8_t)(i * 7 + i / 251);
 	for (uintptr_t i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, stress_return_work, (void *)(i + 1)), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, stress_return_held_packets_thread, (void *)(i + 1)),
+		                 0);
 	do
-		stress_round(listener, ++round);
+		stress_read_some_of_one_conn_and_close(listener, ++round);
 	while (vma_now_ns() < end_ns || round < 3);
 	atomic_store(&stress_ends, true);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
-	while (stress_return_one(0))
+	while (stress_return_random_held_piece(0))
 		;
 	print_message("%u sockets\n", round);
 	vma_tcp_listener_close(listener);
-	fixture_settle();
+	fixture_wait_until_no_connections();
 	fixture_until(({
-		vma_retire_poll(); /* connections that were closed with frames unread */
+		vma_run_due_deferred_frees(); /* connections that were closed with frames unread */
 		atomic_load(&vma_ring_ctx_tcp_memory()->frames) == 0;
 	}));
 }

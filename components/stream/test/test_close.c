@@ -14,7 +14,7 @@ static void test_close_delivers_and_says_the_end(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	char text[8];
 
 	(void)state;
@@ -24,14 +24,14 @@ static void test_close_delivers_and_says_the_end(void **state)
 	assert_int_equal(fixture_peer_recv(peer, text, 8), 3);
 	assert_memory_equal(text, "bye", 3);
 	assert_true(vma_tcp_rx_eof(peer->conn));
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 static void test_close_with_unread_bytes_resets(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
 	fixture_peer_send(peer, "x", 1);
@@ -39,7 +39,7 @@ static void test_close_with_unread_bytes_resets(void **state)
 	do_close(fd);
 	fixture_until(peer_has_events(peer, VMA_TCP_FAILED));
 	assert_int_equal(vma_tcp_error(peer->conn), ECONNRESET);
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 static void set_linger(int fd, int seconds)
@@ -54,20 +54,20 @@ static void test_linger_zero_resets(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
 	set_linger(fd, 0);
 	do_close(fd);
 	fixture_until(peer_has_events(peer, VMA_TCP_FAILED));
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 static void test_linger_waits_until_all_is_acknowledged(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	uint64_t begun;
 
 	(void)state;
@@ -78,16 +78,16 @@ static void test_linger_waits_until_all_is_acknowledged(void **state)
 	do_close(fd);
 	assert_true(vma_now_ns() - begun < 2000000000);
 	fixture_peer_thread_stop();
-	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 3);
+	assert_int_equal(vma_tcp_readable_bytes(peer->conn), 3);
 	assert_true(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 static void test_linger_waits_no_longer_than_it_is_told(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	uint64_t begun, took;
 
 	(void)state;
@@ -98,14 +98,14 @@ static void test_linger_waits_no_longer_than_it_is_told(void **state)
 	took = vma_now_ns() - begun;
 	assert_true(took > 900000000 && took < 2500000000);
 	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED)); /* and is delivered all the same */
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 static void test_half_closed_it_reads_on(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	char text[8];
 
 	(void)state;
@@ -120,14 +120,14 @@ static void test_half_closed_it_reads_on(void **state)
 	fixture_until(do_poll(fd) & EPOLLHUP);
 	assert_int_equal(do_recv(fd, text, 8, 0), 0);
 	assert_int_equal(do_shutdown(fd, SHUT_WR), -ENOTCONN);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 static void test_shut_for_reading_it_says_the_end(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	char text[8];
 
 	(void)state;
@@ -135,7 +135,7 @@ static void test_shut_for_reading_it_says_the_end(void **state)
 	assert_true(do_poll(fd) & EPOLLIN && do_poll(fd) & EPOLLRDHUP);
 	assert_int_equal(do_recv(fd, text, 8, 0), 0);
 	assert_int_equal(do_shutdown(fd, 77), -EINVAL);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 struct closer {
@@ -145,7 +145,7 @@ struct closer {
 };
 
 /* Once the read waits; what it waits for comes thereafter. */
-static void *close_and_send(void *arg)
+static void *close_fd_then_peer_sends_thread(void *arg)
 {
 	struct closer *closer = arg;
 
@@ -161,19 +161,19 @@ static void test_closed_by_another_thread_a_read_goes_on(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, 0);
+	int fd = fixture_open_conn_pair(&listener, &peer, 0);
 	struct closer closer = {.fd = fd, .reader = vma_thread_self(), .peer = peer};
 	pthread_t thread;
 	char text[8];
 
 	(void)state;
 	fixture_peer_thread_start();
-	pthread_create(&thread, NULL, close_and_send, &closer);
+	pthread_create(&thread, NULL, close_fd_then_peer_sends_thread, &closer);
 	assert_int_equal(do_recv(fd, text, 8, 0), 4); /* as with the kernel: it holds the socket */
 	pthread_join(thread, NULL);
 	fixture_peer_thread_stop();
 	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 /* Another thread had looked the descriptor up before it was closed, and comes too late. */
@@ -181,7 +181,7 @@ static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct vma_file *file = vma_fd_lookup(fd);
 	struct fixture_message m = {.iov = {.iov_base = "late", .iov_len = 4}};
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
@@ -196,12 +196,12 @@ static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
 	assert_int_equal(CALL(int, stream_connect(file, fd, &none, sizeof(none))), -EBADF);
 	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED)); /* and is not reset: it ends in order */
 	assert_false(peer_has_events(peer, VMA_TCP_FAILED));
-	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 0);
-	fixture_pair_end(-1, listener, peer);
+	assert_int_equal(vma_tcp_readable_bytes(peer->conn), 0);
+	fixture_close_conn_pair(-1, listener, peer);
 	CALL(int, (vma_file_put(file), 0));
 }
 
-static void *send_found(void *arg)
+static void *send_on_found_file_thread(void *arg)
 {
 	struct fixture_message m = {.iov = {.iov_base = "sent", .iov_len = 4}};
 
@@ -210,7 +210,7 @@ static void *send_found(void *arg)
 	return (void *)(intptr_t)CALL(ssize_t, stream_sendmsg(arg, -1, &m.msg, 0)); /* SIGPIPE would end the test */
 }
 
-static void *close_now(void *arg)
+static void *close_socket_thread(void *arg)
 {
 	do_close(*(int *)arg);
 	return NULL;
@@ -221,7 +221,7 @@ static void test_closed_by_another_thread_a_send_goes_first_or_not_at_all(void *
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, 0);
+	int fd = fixture_open_conn_pair(&listener, &peer, 0);
 	struct vma_file *file = vma_fd_lookup(fd);
 	pthread_t closer, sender;
 	void *sent;
@@ -229,22 +229,22 @@ static void test_closed_by_another_thread_a_send_goes_first_or_not_at_all(void *
 	(void)state;
 	vma_file_get(file);
 	stream_io_lock_acquire(&stream_sock(file)->writer); /* a send is copying */
-	pthread_create(&sender, NULL, send_found, file);
+	pthread_create(&sender, NULL, send_on_found_file_thread, file);
 	usleep(20000);
-	pthread_create(&closer, NULL, close_now, &fd);
+	pthread_create(&closer, NULL, close_socket_thread, &fd);
 	fixture_never(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	stream_io_lock_release(&stream_sock(file)->writer);
 	pthread_join(sender, &sent);
 	pthread_join(closer, NULL);
 	assert_true((intptr_t)sent == 4 || (intptr_t)sent == -EBADF);
 	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
-	assert_int_equal(vma_tcp_rx_bytes(peer->conn), (intptr_t)sent == 4 ? 4 : 0);
+	assert_int_equal(vma_tcp_readable_bytes(peer->conn), (intptr_t)sent == 4 ? 4 : 0);
 	assert_false(peer_has_events(peer, VMA_TCP_FAILED));
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 	CALL(int, (vma_file_put(file), 0));
 }
 
-static void *close_shut_later(void *arg)
+static void *shutdown_later_thread(void *arg)
 {
 	usleep(50000);
 	do_shutdown(*(int *)arg, SHUT_RDWR);
@@ -255,22 +255,22 @@ static void test_shut_by_another_thread_a_read_ends(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, 0);
+	int fd = fixture_open_conn_pair(&listener, &peer, 0);
 	pthread_t thread;
 	char text[8];
 
 	(void)state;
-	pthread_create(&thread, NULL, close_shut_later, &fd);
+	pthread_create(&thread, NULL, shutdown_later_thread, &fd);
 	assert_int_equal(do_recv(fd, text, 8, 0), 0);
 	pthread_join(thread, NULL);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 static void test_a_duplicate_keeps_it_open(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), copy = vma_os.dup(fd);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK), copy = vma_os.dup(fd);
 
 	(void)state;
 	assert_int_equal(CALL(int, vma_fd_install(copy, vma_fd_lookup(fd))), 0);
@@ -279,14 +279,14 @@ static void test_a_duplicate_keeps_it_open(void **state)
 	assert_int_equal(do_send(copy, "x", 1, 0), 1);
 	do_close(copy);
 	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 static void test_what_a_child_does_with_its_copy_is_no_matter(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), status;
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK), status;
 	char text[8];
 	pid_t child;
 
@@ -309,10 +309,10 @@ static void test_what_a_child_does_with_its_copy_is_no_matter(void **state)
 	fixture_peer_send(peer, "still", 5);
 	fixture_until(do_poll(fd) & EPOLLIN);
 	assert_int_equal(do_recv(fd, text, 8, 0), 5);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
-static pid_t child_that_takes_over(int fd)
+static pid_t fork_child_that_takes_over_socket(int fd)
 {
 	pid_t child;
 
@@ -321,7 +321,7 @@ static pid_t child_that_takes_over(int fd)
 	child = fork();
 	if (child == 0) {
 		vma_engine_fork_child();
-		vma_stream_fork_child();
+		vma_stream_reset_in_fork_child();
 		vma_enter();
 		vma_stream_take_from_fork_owner(vma_fd_lookup(fd));
 		_exit(7);
@@ -336,10 +336,10 @@ static void test_a_child_waits_for_what_its_parent_is_closing(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), status;
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK), status;
 	struct vma_file *file = vma_fd_lookup(fd);
 	uint32_t slots = atomic_exchange(&file->slots, VMA_FILE_ENDED);
-	pid_t child = child_that_takes_over(fd);
+	pid_t child = fork_child_that_takes_over_socket(fd);
 
 	(void)state;
 	fixture_never(waitpid(child, &status, WNOHANG) == child);
@@ -348,11 +348,11 @@ static void test_a_child_waits_for_what_its_parent_is_closing(void **state)
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 7);
 	atomic_store(&file->slots, slots);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 /* Whether a child that has the connection finds the hand-over of a file noted. */
-static bool child_sees_move(int fd, uint64_t id)
+static bool forked_child_sees_hand_over_in_progress(int fd, uint64_t id)
 {
 	int status;
 	pid_t child;
@@ -382,19 +382,19 @@ static void test_a_child_sees_a_hand_over_that_began_before_the_first_fork(void 
 	static struct stream_sock other = {.file.id = UINT64_MAX};
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct stream_sock *sock = stream_sock(vma_fd_lookup(fd));
 
 	(void)state;
 	stream_mark_hand_over_begin(sock);
-	assert_true(child_sees_move(fd, sock->file.id));
+	assert_true(forked_child_sees_hand_over_in_progress(fd, sock->file.id));
 	stream_mark_hand_over_begin(&other);
 	stream_mark_hand_over_end(sock, -ENOTCONN);
-	assert_true(child_sees_move(fd, other.file.id));
-	assert_false(child_sees_move(fd, sock->file.id));
+	assert_true(forked_child_sees_hand_over_in_progress(fd, other.file.id));
+	assert_false(forked_child_sees_hand_over_in_progress(fd, sock->file.id));
 	stream_mark_hand_over_end(&other, -ENOTCONN);
-	assert_false(child_sees_move(fd, other.file.id));
-	fixture_pair_end(fd, listener, peer);
+	assert_false(forked_child_sees_hand_over_in_progress(fd, other.file.id));
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 /*
@@ -405,7 +405,7 @@ static void test_a_fork_knows_the_shadow_of_a_socket_whose_lock_is_taken(void **
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct stream_sock *sock = stream_sock(vma_fd_lookup(fd));
 
 	(void)state;
@@ -415,26 +415,26 @@ static void test_a_fork_knows_the_shadow_of_a_socket_whose_lock_is_taken(void **
 	pthread_mutex_unlock(&sock->file.lock);
 	assert_true(atomic_load(&sock->forked));
 	assert_true(stream_fd_is_own_shadow(sock, fd));
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 static void test_at_exit_what_was_sent_arrives(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	static char bytes[60000];
 	size_t got = 0;
 
 	(void)state;
 	assert_true(do_send(fd, bytes, 16000, 0) == 16000);
 	fixture_peer_thread_start();
-	vma_stream_exit();
+	vma_stream_close_and_flush_at_exit();
 	fixture_peer_thread_stop();
 	assert_true(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	got = fixture_peer_recv(peer, bytes, sizeof(bytes));
 	assert_int_equal(got, 16000);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 struct writer {
@@ -443,7 +443,7 @@ struct writer {
 };
 
 /* Small pieces, until there is no writing any more. */
-static void *close_write_on(void *arg)
+static void *write_until_epipe_thread(void *arg)
 {
 	struct writer *writer = arg;
 	ssize_t n;
@@ -462,20 +462,20 @@ static void test_shut_while_another_thread_writes_all_that_was_written_arrives(v
 	for (int i = 0; i < 100; i++) {
 		struct vma_tcp_listener *listener;
 		struct fixture_conn *peer;
-		struct writer writer = {.fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK)};
+		struct writer writer = {.fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK)};
 		size_t got = 0;
 		pthread_t thread;
 
-		pthread_create(&thread, NULL, close_write_on, &writer);
+		pthread_create(&thread, NULL, write_until_epipe_thread, &writer);
 		for (int turn = i % 16 + 1; turn > 0 || atomic_load(&writer.written) == 0; turn--) {
-			fixture_drive();
+			fixture_progress_all_rings();
 			got += fixture_peer_recv(peer, bytes, sizeof(bytes));
 		}
 		assert_int_equal(do_shutdown(writer.fd, SHUT_WR), 0);
 		pthread_join(thread, NULL);
 		fixture_until((got += fixture_peer_recv(peer, bytes, sizeof(bytes)), vma_tcp_rx_eof(peer->conn)));
 		assert_int_equal(got, atomic_load(&writer.written));
-		fixture_pair_end(writer.fd, listener, peer);
+		fixture_close_conn_pair(writer.fd, listener, peer);
 	}
 }
 

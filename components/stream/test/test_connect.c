@@ -6,13 +6,13 @@ static void test_a_connection_goes_past_the_kernel(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EISCONN);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
@@ -28,7 +28,7 @@ static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
 	fixture_until(do_poll(fd) & EPOLLOUT);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
-	fixture_pair_end(fd, listener, &fixture.accepted[0]);
+	fixture_close_conn_pair(fd, listener, &fixture.accepted[0]);
 }
 
 static void test_a_blocking_connect_waits(void **state)
@@ -41,7 +41,7 @@ static void test_a_blocking_connect_waits(void **state)
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
 	fixture_peer_thread_stop();
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
-	fixture_pair_end(fd, listener, &fixture.accepted[0]);
+	fixture_close_conn_pair(fd, listener, &fixture.accepted[0]);
 }
 
 static void test_nobody_listens_is_refused_and_told_once(void **state)
@@ -50,7 +50,7 @@ static void test_nobody_listens_is_refused_and_told_once(void **state)
 	struct vma_flow nobody;
 
 	(void)state;
-	fixture_peer_refuses(&nobody, 7001);
+	fixture_peer_refuse_connections_to_port(&nobody, 7001);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7001), -EINPROGRESS);
 	fixture_until(do_poll(fd) & EPOLLERR);
 	assert_int_equal(do_poll(fd) & (EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLRDHUP),
@@ -61,7 +61,7 @@ static void test_nobody_listens_is_refused_and_told_once(void **state)
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7001),
 	                 -ECONNABORTED); /* as the kernel, when the error was taken */
 	do_close(fd);
-	vma_ring_detach(fixture.peer_ring, &nobody);
+	vma_ring_detach_flow(fixture.peer_ring, &nobody);
 }
 
 static void test_a_socket_that_was_refused_connects_again(void **state)
@@ -71,18 +71,18 @@ static void test_a_socket_that_was_refused_connects_again(void **state)
 	struct vma_flow nobody;
 
 	(void)state;
-	fixture_peer_refuses(&nobody, 7001);
+	fixture_peer_refuse_connections_to_port(&nobody, 7001);
 	fixture_peer_thread_start();
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7001), -ECONNREFUSED);
 	fixture_peer_thread_stop();
-	vma_ring_detach(fixture.peer_ring, &nobody);
+	vma_ring_detach_flow(fixture.peer_ring, &nobody);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
 	listener = fixture_peer_listen(7000);
 	fixture_peer_thread_start();
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
 	fixture_peer_thread_stop();
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
-	fixture_pair_end(fd, listener, &fixture.accepted[0]);
+	fixture_close_conn_pair(fd, listener, &fixture.accepted[0]);
 }
 
 static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
@@ -94,7 +94,7 @@ static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
 	fixture.path.len = 0;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_true(fixture.resolves > 0);
-	fixture_path_set_state(VMA_NET_FAILED, EHOSTUNREACH);
+	fixture_set_path_state_and_notify(VMA_NET_FAILED, EHOSTUNREACH);
 	fixture_until(do_poll(fd) & EPOLLERR);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EHOSTUNREACH);
 	fixture_reset();
@@ -106,13 +106,13 @@ static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_path_set_state(VMA_NET_FAILED, EHOSTUNREACH);
+	fixture_set_path_state_and_notify(VMA_NET_FAILED, EHOSTUNREACH);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_true(do_poll(fd) & EPOLLERR);
 	assert_int_equal(fixture_getsockopt_int(fd, SOL_SOCKET, SO_ERROR), EHOSTUNREACH);
 	fixture_reset();
 	do_close(fd);
-	fixture_settle();
+	fixture_wait_until_no_connections();
 }
 
 static void test_the_syn_waits_for_the_neighbour(void **state)
@@ -125,17 +125,17 @@ static void test_the_syn_waits_for_the_neighbour(void **state)
 	fixture.path.len = 0;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	fixture_never(do_poll(fd) != 0);
-	fixture_path_set_state(VMA_NET_READY, 0);
+	fixture_set_path_state_and_notify(VMA_NET_READY, 0);
 	fixture_until(do_poll(fd) & EPOLLOUT);
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
-	fixture_pair_end(fd, listener, &fixture.accepted[0]);
+	fixture_close_conn_pair(fd, listener, &fixture.accepted[0]);
 }
 
 static void test_the_names_are_the_connection_s(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct sockaddr_in name;
 	struct vma_flow_key key;
 	socklen_t len = sizeof(name);
@@ -143,27 +143,27 @@ static void test_the_names_are_the_connection_s(void **state)
 	(void)state;
 	vma_tcp_conn_key(peer->conn, &key);
 	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
-	assert_int_equal(name.sin_addr.s_addr, fixture_ip(FIXTURE_LOCAL));
+	assert_int_equal(name.sin_addr.s_addr, fixture_ipv4_from_text(FIXTURE_LOCAL));
 	assert_int_equal(name.sin_port, key.peer_port_be);
 	assert_int_equal(CALL(int, stream_getpeername(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
-	assert_int_equal(name.sin_addr.s_addr, fixture_ip(FIXTURE_PEER));
+	assert_int_equal(name.sin_addr.s_addr, fixture_ipv4_from_text(FIXTURE_PEER));
 	assert_int_equal(name.sin_port, htons(7000));
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 static void test_the_shadow_has_the_port(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct sockaddr_in name;
 	socklen_t len = sizeof(name);
 
 	(void)state;
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&name, &len), 0);
 	assert_int_equal(name.sin_port, fixture_sock_of(fd)->name.sin_port);
-	assert_int_equal(name.sin_addr.s_addr, fixture_ip(FIXTURE_LOCAL));
-	fixture_pair_end(fd, listener, peer);
+	assert_int_equal(name.sin_addr.s_addr, fixture_ipv4_from_text(FIXTURE_LOCAL));
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 static void test_a_bound_port_is_kept(void **state)
@@ -176,15 +176,15 @@ static void test_a_bound_port_is_kept(void **state)
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_int_equal(fixture_sock_of(fd)->name.sin_port, htons(7123));
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
-	fixture_pair_end(fd, listener, &fixture.accepted[0]);
+	fixture_close_conn_pair(fd, listener, &fixture.accepted[0]);
 }
 
 /* To loopback the route is not even looked up: here it says that a device of ours leads there. */
-static void loopback_is_the_kernel_s(bool asked)
+static void connect_to_loopback_is_left_to_kernel(bool asked)
 {
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	int server = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct sockaddr_in name = fixture_name_of("127.0.0.1", 0);
+	struct sockaddr_in name = fixture_sockaddr_of("127.0.0.1", 0);
 	socklen_t len = sizeof(name);
 
 	assert_int_equal(vma_os.bind(server, (struct sockaddr *)&name, sizeof(name)), 0);
@@ -195,7 +195,7 @@ static void loopback_is_the_kernel_s(bool asked)
 		fixture.path.reason = VMA_NET_REASON_LOCAL;
 	}
 	assert_int_equal(do_connect(fd, "127.0.0.1", ntohs(name.sin_port)), -EINPROGRESS);
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_LOCAL);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_LOCAL);
 	assert_true(fixture_sock_of(fd)->file.os_only);
 	assert_false(atomic_load(&fixture_sock_of(fd)->file.own_poll));
 	fixture_reset();
@@ -206,7 +206,7 @@ static void loopback_is_the_kernel_s(bool asked)
 static void test_without_a_device_the_kernel_connects(void **state)
 {
 	(void)state;
-	loopback_is_the_kernel_s(true);
+	connect_to_loopback_is_left_to_kernel(true);
 }
 
 /* Nothing was begun by then: with a device it connects. */
@@ -219,19 +219,19 @@ static void test_exception_handling_2_makes_a_connect_fail_that_would_be_the_ker
 	(void)state;
 	conf->exception_handling = VMA_EXCEPTION_RETURN;
 	vma_log_set_level(VMA_LOG_NONE);
-	loopback_is_the_kernel_s(true); /* there is nothing to offload */
+	connect_to_loopback_is_left_to_kernel(true); /* there is nothing to offload */
 	fixture.no_device = true;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7180), -ENETUNREACH);
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_NO_DEVICE);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_NO_DEVICE);
 	assert_false(fixture_sock_of(fd)->file.os_only);
 	fixture.no_device = false;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7180), -EINPROGRESS);
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_OFFLOADED);
 	vma_log_set_level(VMA_LOG_WARN);
 	conf->exception_handling = VMA_EXCEPTION_DEBUG;
 	do_close(fd);
 	vma_tcp_listener_close(listener);
-	fixture_settle();
+	fixture_wait_until_no_connections();
 }
 
 static void test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel(void **state)
@@ -248,17 +248,17 @@ static void test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel(void **s
 	vma_engine()->rules = NULL;
 	assert_null(stream_tcp_conn(fixture_sock_of(ruled))); /* whatever the kernel thinks of 10.77.0.2 */
 	assert_int_equal(atomic_load(&fixture_sock_of(ruled)->file.rule_line), 2);
-	assert_int_equal(fixture_reason(bound), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(bound), VMA_SOCK_OFFLOADED);
 	do_close(ruled);
 	do_close(bound);
-	fixture_settle();
+	fixture_wait_until_no_connections();
 	vma_rules_destroy(rules);
 }
 
 static void test_loopback_is_the_kernel_s_without_a_question(void **state)
 {
 	(void)state;
-	loopback_is_the_kernel_s(false);
+	connect_to_loopback_is_left_to_kernel(false);
 }
 
 static void test_an_option_of_the_kernel_s_only_keeps_it_there(void **state)
@@ -280,7 +280,7 @@ static int do_set_congestion(int fd, const char *name)
 }
 
 /* As long as the kernel makes it: cut to the room that there is, filled up with zeroes. */
-static void assert_congestion(int fd, const char *expected)
+static void assert_congestion_control_name(int fd, const char *expected)
 {
 	char name[20];
 	socklen_t len = sizeof(name), two = 2;
@@ -323,17 +323,17 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 	(void)state;
 	assert_int_equal(do_set_congestion(fd, "nosuch"), -ENOENT);
 	do_close(fd);
-	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(do_set_congestion(fd, names[i]), 0);
 		assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION),
 		                 ours[i]);
-		assert_congestion(fd, names[i]);
+		assert_congestion_control_name(fd, names[i]);
 	}
 	assert_int_equal(do_set_congestion(fd, "nosuch"), -ENOENT);
 	assert_int_equal(do_set_congestion(fd, "newreno"), -ENOENT); /* the parameter's word, not an algorithm's name */
-	assert_congestion(fd, "bbr");
-	fixture_pair_end(fd, listener, peer);
+	assert_congestion_control_name(fd, "bbr");
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 /* Which of our own the kernel's socket never heard of. */
@@ -347,25 +347,25 @@ static void test_congestion_control_says_the_algorithm_in_force(void **state)
 	(void)state;
 	assert_int_equal(do_set_congestion(fd, "none"), -ENOENT);
 	assert_int_equal(do_set_congestion(fd, "reno"), 0);
-	assert_congestion(fd, "reno");
+	assert_congestion_control_name(fd, "reno");
 	do_close(fd);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = true;
 	conf->tcp_cc_algo = VMA_TCP_CC_NONE;
 	again = fixture_stream_socket(SOCK_NONBLOCK);
 	assert_int_equal(fixture_sock_of(again)->options.congestion, VMA_TCP_CC_NONE);
-	assert_congestion(again, "none");
+	assert_congestion_control_name(again, "none");
 	assert_int_equal(do_set_congestion(again, "reno"), 0);
 	assert_int_equal(do_set_congestion(again, "none"), 0);
-	assert_congestion(again, "none");
+	assert_congestion_control_name(again, "none");
 	conf->tcp_cc_algo = VMA_TCP_CC_BBR;
-	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = false;
 	conf->tcp_cc_algo = VMA_TCP_CC_LWIP;
 	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION),
 	                 VMA_TCP_CC_BBR);
-	assert_congestion(fd, "bbr");
+	assert_congestion_control_name(fd, "bbr");
 	do_close(again);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 static void test_segments_are_as_small_as_the_environment_says(void **state)
@@ -378,10 +378,10 @@ static void test_segments_are_as_small_as_the_environment_says(void **state)
 
 	(void)state;
 	conf->mss = 600;
-	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	vma_tcp_info(stream_tcp_conn(fixture_sock_of(fd)), &info);
 	assert_int_equal(info.kernel.tcpi_snd_mss, 600);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 	conf->mss = 10;
 	fd = fixture_stream_socket(SOCK_NONBLOCK);
 	assert_int_equal(fixture_sock_of(fd)->options.maxseg, 88);
@@ -393,18 +393,18 @@ static void test_disconnected_it_is_fresh_again(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct sockaddr none = {.sa_family = AF_UNSPEC};
 
 	(void)state;
 	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	fixture_until(atomic_load(&peer->events) & VMA_TCP_FAILED);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 /* Both sides are driven for long enough. */
-static void let_the_answer_come(void)
+static void progress_both_sides_for_20ms(void)
 {
 	uint64_t end_ns = vma_now_ns() + 20000000;
 
@@ -423,21 +423,22 @@ static void test_an_answer_that_comes_while_it_is_disconnected_connects_nothing(
 
 	(void)state;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
-	fixture.on_unwatch = let_the_answer_come;
+	fixture.on_unwatch = progress_both_sides_for_20ms;
 	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
 	fixture.on_unwatch = NULL;
 	assert_null(stream_tcp_conn(fixture_sock_of(fd)));
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	do_close(fd);
 	vma_tcp_listener_close(listener);
-	fixture_settle();
+	fixture_wait_until_no_connections();
 }
 
 static void test_after_close_the_port_is_free_when_the_connection_is_over(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK),
+	    other = vma_os.socket(AF_INET, SOCK_STREAM, 0);
 	struct sockaddr_in name = fixture_sock_of(fd)->name;
 	const int on = 1;
 
@@ -449,7 +450,7 @@ static void test_after_close_the_port_is_free_when_the_connection_is_over(void *
 	vma_tcp_close(peer->conn, false);
 	fixture_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0);
 	vma_os.close(other);
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 static int (*os_bind)(int fd, const struct sockaddr *addr, socklen_t len);
@@ -470,7 +471,8 @@ static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **sta
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0), next;
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK),
+	    other = vma_os.socket(AF_INET, SOCK_STREAM, 0), next;
 	struct sockaddr_in name = fixture_sock_of(fd)->name;
 	const uint16_t resting_be = name.sin_port;
 	const int on = 1;
@@ -492,7 +494,7 @@ static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **sta
 	assert_int_not_equal(fixture_sock_of(next)->local.sin_port, 0);
 	assert_int_not_equal(fixture_sock_of(next)->local.sin_port, resting_be);
 	do_close(next);
-	fixture_pair_end(-1, listener, peer);
+	fixture_close_conn_pair(-1, listener, peer);
 }
 
 static const struct CMUnitTest tests[] = {

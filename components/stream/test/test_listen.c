@@ -19,11 +19,11 @@ static bool peer_is_connected(const struct fixture_conn *peer)
 	return atomic_load(&peer->events) & VMA_TCP_CONNECTED;
 }
 
-static void listen_forget_all(struct fixture_conn *peers, unsigned n)
+static void listen_drop_all_peer_conns(struct fixture_conn *peers, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		fixture_peer_forget(&peers[i]);
-	fixture_settle();
+		fixture_peer_reset_and_free_conn(&peers[i]);
+	fixture_wait_until_no_connections();
 }
 
 static void test_exception_handling_2_makes_a_listen_fail_that_would_be_the_kernel_s(void **state)
@@ -42,11 +42,11 @@ static void test_exception_handling_2_makes_a_listen_fail_that_would_be_the_kern
 	assert_int_equal(listens, 0);
 	fixture.no_device = false;
 	assert_int_equal(do_listen(fd, 4), 0);
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_OFFLOADED);
 	vma_log_set_level(VMA_LOG_WARN);
 	conf->exception_handling = VMA_EXCEPTION_DEBUG;
 	do_close(fd);
-	fixture_settle();
+	fixture_wait_until_no_connections();
 }
 
 /* What was offloaded is given away without a call: told, at level error, and it goes on. */
@@ -70,7 +70,7 @@ static void test_exception_handling_3_ends_a_program_whose_listener_is_given_awa
 	vma_log_set_level(VMA_LOG_WARN);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 	do_close(fd);
-	fixture_settle();
+	fixture_wait_until_no_connections();
 }
 
 static void test_a_listener_is_offloaded_and_its_shadow_listens(void **state)
@@ -79,7 +79,7 @@ static void test_a_listener_is_offloaded_and_its_shadow_listens(void **state)
 	socklen_t len = sizeof(on);
 
 	(void)state;
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len), 0);
 	assert_int_equal(on, 1);
 	assert_false(atomic_load(&fixture_sock_of(fd)->file.own_poll));
@@ -97,10 +97,10 @@ static void test_a_rule_of_its_port_leaves_a_listener_to_the_kernel(void **state
 	vma_engine()->rules = rules;
 	ruled = open_listener_at(7102, 4);
 	other = open_listener_at(7103, 4);
-	assert_int_equal(fixture_reason(ruled), VMA_SOCK_RULE);
+	assert_int_equal(fixture_offload_reason_of_fd(ruled), VMA_SOCK_RULE);
 	assert_int_equal(atomic_load(&fixture_sock_of(ruled)->file.rule_line), 1);
 	assert_int_equal(atomic_load(&fixture_sock_of(ruled)->rings), 0);
-	assert_int_equal(fixture_reason(other), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(other), VMA_SOCK_OFFLOADED);
 	do_close(ruled);
 	do_close(other);
 	vma_engine()->rules = NULL;
@@ -113,7 +113,7 @@ static bool refuse_listen;
 
 static int listen_recording_reason(int fd, int backlog)
 {
-	reason_meanwhile = fixture_reason(fd);
+	reason_meanwhile = fixture_offload_reason_of_fd(fd);
 	if (!refuse_listen)
 		return real_listen(fd, backlog);
 	errno = EADDRINUSE;
@@ -140,17 +140,17 @@ static void test_connections_are_taken_before_the_shadow_listens(void **state)
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7151), 0);
 	assert_int_equal(do_listen(fd, 4), -EADDRINUSE);
 	assert_int_equal(reason_meanwhile, VMA_SOCK_OFFLOADED);
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_NEW);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_NEW);
 	assert_int_equal(do_poll(fd) & EPOLLHUP, EPOLLHUP);
 	vma_os.listen = real_listen;
 	fixture_peer_connect(&peer, 8150, 7151); /* nobody takes it */
-	fixture_settle();
+	fixture_wait_until_no_connections();
 	assert_false(peer_is_connected(&peer));
 	assert_int_equal(atomic_load(&fixture_sock_of(fd)->n_queued), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_OFFLOADED);
 	do_close(fd);
-	listen_forget_all(&peer, 1);
+	listen_drop_all_peer_conns(&peer, 1);
 }
 
 static void test_a_connection_is_accepted_with_its_names(void **state)
@@ -165,19 +165,19 @@ static void test_a_connection_is_accepted_with_its_names(void **state)
 	fixture_until(peer_is_connected(&peer) && do_poll(fd) == (EPOLLIN | EPOLLRDNORM));
 	child = do_accept(fd, &from, SOCK_NONBLOCK);
 	assert_true(child >= 0);
-	assert_int_equal(from.sin_addr.s_addr, fixture_ip(FIXTURE_PEER));
+	assert_int_equal(from.sin_addr.s_addr, fixture_ipv4_from_text(FIXTURE_PEER));
 	assert_int_equal(from.sin_port, htons(8101));
-	assert_int_equal(fixture_reason(child), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(child), VMA_SOCK_OFFLOADED);
 	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(child), child, (struct sockaddr *)&name, &len)), 0);
 	assert_int_equal(name.sin_port, htons(7101));
 	assert_int_equal(do_poll(fd), 0);
 	assert_int_equal(do_accept(fd, NULL, 0), -EAGAIN);
 	do_close(child);
 	do_close(fd);
-	listen_forget_all(&peer, 1);
+	listen_drop_all_peer_conns(&peer, 1);
 }
 
-static uint64_t listen_segments_out(int fd)
+static uint64_t tcp_segments_sent_by_stack_of_fd(int fd)
 {
 	struct vma_tcp_counts counts;
 
@@ -194,7 +194,7 @@ static void answer_in_two_sends(int child)
 }
 
 /* Returns whether the answer of the nth connection was held back until its close. */
-static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
+static bool answer_and_close_was_held_back(int fd, uint16_t from, bool peer_closes)
 {
 	struct fixture_conn peer;
 	uint64_t before;
@@ -205,25 +205,25 @@ static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
 	fixture_until(peer_is_connected(&peer) && do_poll(fd) != 0);
 	child = do_accept(fd, NULL, SOCK_NONBLOCK);
 	assert_true(child >= 0);
-	before = listen_segments_out(child);
+	before = tcp_segments_sent_by_stack_of_fd(child);
 	answer_in_two_sends(child);
-	held = listen_segments_out(child) == before;
+	held = tcp_segments_sent_by_stack_of_fd(child) == before;
 	if (peer_closes) {
 		vma_tcp_close(peer.conn, false);
-		fixture_until((fixture_peer_drive(), atomic_load(&fixture_sock_of(child)->fin_seen)));
+		fixture_until((fixture_peer_ring_progress(), atomic_load(&fixture_sock_of(child)->fin_seen)));
 	}
 	do_close(child);
 	vma_inet_flush_sends(vma_thread_self());
-	fixture_until((fixture_peer_drive(), peer_closes || vma_tcp_rx_bytes(peer.conn) == 10));
-	fixture_peer_forget(&peer); /* by a reset: there is no TIME_WAIT */
+	fixture_until((fixture_peer_ring_progress(), peer_closes || vma_tcp_readable_bytes(peer.conn) == 10));
+	fixture_peer_reset_and_free_conn(&peer); /* by a reset: there is no TIME_WAIT */
 	return held;
 }
 
 /* The internal thread may be at it at that moment, and send them in this one's place. */
-static bool answer_is_held_back_once(int fd, uint16_t from)
+static bool any_of_20_answers_is_held_back(int fd, uint16_t from)
 {
 	for (uint16_t i = 0; i < 20; i++)
-		if (answers_and_closes(fd, from + i, false))
+		if (answer_and_close_was_held_back(fd, from + i, false))
 			return true;
 	return false;
 }
@@ -234,14 +234,14 @@ static void test_answers_wait_for_the_close_that_follows_them_each_time(void **s
 
 	(void)state;
 	for (uint16_t i = 0; i < 16; i++)
-		assert_false(answers_and_closes(fd, 8160 + i, false));
-	assert_true(answer_is_held_back_once(fd, 8180));
+		assert_false(answer_and_close_was_held_back(fd, 8160 + i, false));
+	assert_true(any_of_20_answers_is_held_back(fd, 8180));
 	/* One that the peer has ended first says that they stay. */
-	answers_and_closes(fd, 8201, true);
+	answer_and_close_was_held_back(fd, 8201, true);
 	for (uint16_t i = 0; i < 3; i++)
-		assert_false(answers_and_closes(fd, 8202 + i, false));
+		assert_false(answer_and_close_was_held_back(fd, 8202 + i, false));
 	do_close(fd);
-	fixture_settle();
+	fixture_wait_until_no_connections();
 }
 
 static void test_a_listener_on_any_address_accepts(void **state)
@@ -258,13 +258,13 @@ static void test_a_listener_on_any_address_accepts(void **state)
 	assert_true(child >= 0);
 	do_close(child);
 	do_close(fd);
-	listen_forget_all(&peer, 1);
+	listen_drop_all_peer_conns(&peer, 1);
 }
 
 static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 {
 	int fd = fixture_stream_socket(SOCK_NONBLOCK), client = vma_os.socket(AF_INET, SOCK_STREAM, 0), child = -1;
-	struct sockaddr_in to = fixture_name_of("127.0.0.1", 7103), from;
+	struct sockaddr_in to = fixture_sockaddr_of("127.0.0.1", 7103), from;
 
 	(void)state;
 	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
@@ -272,7 +272,7 @@ static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 	assert_int_equal(do_listen(fd, 4), 0);
 	assert_int_equal(vma_os.connect(client, (struct sockaddr *)&to, sizeof(to)), 0);
 	fixture_until((child = do_accept(fd, &from, 0)) >= 0);
-	assert_int_equal(from.sin_addr.s_addr, fixture_ip("127.0.0.1"));
+	assert_int_equal(from.sin_addr.s_addr, fixture_ipv4_from_text("127.0.0.1"));
 	assert_null(vma_fd_lookup(child));
 	vma_os.close(child);
 	vma_os.close(client);
@@ -298,7 +298,7 @@ static void test_connections_come_in_the_order_of_their_arrival(void **state)
 		do_close(child);
 	}
 	do_close(fd);
-	listen_forget_all(peer, 8);
+	listen_drop_all_peer_conns(peer, 8);
 }
 
 static void test_beyond_the_backlog_requests_are_dropped(void **state)
@@ -309,12 +309,12 @@ static void test_beyond_the_backlog_requests_are_dropped(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		fixture_peer_connect(&peer[i], (uint16_t)(8120 + i), 7105);
-		fixture_drive();
+		fixture_progress_all_rings();
 	}
 	fixture_until(atomic_load(&fixture_sock_of(fd)->n_queued) == 2); /* as the kernel: one more than the backlog */
 	fixture_never(atomic_load(&fixture_sock_of(fd)->n_queued) > 2);
 	do_close(fd);
-	listen_forget_all(peer, 4);
+	listen_drop_all_peer_conns(peer, 4);
 }
 
 static void test_without_descriptors_the_connection_stays_queued(void **state)
@@ -342,7 +342,7 @@ static void test_without_descriptors_the_connection_stays_queued(void **state)
 	assert_true(child >= 0);
 	do_close(child);
 	do_close(fd);
-	listen_forget_all(&peer, 1);
+	listen_drop_all_peer_conns(&peer, 1);
 }
 
 static void test_a_closed_listener_resets_what_waits(void **state)
@@ -356,7 +356,7 @@ static void test_a_closed_listener_resets_what_waits(void **state)
 	do_close(fd);
 	fixture_until(atomic_load(&peer.events) & VMA_TCP_FAILED);
 	assert_int_equal(vma_tcp_error(peer.conn), ECONNRESET);
-	listen_forget_all(&peer, 1);
+	listen_drop_all_peer_conns(&peer, 1);
 }
 
 static void test_shut_down_it_does_not_listen_any_more(void **state)
@@ -391,10 +391,10 @@ static void test_it_listens_again_while_a_connection_of_before_lives(void **stat
 	assert_true(newer >= 0);
 	do_close(newer);
 	do_close(fd);
-	listen_forget_all(peers, 2);
+	listen_drop_all_peer_conns(peers, 2);
 }
 
-static void *listen_shut_later(void *arg)
+static void *shutdown_listener_later_thread(void *arg)
 {
 	usleep(50000);
 	do_shutdown(*(int *)arg, SHUT_RDWR);
@@ -408,13 +408,13 @@ static void test_shutdown_ends_an_accept_that_waits(void **state)
 
 	(void)state;
 	CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
-	assert_int_equal(pthread_create(&thread, NULL, listen_shut_later, &fd), 0);
+	assert_int_equal(pthread_create(&thread, NULL, shutdown_listener_later_thread, &fd), 0);
 	assert_int_equal(do_accept(fd, NULL, 0), -EINVAL);
 	pthread_join(thread, NULL);
 	do_close(fd);
 }
 
-static void *connect_later(void *arg)
+static void *peer_connect_later_thread(void *arg)
 {
 	usleep(50000);
 	fixture_peer_connect(arg, 8130, 7110);
@@ -429,7 +429,7 @@ static void test_a_blocking_accept_waits_for_a_connection(void **state)
 
 	(void)state;
 	CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
-	assert_int_equal(pthread_create(&thread, NULL, connect_later, &peer), 0);
+	assert_int_equal(pthread_create(&thread, NULL, peer_connect_later_thread, &peer), 0);
 	fixture_peer_thread_start();
 	child = do_accept(fd, NULL, 0);
 	fixture_peer_thread_stop();
@@ -437,7 +437,7 @@ static void test_a_blocking_accept_waits_for_a_connection(void **state)
 	assert_true(child >= 0);
 	do_close(child);
 	do_close(fd);
-	listen_forget_all(&peer, 1);
+	listen_drop_all_peer_conns(&peer, 1);
 }
 
 static void test_sockets_of_one_port_share_what_comes(void **state)
@@ -452,7 +452,7 @@ static void test_sockets_of_one_port_share_what_comes(void **state)
 		assert_int_equal(fixture_setsockopt_int(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd[i], FIXTURE_LOCAL, 7111), 0);
 		assert_int_equal(do_listen(fd[i], 64), 0);
-		assert_int_equal(fixture_reason(fd[i]), VMA_SOCK_OFFLOADED);
+		assert_int_equal(fixture_offload_reason_of_fd(fd[i]), VMA_SOCK_OFFLOADED);
 	}
 	for (unsigned i = 0; i < 32; i++)
 		fixture_peer_connect(&peer[i], (uint16_t)(8200 + i), 7111);
@@ -464,11 +464,11 @@ static void test_sockets_of_one_port_share_what_comes(void **state)
 		n[i] = atomic_load(&fixture_sock_of(fd[i])->n_queued);
 	assert_true(n[0] > 4 && n[1] > 4);
 	do_close(fd[0]);
-	fixture_peer_forget(&peer[0]);
+	fixture_peer_reset_and_free_conn(&peer[0]);
 	fixture_peer_connect(&peer[0], 8300, 7111);
 	fixture_until(atomic_load(&fixture_sock_of(fd[1])->n_queued) == n[1] + 1);
 	do_close(fd[1]);
-	listen_forget_all(peer, 32);
+	listen_drop_all_peer_conns(peer, 32);
 }
 
 static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
@@ -497,7 +497,7 @@ static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
 	assert_int_equal(accepted, 22);
 	do_close(fd[0]);
 	do_close(fd[1]);
-	listen_forget_all(peer, 24);
+	listen_drop_all_peer_conns(peer, 24);
 }
 
 static void test_an_address_that_comes_and_goes_is_followed(void **state)
@@ -508,10 +508,10 @@ static void test_an_address_that_comes_and_goes_is_followed(void **state)
 	(void)state;
 	fixture.address_count = 0;
 	CALL(int, (file->ops->net_changed(file), 0));
-	assert_int_not_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_not_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_OFFLOADED);
 	fixture.address_count = 1;
 	CALL(int, (file->ops->net_changed(file), 0));
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_OFFLOADED);
 	do_close(fd);
 }
 
@@ -537,7 +537,7 @@ static void test_a_connection_inherits_the_listener_s_options(void **state)
 	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(child)), VMA_TCP_OPT_KEEPIDLE), 77);
 	do_close(child);
 	do_close(fd);
-	listen_forget_all(&peer, 1);
+	listen_drop_all_peer_conns(&peer, 1);
 }
 
 /* The flows were revoked, or the network changed, and the process forked before the update was made. */
@@ -547,13 +547,13 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 
 	(void)state;
 	stream_fork_queue_stop_serving(fixture_sock_of(fd));
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_INHERITED);
 	stream_schedule_listen_update(fixture_sock_of(fd));
 	fixture_until(!atomic_load(&fixture_sock_of(fd)->update_scheduled));
-	fixture_settle();
-	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
+	fixture_wait_until_no_connections();
+	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_INHERITED);
 	assert_int_equal(do_poll(fd), 0);
-	fixture_until(fixture_reason(fd) == VMA_SOCK_OFFLOADED);
+	fixture_until(fixture_offload_reason_of_fd(fd) == VMA_SOCK_OFFLOADED);
 	do_close(fd);
 }
 

@@ -65,32 +65,32 @@ static unsigned rings_created_by_use_in_other_thread(int fd)
 	return device.made;
 }
 
-static uint64_t migrations_of(int fd)
+static uint64_t rx_migration_count_of_fd(int fd)
 {
-	return vma_stats_read(&fixture_sock_of(fd)->stats->rx_migrations);
+	return vma_stats_read_counter(&fixture_sock_of(fd)->stats->rx_migrations);
 }
 
-static uint64_t refused_of(int fd)
+static uint64_t refused_migrations_of_fd(int fd)
 {
-	return vma_stats_read(&fixture_sock_of(fd)->stats->migrations_refused);
+	return vma_stats_read_counter(&fixture_sock_of(fd)->stats->migrations_refused);
 }
 
 static void test_a_connection_goes_on_with_the_ring_of_another_thread(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	const uint64_t rings = stream_ring_bits(vma_fd_lookup(fd));
 	char got[8] = "";
 
 	(void)state;
 	assert_int_equal(rings_created_by_use_in_other_thread(fd), 1);
-	assert_int_equal(migrations_of(fd), 1);
+	assert_int_equal(rx_migration_count_of_fd(fd), 1);
 	assert_int_equal(stream_ring_bits(vma_fd_lookup(fd)) & rings, 0);
 	fixture_peer_send(peer, "there", 5);
-	fixture_until(vma_tcp_rx_bytes(stream_tcp_conn(fixture_sock_of(fd))) == 5);
+	fixture_until(vma_tcp_readable_bytes(stream_tcp_conn(fixture_sock_of(fd))) == 5);
 	assert_int_equal(do_recv(fd, got, sizeof(got), 0), 5);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 /* With VMA_TCP_3T_RULES: its listener's rule covers it. */
@@ -99,7 +99,8 @@ struct conn_covered_by_3tuple_rule {
 	struct fixture_conn peer;
 };
 
-static void covered_start(struct conn_covered_by_3tuple_rule *conn_covered_by_3tuple_rule, uint16_t port)
+static void open_conn_covered_by_3tuple_rule(struct conn_covered_by_3tuple_rule *conn_covered_by_3tuple_rule,
+                                             uint16_t port)
 {
 	vma_engine()->conf.tcp_3t_rules = true;
 	conn_covered_by_3tuple_rule->listener = fixture_stream_socket(SOCK_NONBLOCK);
@@ -112,12 +113,12 @@ static void covered_start(struct conn_covered_by_3tuple_rule *conn_covered_by_3t
 	assert_false(vma_tcp_has_rule(stream_tcp_conn(fixture_sock_of(conn_covered_by_3tuple_rule->fd))));
 }
 
-static void covered_end(struct conn_covered_by_3tuple_rule *conn_covered_by_3tuple_rule)
+static void close_conn_covered_by_3tuple_rule(struct conn_covered_by_3tuple_rule *conn_covered_by_3tuple_rule)
 {
 	do_close(conn_covered_by_3tuple_rule->fd);
 	do_close(conn_covered_by_3tuple_rule->listener);
-	fixture_peer_forget(&conn_covered_by_3tuple_rule->peer);
-	fixture_settle();
+	fixture_peer_reset_and_free_conn(&conn_covered_by_3tuple_rule->peer);
+	fixture_wait_until_no_connections();
 }
 
 static void test_no_ring_is_made_for_a_connection_that_is_to_have_no_rule(void **state)
@@ -125,25 +126,25 @@ static void test_no_ring_is_made_for_a_connection_that_is_to_have_no_rule(void *
 	struct conn_covered_by_3tuple_rule conn_covered_by_3tuple_rule;
 
 	(void)state;
-	covered_start(&conn_covered_by_3tuple_rule, 7120);
+	open_conn_covered_by_3tuple_rule(&conn_covered_by_3tuple_rule, 7120);
 	assert_int_equal(rings_created_by_use_in_other_thread(conn_covered_by_3tuple_rule.fd), 0);
-	assert_int_equal(migrations_of(conn_covered_by_3tuple_rule.fd), 0);
-	assert_int_equal(refused_of(conn_covered_by_3tuple_rule.fd), 1);
-	covered_end(&conn_covered_by_3tuple_rule);
+	assert_int_equal(rx_migration_count_of_fd(conn_covered_by_3tuple_rule.fd), 0);
+	assert_int_equal(refused_migrations_of_fd(conn_covered_by_3tuple_rule.fd), 1);
+	close_conn_covered_by_3tuple_rule(&conn_covered_by_3tuple_rule);
 }
 
 static void test_no_ring_is_made_for_a_connection_that_is_over(void **state)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_peer_forget(peer);
+	fixture_peer_reset_and_free_conn(peer);
 	fixture_until(do_poll(fd) & EPOLLHUP);
 	assert_int_equal(rings_created_by_use_in_other_thread(fd), 0);
-	assert_int_equal(migrations_of(fd), 0);
-	fixture_pair_end(fd, listener, peer);
+	assert_int_equal(rx_migration_count_of_fd(fd), 0);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 /* Of its own thread's ring it is said before anything is looked at that could keep the connection. */
@@ -153,12 +154,12 @@ static void test_a_connection_that_is_at_home_is_not_refused(void **state)
 	struct conn_covered_by_3tuple_rule conn_covered_by_3tuple_rule;
 
 	(void)state;
-	covered_start(&conn_covered_by_3tuple_rule, 7121);
+	open_conn_covered_by_3tuple_rule(&conn_covered_by_3tuple_rule, 7121);
 	receiver_that_looks.fd = conn_covered_by_3tuple_rule.fd;
 	receive_often_without_waiting(&receiver_that_looks);
-	assert_int_equal(refused_of(conn_covered_by_3tuple_rule.fd), 0);
-	assert_int_equal(migrations_of(conn_covered_by_3tuple_rule.fd), 0);
-	covered_end(&conn_covered_by_3tuple_rule);
+	assert_int_equal(refused_migrations_of_fd(conn_covered_by_3tuple_rule.fd), 0);
+	assert_int_equal(rx_migration_count_of_fd(conn_covered_by_3tuple_rule.fd), 0);
+	close_conn_covered_by_3tuple_rule(&conn_covered_by_3tuple_rule);
 }
 
 #define MIGRATE_CASE(name) cmocka_unit_test_setup_teardown(name, hook_qp_create_op, restore_qp_create_op)

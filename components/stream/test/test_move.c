@@ -13,7 +13,7 @@ static struct {
 	bool repairing;
 } kernel;
 
-static int answer_repair_call(int fd, int level, int name, const void *value, socklen_t len)
+static int fake_setsockopt_of_tcp_repair(int fd, int level, int name, const void *value, socklen_t len)
 {
 	const bool is_repair =
 	        level == IPPROTO_TCP && (name == TCP_REPAIR || name == TCP_REPAIR_QUEUE || name == TCP_QUEUE_SEQ ||
@@ -40,8 +40,8 @@ static int try_stream_to_kernel(int fd)
 	int rc;
 
 	pthread_mutex_lock(&sock->file.lock);
-	stream_cookie(sock, fd);
-	rc = stream_to_kernel(sock, fd, VMA_SOCK_FORKED);
+	stream_so_cookie(sock, fd);
+	rc = stream_hand_over_conn_to_kernel(sock, fd, VMA_SOCK_FORKED);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_leave(self);
 	return rc;
@@ -52,20 +52,20 @@ static void expect_conversation_goes_on(int fd, struct fixture_conn *peer)
 	char got[8] = "";
 
 	fixture_peer_send(peer, "to us", 5);
-	fixture_until(vma_tcp_rx_bytes(stream_tcp_conn(fixture_sock_of(fd))) == 5);
+	fixture_until(vma_tcp_readable_bytes(stream_tcp_conn(fixture_sock_of(fd))) == 5);
 	assert_int_equal(do_recv(fd, got, sizeof(got), 0), 5);
 	assert_memory_equal(got, "to us", 5);
 	assert_int_equal(do_send(fd, "to you", 6, 0), 6);
-	fixture_until(vma_tcp_rx_bytes(peer->conn) == 6);
+	fixture_until(vma_tcp_readable_bytes(peer->conn) == 6);
 	assert_int_equal(fixture_peer_recv(peer, got, sizeof(got)), 6);
 	assert_memory_equal(got, "to you", 6);
 }
 
-static void fail_repair_call_at(int call, int error)
+static void check_failed_repair_call_is_undone(int call, int error)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
-	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct sockaddr_in before = {0}, after = {0};
 	socklen_t len = sizeof(before);
 
@@ -74,7 +74,7 @@ static void fail_repair_call_at(int call, int error)
 	kernel.calls = 0;
 	kernel.fails_at = call;
 	kernel.error = error;
-	vma_repair_setsockopt = answer_repair_call;
+	vma_repair_setsockopt = fake_setsockopt_of_tcp_repair;
 	assert_int_equal(try_stream_to_kernel(fd), -error);
 	vma_repair_setsockopt = kernel.setsockopt;
 	assert_false(kernel.repairing);
@@ -82,13 +82,13 @@ static void fail_repair_call_at(int call, int error)
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&after, &len), 0);
 	assert_int_equal(after.sin_port, before.sin_port); /* the port is still reserved */
 	expect_conversation_goes_on(fd, peer);
-	fixture_pair_end(fd, listener, peer);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 static void test_without_the_right_to_it_it_goes_on_here(void **state)
 {
 	(void)state;
-	fail_repair_call_at(1, EPERM);
+	check_failed_repair_call_is_undone(1, EPERM);
 	assert_int_equal(kernel.calls, 1); /* nothing had to be undone */
 }
 
@@ -97,7 +97,7 @@ static void test_a_step_that_fails_is_undone(void **state)
 {
 	(void)state;
 	for (int call = 2; call <= 5; call++) {
-		fail_repair_call_at(call, EINVAL);
+		check_failed_repair_call_is_undone(call, EINVAL);
 		assert_int_equal(kernel.calls, call + 1); /* and off */
 	}
 }

@@ -20,7 +20,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	vma_engine()->conf.socketxtreme = false;
-	fixture_settle();
+	fixture_wait_until_no_connections();
 	return 0;
 }
 
@@ -31,7 +31,7 @@ static bool poll_one(int fd, struct vma_completion_t *completion)
 	const int n = vma_xtreme_poll(stream_ring_bits(vma_fd_lookup(fd)), completion, 1);
 
 	vma_leave(self);
-	fixture_peer_drive();
+	fixture_peer_ring_progress();
 	assert_true(n >= 0);
 	return n == 1;
 }
@@ -45,12 +45,12 @@ static int free_packet(const struct vma_completion_t *completion)
 	return rc;
 }
 
-static int64_t frames_kept(void)
+static int64_t count_tcp_frames_held(void)
 {
 	return atomic_load(&vma_ring_ctx_tcp_memory()->frames);
 }
 
-static int xtreme_listener(uint16_t port)
+static int open_xtreme_listener(uint16_t port)
 {
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
@@ -69,7 +69,7 @@ static int await_connection(int listener, uint16_t from)
 	assert_true(c.events == VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED);
 	assert_int_equal(c.listen_fd, listener);
 	assert_int_equal(c.src.sin_port, htons(from));
-	assert_int_equal(c.src.sin_addr.s_addr, fixture_ip(FIXTURE_PEER));
+	assert_int_equal(c.src.sin_addr.s_addr, fixture_ipv4_from_text(FIXTURE_PEER));
 	return (int)c.user_data;
 }
 
@@ -87,7 +87,7 @@ static struct vma_completion_t await_packet(int fd, int conn)
 	return c;
 }
 
-static uint64_t await_events(int fd, uint64_t wanted)
+static uint64_t await_xtreme_events(int fd, uint64_t wanted)
 {
 	struct vma_completion_t c;
 	uint64_t all = 0;
@@ -105,7 +105,7 @@ static void test_connection_is_accepted_by_itself_and_gives_pieces_in_frames(voi
 {
 	struct fixture_conn peer;
 	struct vma_completion_t c;
-	int listener = xtreme_listener(7300), conn;
+	int listener = open_xtreme_listener(7300), conn;
 	bool in_frame = false;
 
 	(void)state;
@@ -115,23 +115,23 @@ static void test_connection_is_accepted_by_itself_and_gives_pieces_in_frames(voi
 	for (unsigned i = 0; i < 8; i++) {
 		fixture_peer_send(&peer, out + i * 1000, 1000);
 		c = await_packet(listener, conn);
-		in_frame |= frames_kept() == 1;
+		in_frame |= count_tcp_frames_held() == 1;
 		assert_int_equal(free_packet(&c), 0);
 		assert_int_equal(free_packet(&c), -ENOENT);
 	}
 	assert_int_equal(seen_bytes, 8000);
 	assert_true(in_frame);
-	assert_int_equal(frames_kept(), 0);
+	assert_int_equal(count_tcp_frames_held(), 0);
 	do_close(conn);
 	do_close(listener);
-	fixture_peer_forget(&peer);
+	fixture_peer_reset_and_free_conn(&peer);
 }
 
 static void test_end_comes_after_the_bytes_and_once(void **state)
 {
 	struct fixture_conn peer;
 	struct vma_completion_t c;
-	int listener = xtreme_listener(7301), conn;
+	int listener = open_xtreme_listener(7301), conn;
 
 	(void)state;
 	fixture_peer_connect(&peer, 6301, 7301);
@@ -145,12 +145,12 @@ static void test_end_comes_after_the_bytes_and_once(void **state)
 		free_packet(&c);
 	}
 	if ((c.events & EPOLLRDHUP) == 0)
-		assert_true((await_events(listener, EPOLLRDHUP) & EPOLLIN) != 0);
+		assert_true((await_xtreme_events(listener, EPOLLRDHUP) & EPOLLIN) != 0);
 	for (unsigned i = 0; i < 20; i++)
 		assert_false(poll_one(listener, &c));
 	do_close(conn);
 	do_close(listener);
-	fixture_peer_forget(&peer);
+	fixture_peer_reset_and_free_conn(&peer);
 }
 
 /* Both sides have ended: a hangup by what poll says, but not before the bytes that wait. */
@@ -158,7 +158,7 @@ static void test_hangup_comes_after_the_bytes(void **state)
 {
 	struct fixture_conn peer;
 	struct vma_completion_t c;
-	int listener = xtreme_listener(7306), conn;
+	int listener = open_xtreme_listener(7306), conn;
 
 	(void)state;
 	fixture_peer_connect(&peer, 6306, 7306);
@@ -168,7 +168,7 @@ static void test_hangup_comes_after_the_bytes(void **state)
 		fixture_peer_send(&peer, out + i * 1000, 1000);
 	vma_tcp_close(peer.conn, false);
 	for (unsigned i = 0; i < 100; i++)
-		fixture_drive();
+		fixture_progress_all_rings();
 	while (seen_bytes < 20000) {
 		c = await_packet(listener, conn);
 		if (seen_bytes < 20000)
@@ -176,27 +176,27 @@ static void test_hangup_comes_after_the_bytes(void **state)
 		free_packet(&c);
 	}
 	if ((c.events & EPOLLHUP) == 0)
-		await_events(listener, EPOLLHUP);
+		await_xtreme_events(listener, EPOLLHUP);
 	do_close(conn);
 	do_close(listener);
-	fixture_peer_forget(&peer);
+	fixture_peer_reset_and_free_conn(&peer);
 }
 
 static void test_reset_is_an_error_and_a_hangup(void **state)
 {
 	struct fixture_conn peer;
-	int listener = xtreme_listener(7302), conn;
+	int listener = open_xtreme_listener(7302), conn;
 	uint64_t events;
 
 	(void)state;
 	fixture_peer_connect(&peer, 6302, 7302);
 	conn = await_connection(listener, 6302);
 	vma_tcp_close(peer.conn, true);
-	events = await_events(listener, EPOLLERR | EPOLLHUP);
+	events = await_xtreme_events(listener, EPOLLERR | EPOLLHUP);
 	assert_int_equal(events & VMA_SOCKETXTREME_PACKET, 0);
 	do_close(conn);
 	do_close(listener);
-	fixture_peer_forget(&peer);
+	fixture_peer_reset_and_free_conn(&peer);
 }
 
 static void test_connect_is_told_as_room(void **state)
@@ -214,7 +214,7 @@ static void test_connect_is_told_as_room(void **state)
 		assert_false(poll_one(fd, &c));
 	do_close(fd);
 	fixture_until(fixture.accepted[0].conn != NULL);
-	fixture_peer_forget(&fixture.accepted[0]);
+	fixture_peer_reset_and_free_conn(&fixture.accepted[0]);
 	atomic_store(&fixture.n_accepted, 0);
 	vma_tcp_listener_close(listener);
 }
@@ -228,12 +228,12 @@ static void test_second_connect_tells_as_the_first(void **state)
 	uint64_t seen = 0;
 
 	(void)state;
-	fixture_peer_refuses(&nobody, 7306);
+	fixture_peer_refuse_connections_to_port(&nobody, 7306);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7306), -EINPROGRESS);
 	fixture_until(poll_one(fd, &c));
 	assert_true((c.events & EPOLLERR) != 0);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7306), -ECONNREFUSED);
-	vma_ring_detach(fixture.peer_ring, &nobody);
+	vma_ring_detach_flow(fixture.peer_ring, &nobody);
 	listener = fixture_peer_listen(7307);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7307), -EINPROGRESS);
 	fixture_until(poll_one(fd, &c) && (c.events & EPOLLOUT) != 0);
@@ -241,7 +241,7 @@ static void test_second_connect_tells_as_the_first(void **state)
 	vma_tcp_close(fixture.accepted[0].conn, false);
 	fixture_until(poll_one(fd, &c) && ((seen |= c.events) & EPOLLRDHUP) != 0);
 	do_close(fd);
-	fixture_peer_forget(&fixture.accepted[0]);
+	fixture_peer_reset_and_free_conn(&fixture.accepted[0]);
 	atomic_store(&fixture.n_accepted, 0);
 	vma_tcp_listener_close(listener);
 }
@@ -250,7 +250,7 @@ static void test_what_is_held_outlives_the_close(void **state)
 {
 	struct fixture_conn peer;
 	struct vma_completion_t held[4];
-	int listener = xtreme_listener(7304), conn;
+	int listener = open_xtreme_listener(7304), conn;
 
 	(void)state;
 	fixture_peer_connect(&peer, 6304, 7304);
@@ -260,15 +260,15 @@ static void test_what_is_held_outlives_the_close(void **state)
 		held[i] = await_packet(listener, conn);
 	}
 	do_close(conn);
-	fixture_drive();
+	fixture_progress_all_rings();
 	for (unsigned i = 0; i < 4; i++) {
 		assert_memory_equal(held[i].packet.buff_lst->payload, out + i * 500, 500);
 		assert_int_equal(free_packet(&held[i]), 0);
 		assert_int_equal(free_packet(&held[i]), -ENOENT);
 	}
-	assert_int_equal(frames_kept(), 0);
+	assert_int_equal(count_tcp_frames_held(), 0);
 	do_close(listener);
-	fixture_peer_forget(&peer);
+	fixture_peer_reset_and_free_conn(&peer);
 }
 
 static void test_user_data_of_a_connection(void **state)
@@ -276,7 +276,7 @@ static void test_user_data_of_a_connection(void **state)
 	struct fixture_conn peer;
 	struct vma_completion_t c;
 	const uint64_t data = 0xabcdef0123456789;
-	int listener = xtreme_listener(7305), conn;
+	int listener = open_xtreme_listener(7305), conn;
 
 	(void)state;
 	fixture_peer_connect(&peer, 6305, 7305);
@@ -292,7 +292,7 @@ static void test_user_data_of_a_connection(void **state)
 	free_packet(&c);
 	do_close(conn);
 	do_close(listener);
-	fixture_peer_forget(&peer);
+	fixture_peer_reset_and_free_conn(&peer);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -418,7 +418,7 @@ static bool bbr_on_rate_sample(struct tcp_cc *cc, const struct tcp_cc_sample *s,
 	return bbr->mode == PROBE_RTT;
 }
 
-static uint32_t bbr_ssthresh_on_loss(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+static uint32_t bbr_save_cwnd_keep_ssthresh_on_loss(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
 	(void)in_flight;
 	(void)now_ns;
@@ -435,7 +435,7 @@ static void bbr_on_rto(struct tcp_cc *cc, uint64_t now_ns)
 	cc->bbr.round_start = true;
 }
 
-static void bbr_undo_reduction(struct tcp_cc *cc)
+static void bbr_reset_full_bw_estimate_on_undo(struct tcp_cc *cc)
 {
 	cc->bbr.full_rate = 0;
 	cc->bbr.full_rounds = 0;
@@ -473,9 +473,9 @@ static size_t bbr_info(const struct tcp_cc *cc, union tcp_cc_info *info)
 const struct tcp_cc_ops cc_bbr = {
         .name = "bbr",
         .init = bbr_init,
-        .reduce = bbr_ssthresh_on_loss,
+        .reduce = bbr_save_cwnd_keep_ssthresh_on_loss,
         .timeout = bbr_on_rto,
-        .undo = bbr_undo_reduction,
+        .undo = bbr_reset_full_bw_estimate_on_undo,
         .sampled = bbr_on_rate_sample,
         .restarted = bbr_restart_from_idle,
         .info = bbr_info,

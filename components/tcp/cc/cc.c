@@ -19,12 +19,12 @@ uint32_t cc_initial_window(const struct tcp_cc *cc)
 	return CC_INITIAL_SEGMENTS * mss < least ? CC_INITIAL_SEGMENTS * mss : least;
 }
 
-static void none_init(struct tcp_cc *cc)
+static void cc_none_init_unlimited_cwnd(struct tcp_cc *cc)
 {
 	cc->cwnd = CC_CWND_MAX;
 }
 
-static void none_acked(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, uint64_t now_ns)
+static void cc_none_set_max_cwnd_on_ack(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, uint64_t now_ns)
 {
 	(void)acked;
 	(void)rtt_ns;
@@ -32,7 +32,7 @@ static void none_acked(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, uint6
 	cc->cwnd = CC_CWND_MAX;
 }
 
-static uint32_t none_reduce(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+static uint32_t cc_none_ssthresh_unlimited(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
 	(void)cc;
 	(void)in_flight;
@@ -40,7 +40,10 @@ static uint32_t none_reduce(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_
 	return CC_CWND_MAX;
 }
 
-static const struct tcp_cc_ops none = {.name = "none", .init = none_init, .acked = none_acked, .reduce = none_reduce};
+static const struct tcp_cc_ops none = {.name = "none",
+                                       .init = cc_none_init_unlimited_cwnd,
+                                       .acked = cc_none_set_max_cwnd_on_ack,
+                                       .reduce = cc_none_ssthresh_unlimited};
 
 static const struct tcp_cc_ops *const algorithms[] = {
         [VMA_TCP_CC_LWIP] = &cc_newreno,
@@ -103,7 +106,7 @@ void cc_set_mss(struct tcp_cc *cc, uint32_t mss)
 	cc_clamp_cwnd(cc);
 }
 
-void cc_set_initial(struct tcp_cc *cc, uint32_t segments)
+void cc_set_initial_window_segments(struct tcp_cc *cc, uint32_t segments)
 {
 	bool initial = cc_window_is_initial(cc);
 

@@ -103,7 +103,7 @@ void cc_init(struct tcp_cc *cc, int algorithm /* enum vma_tcp_cc */, uint32_t ms
 void cc_set_mss(struct tcp_cc *cc, uint32_t mss);
 /* The initial window, also of a restart, has so many segments (0: as RFC 6928 2): from now on, or where the window has
  * moved, from the next restart on. */
-void cc_set_initial(struct tcp_cc *cc, uint32_t segments);
+void cc_set_initial_window_segments(struct tcp_cc *cc, uint32_t segments);
 /* New data has been acknowledged outside recovery. was_limited: the window, not the application, was what held back. */
 void cc_on_ack(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_ns, uint64_t now_ns);
 /* Recovery begins: sets ssthresh; cwnd is recovery's until cc_on_recovery_end (RFC 6937 proportional rate reduction).

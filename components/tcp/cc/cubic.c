@@ -139,7 +139,7 @@ static uint64_t cubic_window(const struct tcp_cc *cc, uint64_t t_ms)
 }
 
 /* What NewReno would have, RFC 9438 4.3: alpha is 3 (1 - 0.7) / (1 + 0.7) = 9/17 until it is back where it was. */
-static void reno_estimate(struct tcp_cc *cc, uint32_t acked)
+static void cubic_update_reno_window_estimate(struct tcp_cc *cc, uint32_t acked)
 {
 	struct tcp_cubic *cubic = &cc->cubic;
 	uint64_t per_step = cubic->w_est < cubic->cwnd_prior ? (uint64_t)cc->cwnd * 17 / 9 : cc->cwnd;
@@ -176,7 +176,7 @@ static void avoid_congestion(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns,
 
 	if (cc->cubic.epoch_ns == 0)
 		cubic_epoch_begin(cc, now_ns);
-	reno_estimate(cc, acked);
+	cubic_update_reno_window_estimate(cc, acked);
 	t_ns = now_ns > cc->cubic.epoch_ns ? now_ns - cc->cubic.epoch_ns : 0;
 	if (cubic_window(cc, t_ns / NS_PER_MS) < cc->cubic.w_est) {
 		if (cc->cwnd < cc->cubic.w_est)

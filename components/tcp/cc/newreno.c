@@ -22,11 +22,11 @@ static void newreno_acked(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, ui
 		cc->acked = cc->cwnd;
 }
 
-static uint32_t newreno_reduce(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+static uint32_t newreno_ssthresh_on_loss(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
 	(void)cc;
 	(void)now_ns;
 	return in_flight / 2;
 }
 
-const struct tcp_cc_ops cc_newreno = {.name = "reno", .acked = newreno_acked, .reduce = newreno_reduce};
+const struct tcp_cc_ops cc_newreno = {.name = "reno", .acked = newreno_acked, .reduce = newreno_ssthresh_on_loss};

@@ -4,7 +4,7 @@
 
 /* ---- samples ---- */
 
-static uint32_t ns_ago(uint64_t now_ns, uint64_t then_ns)
+static uint32_t rate_units_ago(uint64_t now_ns, uint64_t then_ns)
 {
 	uint64_t units = (now_ns - then_ns) / RATE_UNIT_NS;
 
@@ -12,17 +12,17 @@ static uint32_t ns_ago(uint64_t now_ns, uint64_t then_ns)
 }
 
 /* 3.2 */
-void rate_sent(struct tcp_rate *rate, struct tcp_seg *seg, bool nothing_out, uint64_t now_ns)
+void rate_stamp_segment_on_send(struct tcp_rate *rate, struct tcp_seg *seg, bool nothing_out, uint64_t now_ns)
 {
 	if (nothing_out)
 		rate->first_sent_ns = rate->delivered_ns = now_ns;
 	seg->rate_delivered = (uint32_t)rate->delivered;
-	seg->rate_delivered_ago = ns_ago(now_ns, rate->delivered_ns);
-	seg->rate_first_ago = ns_ago(now_ns, rate->first_sent_ns);
+	seg->rate_delivered_ago = rate_units_ago(now_ns, rate->delivered_ns);
+	seg->rate_first_ago = rate_units_ago(now_ns, rate->first_sent_ns);
 	seg->rate_marks = rate->app_limited ? RATE_SAMPLED | RATE_APP_LIMITED : RATE_SAMPLED;
 }
 
-void rate_ack_begin(struct tcp_rate *rate)
+void rate_reset_sample_at_ack_begin(struct tcp_rate *rate)
 {
 	rate->sampled = false;
 }
@@ -49,7 +49,7 @@ void rate_delivered(struct tcp_rate *rate, struct tcp_seg *seg, uint64_t now_ns)
 }
 
 /* 3.4. What is in flight now is not all that could be. */
-void rate_app_limited(struct tcp_rate *rate, uint32_t in_flight)
+void rate_mark_app_limited(struct tcp_rate *rate, uint32_t in_flight)
 {
 	uint64_t until = rate->delivered + in_flight;
 
@@ -57,7 +57,8 @@ void rate_app_limited(struct tcp_rate *rate, uint32_t in_flight)
 }
 
 /* 3.3, GenerateRateSample */
-void rate_ack_end(struct tcp_rate *rate, uint64_t min_rtt_ns, uint64_t now_ns, struct tcp_cc_sample *sample)
+void rate_generate_sample_of_ack(struct tcp_rate *rate, uint64_t min_rtt_ns, uint64_t now_ns,
+                                 struct tcp_cc_sample *sample)
 {
 	uint64_t elapsed_ns, bytes;
 

@@ -37,12 +37,13 @@ struct tcp_rate {
 	bool sampled, sample_app_limited;
 	uint64_t prior_delivered, prior_ns, sent_ns, send_elapsed_ns;
 };
-void rate_sent(struct tcp_rate *rate, struct tcp_seg *seg, bool nothing_out, uint64_t now_ns);
-void rate_ack_begin(struct tcp_rate *rate);
+void rate_stamp_segment_on_send(struct tcp_rate *rate, struct tcp_seg *seg, bool nothing_out, uint64_t now_ns);
+void rate_reset_sample_at_ack_begin(struct tcp_rate *rate);
 void rate_delivered(struct tcp_rate *rate, struct tcp_seg *seg, uint64_t now_ns); /* as seen for the first time */
-void rate_app_limited(struct tcp_rate *rate, uint32_t in_flight);
+void rate_mark_app_limited(struct tcp_rate *rate, uint32_t in_flight);
 /* delivered, prior_delivered, is_known, app_limited, and bytes_per_sec unless it would be of less than a round trip. */
-void rate_ack_end(struct tcp_rate *rate, uint64_t min_rtt_ns, uint64_t now_ns, struct tcp_cc_sample *sample);
+void rate_generate_sample_of_ack(struct tcp_rate *rate, uint64_t min_rtt_ns, uint64_t now_ns,
+                                 struct tcp_cc_sample *sample);
 
 struct tcp_pacing {
 	uint64_t next_ns;      /* when the next may leave */

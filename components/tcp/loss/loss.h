@@ -136,7 +136,7 @@ struct tcp_recovery {
  * rx/input.c:   hook_inpacket, when the segment has been found acceptable:  recovery_ack_before_lwip
  *               after lwIP has processed it, if the pcb is still there:     recovery_ack_after_lwip
  * tx/output.c:  tcp_output_conn_data begins with                            recovery_retransmit
- *               then new data, as far as                                    recovery_may_send
+ *               then new data, as far as                                    recovery_new_bytes_allowed
  *               each segment of it that has left (SYN and FIN, too):        recovery_on_segment_sent
  *               at its end                                                  timers_retransmit_update
  * Nothing here sends but recovery_retransmit; timeouts leave marks and call conn_enqueue_ready.
@@ -148,7 +148,7 @@ struct tcp_recovery {
  *               or nothing, while nothing is to be decided, for both
  *               halves of an ACK:                                           recovery_all_acked_outside_recovery,
  *                                                                           recovery_sole_segment_acked
- *               and if nothing is to be sent then (tcp_pingpong_finish),
+ *               and if nothing is to be sent then (tcp_pingpong_finish_if_nothing_to_send),
  *               no output and no timers_retransmit_update follow:           persist_end only
  */
 
@@ -158,19 +158,19 @@ void recovery_ack_before_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *a
 /* After it: samples the round-trip time, finds losses, moves cwnd; recovery begins or ends. */
 void recovery_ack_after_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 void recovery_on_segment_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* for the first time */
-uint32_t recovery_may_send(const struct vma_tcp_conn *conn);        /* bytes of new data that cwnd allows now */
-uint32_t recovery_bytes_in_flight(const struct vma_tcp_conn *conn); /* RFC 6675: bytes in flight */
+uint32_t recovery_new_bytes_allowed(const struct vma_tcp_conn *conn); /* bytes of new data that cwnd allows now */
+uint32_t recovery_bytes_in_flight(const struct vma_tcp_conn *conn);   /* RFC 6675: bytes in flight */
 /* What is lost (or probed for), as far as cwnd allows. -ENOBUFS: no frame (conn_enqueue_retry is the caller's). */
 int recovery_retransmit(struct vma_tcp_conn *conn);
-void recovery_timeout(struct vma_tcp_conn *conn);                 /* RTO: all is lost */
-void recovery_tail_probe(struct vma_tcp_conn *conn);              /* TLP */
-void recovery_detect_reordering(struct vma_tcp_conn *conn);       /* the time to wait for reordered segments is over */
+void recovery_on_rto(struct vma_tcp_conn *conn);                  /* RTO: all is lost */
+void recovery_request_tail_probe(struct vma_tcp_conn *conn);      /* TLP */
+void recovery_on_reorder_timeout(struct vma_tcp_conn *conn);      /* the time to wait for reordered segments is over */
 uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recovery_retransmit has to be called again */
 /* At the end of an output: whether the application, or the pace, is what holds back; until when. */
-void recovery_output_done(struct vma_tcp_conn *conn);
+void recovery_note_app_limited_or_set_pacing(struct vma_tcp_conn *conn);
 bool recovery_waits_for_send_time(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
 /* tx/output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
-void recovery_detect_losses_again(struct vma_tcp_conn *conn);
+void recovery_begin_resend_of_oversized(struct vma_tcp_conn *conn);
 void recovery_reset_segment_state(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
 
 #endif

@@ -130,7 +130,7 @@ static void recovery_exit(struct vma_tcp_conn *conn)
 /* ---- an acknowledgement, before lwIP ---- */
 
 /* RFC 5681, section 2 */
-static bool is_duplicate(const struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+static bool is_duplicate_ack(const struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -144,7 +144,7 @@ void recovery_ack_before_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *a
 
 	r->delta = (struct tcp_ack_delta){.una = pcb->lastack, .handshake = recovery_in_handshake(conn)};
 	if (cc_is_model_based(&conn->cc)) {
-		rate_ack_begin(&conn->rate);
+		rate_reset_sample_at_ack_begin(&conn->rate);
 		r->delta.in_flight = recovery_bytes_in_flight(conn);
 	}
 	if (TCP_SEQ_GT(ack->ackno, pcb->snd_nxt))
@@ -153,8 +153,8 @@ void recovery_ack_before_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *a
 	if (TCP_SEQ_GT(ack->ackno, pcb->lastack))
 		scoreboard_drop_acked(conn, ack);
 	else
-		r->delta.dup = is_duplicate(conn, ack);
-	if (scoreboard_has_sack(conn))
+		r->delta.dup = is_duplicate_ack(conn, ack);
+	if (scoreboard_conn_has_sack_enabled(conn))
 		scoreboard_apply_sack(conn, ack);
 }
 
@@ -192,7 +192,7 @@ static void count_duplicate_acks(struct vma_tcp_conn *conn)
 		conn->counts.dup_acks_in++;
 		TCP_COUNT(conn->tcp, dup_acks_in, 1);
 	}
-	if (scoreboard_has_sack(conn))
+	if (scoreboard_conn_has_sack_enabled(conn))
 		return;
 	r->dup_acks += r->delta.dup;
 	if (r->delta.dup && r->dup_bytes + mss < out) {
@@ -231,7 +231,7 @@ static bool newreno_detects_loss(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 
-	return !scoreboard_has_sack(conn) && r->delta.dup && r->dup_acks >= DUP_THRESHOLD &&
+	return !scoreboard_conn_has_sack_enabled(conn) && r->delta.dup && r->dup_acks >= DUP_THRESHOLD &&
 	       (!r->recover_valid || TCP_SEQ_GT(conn->pcb->lastack, r->recover));
 }
 
@@ -260,7 +260,8 @@ static void recovery_ack_in_fast_recovery(struct vma_tcp_conn *conn)
 		recovery_exit(conn);
 		return;
 	}
-	if (!scoreboard_has_sack(conn) && r->delta.acked && conn->pcb->unacked && !conn->pcb->unacked->marks)
+	if (!scoreboard_conn_has_sack_enabled(conn) && r->delta.acked && conn->pcb->unacked &&
+	    !conn->pcb->unacked->marks)
 		scoreboard_mark_lost(conn, conn->pcb->unacked);
 	prr_update(conn);
 }
@@ -303,9 +304,9 @@ static void feed_cc_sample(struct vma_tcp_conn *conn)
 	                          .prior_in_flight = r->delta.in_flight,
 	                          .phase = phase_of(r)};
 
-	rate_ack_end(&conn->rate, conn->rtt.min_ns, conn->tcp->now_ns, &s);
+	rate_generate_sample_of_ack(&conn->rate, conn->rtt.min_ns, conn->tcp->now_ns, &s);
 	if (cc_on_rate_sample(&conn->cc, &s, conn->tcp->now_ns))
-		rate_app_limited(&conn->rate, r->pipe_bytes);
+		rate_mark_app_limited(&conn->rate, r->pipe_bytes);
 }
 
 /* Else the peer has said something, and it is no acknowledgement: the kernel's tcp_ack does not ask the model, either.
@@ -349,7 +350,7 @@ static void recovery_rate_sample_sole(struct vma_tcp_conn *conn, struct tcp_seg 
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	rate_ack_begin(&conn->rate);
+	rate_reset_sample_at_ack_begin(&conn->rate);
 	rate_delivered(&conn->rate, seg, conn->tcp->now_ns);
 	r->delta = (struct tcp_ack_delta){.delivered = acked, .in_flight = acked, .rtt_ns = rtt_ns};
 	feed_cc_sample(conn);
@@ -383,7 +384,7 @@ void recovery_sole_segment_acked(struct vma_tcp_conn *conn, struct tcp_seg *seg,
 
 /* ---- timeouts ---- */
 
-void recovery_detect_reordering(struct vma_tcp_conn *conn)
+void recovery_on_reorder_timeout(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -403,7 +404,7 @@ void recovery_detect_reordering(struct vma_tcp_conn *conn)
  * was acknowledged since the last timeout. A handshake's segment says nothing about the window (RFC 5681 3.1 speaks of
  * an initial window of one segment: the kernel keeps ten unless the handshake was lost twice; as here).
  */
-void recovery_timeout(struct vma_tcp_conn *conn)
+void recovery_on_rto(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	bool old = r->state >= TCP_RECOVERY_FAST && TCP_SEQ_LT(conn->pcb->lastack, r->recover);
@@ -434,7 +435,7 @@ void recovery_timeout(struct vma_tcp_conn *conn)
 	conn_enqueue_ready(conn);
 }
 
-void recovery_detect_losses_again(struct vma_tcp_conn *conn)
+void recovery_begin_resend_of_oversized(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 

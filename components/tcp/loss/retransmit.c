@@ -12,7 +12,7 @@ void recovery_record_rate(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool n
 
 	if (nothing_out)
 		cc_on_restart_from_idle(&conn->cc, conn->rate.app_limited != 0, now_ns);
-	rate_sent(&conn->rate, seg, nothing_out, now_ns);
+	rate_stamp_segment_on_send(&conn->rate, seg, nothing_out, now_ns);
 	pacing_account_sent(&conn->pace, &conn->cc, seg->len, now_ns);
 }
 
@@ -22,7 +22,7 @@ void recovery_on_segment_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 }
 
 /* Lost segments go first. While F-RTO waits for its answer they do not, and two new ones may (RFC 5682 2.1). */
-uint32_t recovery_may_send(const struct vma_tcp_conn *conn)
+uint32_t recovery_new_bytes_allowed(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	uint32_t pipe, cwnd = conn->cc.cwnd;
@@ -62,18 +62,18 @@ bool recovery_waits_for_send_time(const struct vma_tcp_conn *conn)
 	return conn->in_small_mss_queue || send_waits_for_pacing(conn);
 }
 
-void recovery_output_done(struct vma_tcp_conn *conn)
+void recovery_note_app_limited_or_set_pacing(struct vma_tcp_conn *conn)
 {
 	if (!cc_is_model_based(&conn->cc) || !conn->connected)
 		return;
 	if (nothing_waits_to_be_sent(conn) && recovery_bytes_in_flight(conn) < conn->cc.cwnd)
-		rate_app_limited(&conn->rate, recovery_bytes_in_flight(conn));
+		rate_mark_app_limited(&conn->rate, recovery_bytes_in_flight(conn));
 	else if (send_waits_for_pacing(conn))
 		timers_set_pacing(conn, conn->pace.next_ns);
 }
 
 /* RFC 2861, before the first segment after a silence. */
-static void restart_after_idle(struct vma_tcp_conn *conn)
+static void decay_cwnd_after_idle(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t silent_ns = conn->tcp->now_ns - r->last_sent_ns, rto_ns;
@@ -90,7 +90,7 @@ static void restart_after_idle(struct vma_tcp_conn *conn)
 
 /* ---- again ---- */
 
-static int seg_retransmit_probe(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+static int seg_retransmit_and_count(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	int rc = tcp_output_retransmit(conn, seg);
@@ -118,7 +118,7 @@ static int seg_retransmit_probe(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 static int seg_resend_lost(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	int rc = seg_retransmit_probe(conn, seg);
+	int rc = seg_retransmit_and_count(conn, seg);
 
 	if (rc < 0)
 		return rc;
@@ -140,7 +140,7 @@ static bool segment_may_be_resent(const struct vma_tcp_conn *conn, const struct 
 	return pipe == 0 || pipe + seg_len(seg) <= conn->cc.cwnd;
 }
 
-static bool retransmit_has_mss_quota(struct vma_tcp_conn *conn, const struct tcp_seg *seg)
+static bool retransmit_try_take_small_mss_quota(struct vma_tcp_conn *conn, const struct tcp_seg *seg)
 {
 	return seg == conn->pcb->unacked || !conn_has_small_mss(conn) || small_mss_quota_take(conn);
 }
@@ -152,7 +152,7 @@ static int resend_lost(struct vma_tcp_conn *conn)
 
 	while (rc == 0 && pacing_allows_send(&conn->pace, &conn->cc, conn->tcp->now_ns) &&
 	       (seg = scoreboard_next_lost(conn)) && segment_may_be_resent(conn, seg) &&
-	       retransmit_has_mss_quota(conn, seg))
+	       retransmit_try_take_small_mss_quota(conn, seg))
 		rc = seg_resend_lost(conn, seg);
 	return rc;
 }
@@ -169,7 +169,7 @@ uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn)
 	const struct tcp_seg *last = conn->pcb->unacked_last;
 	uint64_t srtt_ns = conn->rtt.srtt_ns;
 
-	if (r->state != TCP_RECOVERY_FAST || r->rescued || !scoreboard_has_sack(conn) ||
+	if (r->state != TCP_RECOVERY_FAST || r->rescued || !scoreboard_conn_has_sack_enabled(conn) ||
 	    scoreboard_bytes_to_resend(conn) || recovery_has_unsent_data(conn) || last->marks ||
 	    last == conn->pcb->unacked || recovery_bytes_in_flight(conn) + seg_len(last) > conn->cc.cwnd)
 		return UINT64_MAX;
@@ -181,12 +181,12 @@ static int rescue_retransmit(struct vma_tcp_conn *conn)
 	if (recovery_rescue_due_ns(conn) > conn->tcp->now_ns)
 		return 0;
 	conn->recovery.rescued = true; /* without a frame, too: there is another way, it only takes longer */
-	return seg_retransmit_probe(conn, conn->pcb->unacked_last);
+	return seg_retransmit_and_count(conn, conn->pcb->unacked_last);
 }
 
 /* ---- tail-loss probe, RFC 8985 7 ---- */
 
-void recovery_tail_probe(struct vma_tcp_conn *conn)
+void recovery_request_tail_probe(struct vma_tcp_conn *conn)
 {
 	conn->recovery.probe_wanted = true;
 	conn_enqueue_ready(conn);
@@ -204,7 +204,7 @@ static int send_tail_probe(struct vma_tcp_conn *conn)
 	if (recovery_has_unsent_data(conn)) {
 		r->probe_new = true; /* the output that follows sends it */
 	} else {
-		rc = seg_retransmit_probe(conn, conn->pcb->unacked_last);
+		rc = seg_retransmit_and_count(conn, conn->pcb->unacked_last);
 		if (rc < 0)
 			return rc;
 		r->tail_probe_out = r->tail_probe_again = true;
@@ -257,7 +257,7 @@ int recovery_retransmit(struct vma_tcp_conn *conn)
 
 	if (!conn->pcb)
 		return 0;
-	restart_after_idle(conn);
+	decay_cwnd_after_idle(conn);
 	if (!conn->pcb->unacked) {
 		r->probe_wanted = false;
 		return 0;

@@ -77,7 +77,7 @@ void sack_index_cover_unacked(struct vma_tcp_conn *conn, uint32_t una)
 }
 
 /* The last run that begins at seq or before; the first one, if there is none. */
-static uint32_t sack_run_of(const struct tcp_sack_index *index, uint32_t seq)
+static uint32_t sack_index_find_run_at_or_before(const struct tcp_sack_index *index, uint32_t seq)
 {
 	uint32_t low = index->begin, high = index->end;
 
@@ -121,7 +121,7 @@ struct sack_walk sack_walk_from(struct vma_tcp_conn *conn, uint32_t seq)
 	const struct tcp_sack_run *run;
 
 	if (index->begin != index->end) {
-		walk.run = sack_run_of(index, seq);
+		walk.run = sack_index_find_run_at_or_before(index, seq);
 		run = &index->at[walk.run];
 		/* The first one may have lost its beginning. All others begin beyond what is acknowledged. */
 		if (walk.run != index->begin)

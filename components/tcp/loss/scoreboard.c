@@ -123,7 +123,7 @@ static void unmark_lost(struct tcp_recovery *r, struct tcp_seg *seg)
 }
 
 /* seg leaves the list, and with it all before it: a search that has passed it begins at the head again. */
-static void scoreboard_unlink_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
+static void scoreboard_forget_cached_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
 {
 	if (seg == r->checked) {
 		r->checked = NULL;
@@ -151,7 +151,7 @@ void scoreboard_drop_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 		}
 		unmark_lost(r, seg);
 		seg->marks = 0;
-		scoreboard_unlink_segment(r, seg);
+		scoreboard_forget_cached_segment(r, seg);
 	}
 	r->delta.acked = ack->ackno - r->delta.una;
 	r->delta.delivered = r->delta.acked > sacked ? r->delta.acked - sacked : 0;
@@ -374,7 +374,7 @@ void scoreboard_detect_losses(struct vma_tcp_conn *conn)
 	uint64_t window_ns;
 
 	r->reorder_due_ns = UINT64_MAX;
-	if (!conn->pcb->unacked || !scoreboard_has_sack(conn))
+	if (!conn->pcb->unacked || !scoreboard_conn_has_sack_enabled(conn))
 		return;
 	window_ns = reorder_window_ns(conn);
 	detect_lost_originals(conn, window_ns);

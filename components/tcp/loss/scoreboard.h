@@ -44,7 +44,7 @@ static inline uint32_t seg_end(const struct tcp_seg *seg)
 {
 	return seg_seq(seg) + seg_len(seg);
 }
-static inline bool scoreboard_has_sack(const struct vma_tcp_conn *conn)
+static inline bool scoreboard_conn_has_sack_enabled(const struct vma_tcp_conn *conn)
 {
 	return conn->pcb->flags & TF_SACK;
 }

@@ -7,12 +7,12 @@
  */
 #include "recovery.h"
 
-static void undo_reduction(struct vma_tcp_conn *conn)
+static void recovery_undo_cwnd_reduction(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	bool was_reordered = r->state == TCP_RECOVERY_FAST && TCP_SEQ_GT(r->high_sacked, r->delta.una);
 
-	if (was_reordered && scoreboard_has_sack(conn))
+	if (was_reordered && scoreboard_conn_has_sack_enabled(conn))
 		scoreboard_on_reordering(conn, r->delta.una, r->high_sacked);
 	scoreboard_unmark_all_lost(conn);
 	cc_undo_reduction(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
@@ -38,12 +38,12 @@ static bool undo_by_eifel(struct tcp_recovery *r, const struct tcp_ack *ack)
  * With SACK, the delivery of something sent once is enough: had it been there before the timeout, a SACK would have
  * said so. Without, the ACK must not cover anything sent again, or it may have waited at the receiver.
  */
-static bool original_after_timeout(const struct vma_tcp_conn *conn)
+static bool frto_says_timeout_was_spurious(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 
 	return r->state == TCP_RECOVERY_LOSS && r->frto && r->delta.original &&
-	       (scoreboard_has_sack(conn) || (r->delta.acked && !r->delta.resent));
+	       (scoreboard_conn_has_sack_enabled(conn) || (r->delta.acked && !r->delta.resent));
 }
 
 bool recovery_undo_if_spurious(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
@@ -52,10 +52,10 @@ bool recovery_undo_if_spurious(struct vma_tcp_conn *conn, const struct tcp_ack *
 	bool by_dsack = r->undo_possible && r->delta.dsack && r->undo_resends == 0;
 	bool by_time_stamp = undo_by_eifel(r, ack);
 
-	if (!by_dsack && !by_time_stamp && !original_after_timeout(conn))
+	if (!by_dsack && !by_time_stamp && !frto_says_timeout_was_spurious(conn))
 		return false;
 	if (r->state == TCP_RECOVERY_FAST || r->state == TCP_RECOVERY_LOSS) {
-		undo_reduction(conn);
+		recovery_undo_cwnd_reduction(conn);
 		return true;
 	}
 	/* The recovery is over already: only the window is to be given back. */

@@ -58,7 +58,7 @@ static bool pbuf_copy_to_fifo(struct tcp_fifo *fifo, struct pbuf *p)
 static bool fifo_take_in_order_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
 {
 	if ((atomic_load_explicit(&conn->rx_mode, memory_order_relaxed) & RX_ZCOPY) != 0)
-		return zcopy_take_pbufs(conn, p);
+		return zcopy_queue_received_pbufs(conn, p);
 	if (!pbuf_copy_to_fifo(&conn->rx, p))
 		return false;
 	conn->counts.bytes_in += p->tot_len;
@@ -75,7 +75,7 @@ static err_t lwip_on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t 
 	(void)pcb;
 	(void)err;
 	if (p == NULL) {
-		if (!zcopy_defers_fin(conn))
+		if (!zcopy_defer_fin_while_data_waits(conn))
 			tcp_conn_fin_received(conn);
 		return ERR_OK;
 	}

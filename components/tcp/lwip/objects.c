@@ -85,20 +85,20 @@ static void host_free(struct vma_tcp *tcp, void *memory)
 		free(memory);
 }
 
-static void memory_keep_free_segments(struct tcp_lwip_memory *memory, bool on)
+static void memory_set_free_segment_limit(struct tcp_lwip_memory *memory, bool on)
 {
 	memory->free[MEMORY_SEGMENT].limit = on ? KEEPS * KEEP_BYTES / memory_kind_size[MEMORY_SEGMENT] : 0;
 	memory->whole_limit = on ? memory->free[MEMORY_HEADER].limit : 0;
 }
 
 /* One more or less. While there are as many as there may be, none is kept: the next is another stack's, perhaps. */
-static void memory_count_segments(struct vma_tcp *tcp, int64_t n)
+static void memory_add_to_shared_segment_count(struct vma_tcp *tcp, int64_t n)
 {
 	struct vma_tcp_memory *all = tcp->attr.memory;
 	const int64_t now = atomic_fetch_add_explicit(&all->segments, n, memory_order_relaxed) + n;
 
 	if (all->segments_max != 0)
-		memory_keep_free_segments(tcp->memory, now < all->segments_max);
+		memory_set_free_segment_limit(tcp->memory, now < all->segments_max);
 }
 
 int port_memory_create(struct vma_tcp *tcp)
@@ -109,7 +109,7 @@ int port_memory_create(struct vma_tcp *tcp)
 		return -ENOMEM;
 	for (unsigned kind = 0; kind < MEMORY_KINDS; kind++)
 		memory->free[kind].limit = KEEPS * KEEP_BYTES / memory_kind_size[kind];
-	memory_keep_free_segments(memory, true);
+	memory_set_free_segment_limit(memory, true);
 	tcp->memory = memory;
 	tcp->clock_offset_ms = port_clock_offset(tcp->attr.secret);
 	return 0;
@@ -124,7 +124,7 @@ void port_memory_destroy(struct vma_tcp *tcp)
 	if (!memory)
 		return;
 	if (tcp->attr.memory)
-		memory_count_segments(tcp, -(int64_t)memory->segments);
+		memory_add_to_shared_segment_count(tcp, -(int64_t)memory->segments);
 	while ((seg = memory->whole)) {
 		memory->whole = seg->next;
 		host_free(tcp, seg->p->next);
@@ -180,7 +180,7 @@ static inline void *memory_pop_free(struct tcp_lwip_memory *memory, enum memory_
 	return object;
 }
 
-static void memory_keep(struct tcp_lwip_memory *memory, enum memory_kind kind, void *object)
+static void memory_push_free_object(struct tcp_lwip_memory *memory, enum memory_kind kind, void *object)
 {
 	struct free_object *free = object;
 
@@ -190,7 +190,7 @@ static void memory_keep(struct tcp_lwip_memory *memory, enum memory_kind kind, v
 }
 
 /* Segments that are kept whole do not lie idle when the host has nothing: one becomes what it is made of. */
-static bool split_whole_segment(struct tcp_lwip_memory *memory)
+static bool memory_split_cached_segment_to_free_lists(struct tcp_lwip_memory *memory)
 {
 	struct tcp_seg *seg = memory->whole;
 
@@ -198,9 +198,9 @@ static bool split_whole_segment(struct tcp_lwip_memory *memory)
 		return false;
 	memory->whole = seg->next;
 	memory->whole_count--;
-	memory_keep(memory, MEMORY_PBUF, seg->p->next);
-	memory_keep(memory, MEMORY_HEADER, header_block_of(seg->p));
-	memory_keep(memory, MEMORY_SEGMENT, seg);
+	memory_push_free_object(memory, MEMORY_PBUF, seg->p->next);
+	memory_push_free_object(memory, MEMORY_HEADER, header_block_of(seg->p));
+	memory_push_free_object(memory, MEMORY_SEGMENT, seg);
 	return true;
 }
 
@@ -219,7 +219,7 @@ bool memory_lacks_segments(const struct vma_tcp *tcp)
 	       atomic_load_explicit(&all->segments, memory_order_relaxed) >= all->segments_max;
 }
 
-void memory_move_segments_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
+void memory_move_segment_counts_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
 {
 	const int64_t before = segment_memory_charge(from->memory) + segment_memory_charge(to->memory);
 
@@ -233,16 +233,16 @@ static void *__attribute__((cold, noinline)) memory_get_from_host(struct vma_tcp
 	void *object = host_alloc(tcp, memory_kind_size[kind]);
 
 	if (object && kind == MEMORY_SEGMENT && tcp->attr.memory)
-		memory_count_segments(tcp, 1);
+		memory_add_to_shared_segment_count(tcp, 1);
 	if (object && kind == MEMORY_SEGMENT && ++tcp->memory->segments > SEGMENTS_FREE_OF_CHARGE)
 		memory_charge(tcp, (int64_t)SEGMENT_BYTES);
-	if (!object && split_whole_segment(tcp->memory))
+	if (!object && memory_split_cached_segment_to_free_lists(tcp->memory))
 		object = memory_pop_free(tcp->memory, kind);
 	return memory_count_object_in_use(tcp, object);
 }
 
 /* static: inlined where the kind is known. */
-static inline void *port_memory_get(struct vma_tcp *tcp, enum memory_kind kind)
+static inline void *port_lwip_object_alloc(struct vma_tcp *tcp, enum memory_kind kind)
 {
 	struct tcp_lwip_memory *memory = tcp->memory;
 	void *object = memory_pop_free(memory, kind);
@@ -253,22 +253,22 @@ static inline void *port_memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 	return object;
 }
 
-void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
+void *lwip_object_alloc(struct vma_tcp *tcp, enum memory_kind kind)
 {
-	return port_memory_get(tcp, kind);
+	return port_lwip_object_alloc(tcp, kind);
 }
 
 static void __attribute__((cold, noinline))
 memory_return_to_host(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 {
 	if (kind == MEMORY_SEGMENT && tcp->attr.memory)
-		memory_count_segments(tcp, -1);
+		memory_add_to_shared_segment_count(tcp, -1);
 	if (kind == MEMORY_SEGMENT && tcp->memory->segments-- > SEGMENTS_FREE_OF_CHARGE)
 		memory_charge(tcp, -(int64_t)SEGMENT_BYTES);
 	host_free(tcp, memory);
 }
 
-void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
+void lwip_object_free(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 {
 	struct tcp_lwip_memory *all = tcp->memory;
 
@@ -276,7 +276,7 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 	if (all->free[kind].count >= all->free[kind].limit)
 		memory_return_to_host(tcp, kind, memory);
 	else
-		memory_keep(all, kind, memory);
+		memory_push_free_object(all, kind, memory);
 }
 
 /* ---- segments ---- */
@@ -303,15 +303,15 @@ static inline struct tcp_seg *memory_init_segment_header(struct tcp_seg *seg, vo
 static struct tcp_seg *__attribute__((noinline))
 memory_build_segment_of_parts(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
 {
-	struct tcp_seg *seg = port_memory_get(tcp, MEMORY_SEGMENT);
-	struct pbuf *data = seg ? port_memory_get(tcp, MEMORY_PBUF) : NULL;
-	struct header_block *block = data ? port_memory_get(tcp, MEMORY_HEADER) : NULL;
+	struct tcp_seg *seg = port_lwip_object_alloc(tcp, MEMORY_SEGMENT);
+	struct pbuf *data = seg ? port_lwip_object_alloc(tcp, MEMORY_PBUF) : NULL;
+	struct header_block *block = data ? port_lwip_object_alloc(tcp, MEMORY_HEADER) : NULL;
 
 	if (!block) {
 		if (data)
-			memory_put(tcp, MEMORY_PBUF, data);
+			lwip_object_free(tcp, MEMORY_PBUF, data);
 		if (seg)
-			memory_put(tcp, MEMORY_SEGMENT, seg);
+			lwip_object_free(tcp, MEMORY_SEGMENT, seg);
 		return NULL;
 	}
 	block->is_large = 0;
@@ -378,12 +378,12 @@ unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg)
 		memory->in_use -= 3;
 		return MEMORY_SEGMENT_PBUFS;
 	}
-	memory_put(tcp, MEMORY_PBUF, seg->p->next);
+	lwip_object_free(tcp, MEMORY_PBUF, seg->p->next);
 	if (block->is_large)
 		mem_free(block->bytes);
 	else
-		memory_put(tcp, MEMORY_HEADER, block);
-	memory_put(tcp, MEMORY_SEGMENT, seg);
+		lwip_object_free(tcp, MEMORY_HEADER, block);
+	lwip_object_free(tcp, MEMORY_SEGMENT, seg);
 	return MEMORY_SEGMENT_PBUFS;
 }
 
@@ -409,7 +409,7 @@ void *memp_malloc(memp_t type)
 {
 	enum memory_kind kind = memory_kind_of(type);
 
-	return kind == MEMORY_KINDS ? NULL : memory_get(lwip_at.tcp, kind);
+	return kind == MEMORY_KINDS ? NULL : lwip_object_alloc(lwip_at.tcp, kind);
 }
 
 void memp_free(memp_t type, void *object)
@@ -419,7 +419,7 @@ void memp_free(memp_t type, void *object)
 	/* The one place where a pcb ends, whatever the reason. */
 	if (type == MEMP_TCP_PCB && lwip_at.conn && lwip_at.conn->pcb == object)
 		lwip_at.conn->pcb = NULL;
-	memory_put(lwip_at.tcp, memory_kind_of(type), object);
+	lwip_object_free(lwip_at.tcp, memory_kind_of(type), object);
 }
 
 void *mem_malloc(mem_size_t size)
@@ -428,7 +428,7 @@ void *mem_malloc(mem_size_t size)
 	struct header_block *block;
 
 	if (size <= sizeof(block->bytes)) {
-		block = memory_get(tcp, MEMORY_HEADER);
+		block = lwip_object_alloc(tcp, MEMORY_HEADER);
 		if (block)
 			block->is_large = 0;
 	} else {
@@ -447,7 +447,7 @@ void mem_free(void *memory)
 		return;
 	block = header_block_of(memory);
 	if (!block->is_large) {
-		memory_put(lwip_at.tcp, MEMORY_HEADER, block);
+		lwip_object_free(lwip_at.tcp, MEMORY_HEADER, block);
 		return;
 	}
 	lwip_at.tcp->memory->in_use--;

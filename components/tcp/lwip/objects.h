@@ -24,11 +24,11 @@ enum memory_kind {
 	MEMORY_RX_HEADER, /* pbufs of received headers, with the header; 128 bytes */
 	MEMORY_KINDS
 };
-void *memory_get(struct vma_tcp *tcp, enum memory_kind kind); /* NULL: none, counted */
-void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory);
+void *lwip_object_alloc(struct vma_tcp *tcp, enum memory_kind kind); /* NULL: none, counted */
+void lwip_object_free(struct vma_tcp *tcp, enum memory_kind kind, void *memory);
 /* Objects change stacks: n of any kind, and how many of these are segments. Both receive flags held. */
 void memory_move_count_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
-void memory_move_segments_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
+void memory_move_segment_counts_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
 
 /*
  * A segment as tcp_write makes it of bytes that stay where they are: pbufs for its header and for the bytes. All but

@@ -135,18 +135,18 @@ static void free_rx_data(struct pbuf *p)
 {
 	struct vma_buf *buf = ((struct rx_data *)p)->buf;
 
-	memory_put(lwip_at.tcp, MEMORY_RX_DATA, p);
+	lwip_object_free(lwip_at.tcp, MEMORY_RX_DATA, p);
 	vma_buf_put(lwip_at.tcp->arena, buf);
 }
 
 static void free_rx_header(struct pbuf *p)
 {
-	memory_put(lwip_at.tcp, MEMORY_RX_HEADER, p);
+	lwip_object_free(lwip_at.tcp, MEMORY_RX_HEADER, p);
 }
 
-static struct pbuf *rx_header(struct vma_tcp *tcp, const uint8_t *header, uint8_t header_len)
+static struct pbuf *rx_header_pbuf_alloc(struct vma_tcp *tcp, const uint8_t *header, uint8_t header_len)
 {
-	struct rx_header *h = memory_get(tcp, MEMORY_RX_HEADER);
+	struct rx_header *h = lwip_object_alloc(tcp, MEMORY_RX_HEADER);
 
 	if (h == NULL)
 		return NULL;
@@ -155,9 +155,9 @@ static struct pbuf *rx_header(struct vma_tcp *tcp, const uint8_t *header, uint8_
 	return pbuf_alloced_custom(PBUF_RAW, header_len, PBUF_REF, &h->pbuf, h->bytes, header_len);
 }
 
-static struct pbuf *rx_data(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t skip, uint32_t len)
+static struct pbuf *rx_data_pbuf_alloc(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t skip, uint32_t len)
 {
-	struct rx_data *data = memory_get(tcp, MEMORY_RX_DATA);
+	struct rx_data *data = lwip_object_alloc(tcp, MEMORY_RX_DATA);
 
 	if (data == NULL)
 		return NULL;
@@ -212,7 +212,7 @@ static void free_rx_copy(struct pbuf *p)
 	tcp->host.free(p);
 }
 
-static struct pbuf *rx_copy(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len)
+static struct pbuf *rx_copy_pbuf_alloc(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len)
 {
 	const uint32_t size = (uint32_t)sizeof(struct rx_copy) + len;
 	struct rx_copy *copy = tcp->host.alloc_bytes(size);
@@ -226,16 +226,16 @@ static struct pbuf *rx_copy(struct vma_tcp *tcp, struct vma_buf *const *packets,
 	return pbuf_alloced_custom(PBUF_RAW, (u16_t)len, PBUF_REF, &copy->pbuf, copy->bytes, (u16_t)len);
 }
 
-struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len,
-                              const uint8_t *header, uint8_t header_len)
+struct pbuf *port_pbuf_chain_with_copied_payload(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n,
+                                                 uint32_t len, const uint8_t *header, uint8_t header_len)
 {
-	struct pbuf *head = rx_header(tcp, header, header_len), *data;
+	struct pbuf *head = rx_header_pbuf_alloc(tcp, header, header_len), *data;
 
 	if (head == NULL)
 		return NULL;
-	data = rx_copy(tcp, packets, n, len);
+	data = rx_copy_pbuf_alloc(tcp, packets, n, len);
 	if (data == NULL) {
-		memory_put(tcp, MEMORY_RX_HEADER, head);
+		lwip_object_free(tcp, MEMORY_RX_HEADER, head);
 		return NULL;
 	}
 	head->next = data;
@@ -245,7 +245,7 @@ struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packet
 	return head;
 }
 
-struct vma_buf *port_pbuf_frame(const struct pbuf *p)
+struct vma_buf *port_buf_of_pbuf(const struct pbuf *p)
 {
 	if ((p->flags & PBUF_FLAG_IS_CUSTOM) == 0 ||
 	    ((const struct pbuf_custom *)p)->custom_free_function != free_rx_data)
@@ -268,27 +268,28 @@ unsigned port_pbufs_count(const struct pbuf *p, uint64_t *ooo_bytes)
 }
 
 /* Of a packet that could not be had as a whole: the references of the buffers are not the pbufs' yet. */
-static void free_pbufs(struct vma_tcp *tcp, struct pbuf *head)
+static void free_pbuf_chain_without_bufs(struct vma_tcp *tcp, struct pbuf *head)
 {
 	while (head != NULL) {
 		struct pbuf *p = head;
 
 		head = p->next;
-		memory_put(tcp,
-		           ((struct pbuf_custom *)p)->custom_free_function == free_rx_data ? MEMORY_RX_DATA
-		                                                                           : MEMORY_RX_HEADER,
-		           p);
+		lwip_object_free(tcp,
+		                 ((struct pbuf_custom *)p)->custom_free_function == free_rx_data ? MEMORY_RX_DATA
+		                                                                                 : MEMORY_RX_HEADER,
+		                 p);
 	}
 }
 
-struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uint8_t *header, uint8_t header_len)
+struct pbuf *port_pbuf_chain_from_packet(struct vma_tcp *tcp, struct vma_buf *packet, const uint8_t *header,
+                                         uint8_t header_len)
 {
 	uint32_t left = packet->payload_len, skip = packet->payload_off;
 	struct vma_buf *buf, *next;
 	struct pbuf *head = NULL, **link = &head;
 
 	if (header_len != 0) {
-		head = rx_header(tcp, header, header_len);
+		head = rx_header_pbuf_alloc(tcp, header, header_len);
 		if (head == NULL)
 			return NULL;
 		head->tot_len = (u16_t)(header_len + left);
@@ -298,9 +299,9 @@ struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uin
 	for (buf = packet; buf != NULL && left != 0; buf = buf->next) {
 		uint32_t len = buf->len - skip < left ? buf->len - skip : left;
 
-		*link = rx_data(tcp, buf, skip, len);
+		*link = rx_data_pbuf_alloc(tcp, buf, skip, len);
 		if (*link == NULL) {
-			free_pbufs(tcp, head);
+			free_pbuf_chain_without_bufs(tcp, head);
 			return NULL;
 		}
 		(*link)->tot_len = (u16_t)left;

@@ -68,12 +68,13 @@ void port_copy_payload(const struct vma_bufarena *arena, struct vma_buf *const *
  * pbuf_free gives back; NULL: no memory, and the packet remains the caller's. A packet without payload has ended with
  * this call. Within lwip_enter.
  */
-struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uint8_t *header, uint8_t header_len);
+struct pbuf *port_pbuf_chain_from_packet(struct vma_tcp *tcp, struct vma_buf *packet, const uint8_t *header,
+                                         uint8_t header_len);
 /* The same of n packets in a row that have `len` bytes, 65,475 at most, which are copied: no frame is kept. Counts in
  * tcp->ooo_bytes until it is freed. NULL: no memory, and the packets remain the caller's. */
-struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len,
-                              const uint8_t *header, uint8_t header_len);
-struct vma_buf *port_pbuf_frame(const struct pbuf *p); /* in which its bytes lie; NULL: in none */
+struct pbuf *port_pbuf_chain_with_copied_payload(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n,
+                                                 uint32_t len, const uint8_t *header, uint8_t header_len);
+struct vma_buf *port_buf_of_pbuf(const struct pbuf *p); /* in which its bytes lie; NULL: in none */
 /* How many objects of a stack's kinds the chain has; *ooo_bytes grows by what its copies count in tcp->ooo_bytes. */
 unsigned port_pbufs_count(const struct pbuf *p, uint64_t *ooo_bytes);
 

@@ -22,7 +22,8 @@
 #include <lwip/priv/tcp_priv.h>
 
 /* Cuts off what of an out of order segment, which begins within the window, lies beyond it: bytes, and the FIN. */
-static inline void ooo_queue_trim_to_window(const struct tcp_pcb *pcb, struct tcp_seg *seg, u32_t seqno, u16_t *tcplen)
+static inline void ooo_segment_trim_to_window(const struct tcp_pcb *pcb, struct tcp_seg *seg, u32_t seqno,
+                                              u16_t *tcplen)
 {
 	u32_t room = pcb->rcv_nxt + pcb->rcv_wnd - seqno;
 
@@ -72,7 +73,7 @@ static inline bool ooo_queue_is_full(const struct tcp_pcb *pcb)
 }
 
 /* A segment of the pcb at work has been copied, to be queued. */
-static inline void ooo_queue_on_copied(struct tcp_seg *seg)
+static inline void ooo_queue_count_queued_segment(struct tcp_seg *seg)
 {
 	seg->marks = SEG_QUEUED;
 	seg->queue_pcb = tcp_input_pcb;
@@ -83,7 +84,7 @@ static inline void ooo_queue_on_copied(struct tcp_seg *seg)
 }
 
 /* A segment is about to be freed; its pcb is still there. */
-static inline void ooo_queue_on_freed(const struct tcp_seg *seg)
+static inline void ooo_queue_uncount_freed_segment(const struct tcp_seg *seg)
 {
 	if (!(seg->marks & SEG_QUEUED))
 		return;

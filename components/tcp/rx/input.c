@@ -67,7 +67,7 @@ static bool rx_run_continues(const struct run *run, const struct segment *next)
 }
 
 /* The urgent byte is looked for in the packet of each segment. */
-static bool rx_watches_for_urgent(const struct vma_tcp_conn *conn)
+static bool rx_is_expecting_urgent_byte(const struct vma_tcp_conn *conn)
 {
 	return atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) == URGENT_EXPECTED;
 }
@@ -81,7 +81,7 @@ static void rx_merge_burst_to_run(struct vma_tcp_conn *conn, struct run *run, bo
 	run->packets[0] = rx_burst_pop_packet(conn);
 	run->n = 1;
 	segment_parse(&run->s, arena, run->packets[0]);
-	if (!merge || !segment_may_begin_merge(&run->s) || rx_watches_for_urgent(conn))
+	if (!merge || !segment_may_begin_merge(&run->s) || rx_is_expecting_urgent_byte(conn))
 		return;
 	while (conn->burst != NULL) {
 		segment_parse(&next, arena, conn->burst);
@@ -102,7 +102,8 @@ static void rx_run_drop_packets(struct vma_tcp_conn *conn, struct run *run, unsi
 static struct pbuf *rx_run_copy_to_pbuf(struct vma_tcp_conn *conn, struct run *run)
 {
 	const struct segment *s = &run->s;
-	struct pbuf *p = port_pbuf_copied(conn->tcp, run->packets, run->n, s->len, s->header, s->hdr_len);
+	struct pbuf *p =
+	        port_pbuf_chain_with_copied_payload(conn->tcp, run->packets, run->n, s->len, s->header, s->hdr_len);
 
 	if (p == NULL) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
@@ -117,7 +118,8 @@ static struct pbuf *rx_run_to_pbuf_chain(struct vma_tcp_conn *conn, struct run *
 	struct pbuf *pieces[MERGE_MAX], *last;
 
 	for (unsigned i = 0; i < run->n; i++) {
-		pieces[i] = port_pbuf_of(conn->tcp, run->packets[i], run->s.header, i == 0 ? run->s.hdr_len : 0);
+		pieces[i] = port_pbuf_chain_from_packet(conn->tcp, run->packets[i], run->s.header,
+		                                        i == 0 ? run->s.hdr_len : 0);
 		if (pieces[i] == NULL) {
 			TCP_COUNT(conn->tcp, no_memory, 1);
 			rx_run_drop_packets(conn, run, i);
@@ -144,7 +146,7 @@ static uint64_t acked_offset(const struct vma_tcp_conn *conn)
 	return offset < conn->lwip_end ? offset : conn->lwip_end; /* the FIN is no byte */
 }
 
-static void release_acked(struct vma_tcp_conn *conn)
+static void release_acked_tx_fifo_bytes(struct vma_tcp_conn *conn)
 {
 	fast_path_release_acked_bytes(conn, tcp_output_released_offset(conn), acked_offset(conn));
 }
@@ -212,7 +214,7 @@ static void rx_segment_after_lwip(struct vma_tcp_conn *conn, const struct segmen
 	}
 	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW)
 		window_on_out_of_order_data(conn, s->len, before->ack_now);
-	release_acked(conn);
+	release_acked_tx_fifo_bytes(conn);
 	conn->ack_received = true;
 }
 
@@ -230,7 +232,7 @@ static void parse_ack(struct vma_tcp_conn *conn, const struct segment *s, struct
 	                        .has_ts = s->has_ts && stamped,
 	                        .ts_val = s->ts_val,
 	                        .ts_ecr = s->ts_ecr};
-	ack->blocks = s->has_sack ? segment_sacks(s, ack) : 0;
+	ack->blocks = s->has_sack ? segment_parse_sack_blocks(s, ack) : 0;
 }
 
 /*
@@ -239,7 +241,7 @@ static void parse_ack(struct vma_tcp_conn *conn, const struct segment *s, struct
  * never told it. What acknowledges less than is known says nothing, whatever its number (rx_run_handle_duplicate gives
  * it a new one).
  */
-static void update_window(struct tcp_pcb *pcb, const struct segment *s, const struct before *before)
+static void update_send_window_after_ack(struct tcp_pcb *pcb, const struct segment *s, const struct before *before)
 {
 	uint32_t window = (uint32_t)s->window << pcb->snd_scale;
 
@@ -258,7 +260,8 @@ static void update_window(struct tcp_pcb *pcb, const struct segment *s, const st
 }
 
 /* What lwIP has ended, or made of it. */
-static void handle_lwip_state_change(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+static void conn_update_after_lwip_input(struct vma_tcp_conn *conn, const struct segment *s,
+                                         const struct before *before)
 {
 	if (conn->pcb == NULL) {
 		TCP_COUNT(conn->tcp, resets_in, (s->flags & TCP_RST) != 0);
@@ -270,10 +273,10 @@ static void handle_lwip_state_change(struct vma_tcp_conn *conn, const struct seg
 	if (conn->pcb == NULL)
 		return;
 	if (conn->pcb->state == TIME_WAIT) {
-		release_acked(conn);
+		release_acked_tx_fifo_bytes(conn);
 		return; /* input's end sees to it */
 	}
-	update_window(conn->pcb, s, before);
+	update_send_window_after_ack(conn->pcb, s, before);
 	if (s->flags & TCP_ACK)
 		recovery_ack_after_lwip(conn, &conn->tcp->ack);
 	rx_segment_after_lwip(conn, s, before);
@@ -331,11 +334,11 @@ static void rx_run_through_lwip(struct vma_tcp_conn *conn, struct run *run, stru
 	} else if (has_data && tcp_memory_refuses_rx(conn)) {
 		rx_run_refuse_data(conn, run);
 		before->ack_now = true;
-	} else if (has_data && ooo_is_queued(conn, s, &steps)) {
+	} else if (has_data && ooo_already_holds_segment(conn, s, &steps)) {
 		is_queued_already = true;
 		ack_duplicate_with_dsack(conn, s);
 		before->ack_now = true;
-	} else if (is_ooo && !ooo_may_keep(conn, s, steps)) {
+	} else if (is_ooo && !ooo_make_room_for_segment(conn, s, steps)) {
 		rx_run_refuse_data(conn, run);
 		before->ack_now = true;
 	}
@@ -349,10 +352,10 @@ static void rx_run_through_lwip(struct vma_tcp_conn *conn, struct run *run, stru
 	if (s->flags & TCP_ACK)
 		recovery_ack_before_lwip(conn, &conn->tcp->ack);
 	lwip_tcp_input_segment(conn->key.peer, conn->key.local, p);
-	handle_lwip_state_change(conn, s, before);
+	conn_update_after_lwip_input(conn, s, before);
 }
 
-static void rx_run_to_lwip(struct vma_tcp_conn *conn, struct run *run)
+static void rx_run_input_fast_path_or_lwip(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
 	struct before before = {.rcv_nxt = conn->pcb->rcv_nxt,
@@ -364,7 +367,7 @@ static void rx_run_to_lwip(struct vma_tcp_conn *conn, struct run *run)
 	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 
 	parse_ack(conn, s, &conn->tcp->ack);
-	if (!conn->tcp->predicts_nothing && !rx_watches_for_urgent(conn) && !tcp_memory_refuses_rx(conn) &&
+	if (!conn->tcp->predicts_nothing && !rx_is_expecting_urgent_byte(conn) && !tcp_memory_refuses_rx(conn) &&
 	    tcp_rx_fast_path(conn, s, run->packets, run->n)) {
 		conn->last_in_ns = conn->tcp->now_ns;
 		recovery_ack_after_lwip(conn, &conn->tcp->ack);
@@ -395,8 +398,8 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 		TCP_COUNT(tcp, segments_in, run.n);
 		conn->counts.segments_in += run.n;
 		conn->data_segments_in += run.s.len != 0 ? run.n : 0;
-		rx_run_to_lwip(conn, &run);
-		if (conn->pcb != NULL && window_sacks_are_full(conn))
+		rx_run_input_fast_path_or_lwip(conn, &run);
+		if (conn->pcb != NULL && window_new_sack_block_needs_ack(conn))
 			tcp_output_ack(conn);
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)

@@ -20,7 +20,7 @@ static uint32_t ooo_segment_end_seq(const struct tcp_seg *seg)
 	return seg->tcphdr->seqno + TCP_TCPLEN(seg);
 }
 
-bool ooo_is_queued(const struct vma_tcp_conn *conn, const struct segment *s, unsigned *steps)
+bool ooo_already_holds_segment(const struct vma_tcp_conn *conn, const struct segment *s, unsigned *steps)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t reach = s->seq;
@@ -88,7 +88,7 @@ static bool ooo_has_space(const struct vma_tcp_conn *conn)
 	       (tcp->ooo_bytes < ooo_max(tcp) && conn->pcb->ooseq_pbufs < OOO_LITTLE);
 }
 
-bool ooo_may_keep(struct vma_tcp_conn *conn, const struct segment *s, unsigned steps)
+bool ooo_make_room_for_segment(struct vma_tcp_conn *conn, const struct segment *s, unsigned steps)
 {
 	if (steps > OOO_STEPS)
 		return false;

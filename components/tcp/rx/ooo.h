@@ -9,8 +9,8 @@
  * All of it waits behind a hole already. lwIP looks through the queue for what is not to be at its end, too; *steps: at
  * how many pieces at least. (What a peer sends again comes from the front on, and all else belongs at the end.)
  */
-bool ooo_is_queued(const struct vma_tcp_conn *conn, const struct segment *s, unsigned *steps);
+bool ooo_already_holds_segment(const struct vma_tcp_conn *conn, const struct segment *s, unsigned *steps);
 /* Whether there is room for s, which is not in order; it may be made by giving up what is farther. */
-bool ooo_may_keep(struct vma_tcp_conn *conn, const struct segment *s, unsigned steps);
+bool ooo_make_room_for_segment(struct vma_tcp_conn *conn, const struct segment *s, unsigned steps);
 
 #endif

@@ -44,7 +44,7 @@ static inline uint32_t load_be32_volatile(const uint8_t *p)
  * Data, ACK, perhaps PSH, time stamps where everybody puts them or, if there are to be none, no options; nothing has
  * come behind it that is to be merged.
  */
-static inline bool pingpong_read(const struct vma_tcp_conn *conn, struct pingpong_segment *m)
+static inline bool pingpong_parse_simple_data_segment(const struct vma_tcp_conn *conn, struct pingpong_segment *m)
 {
 	const struct vma_buf *packet = conn->burst;
 	const uint8_t *hdr = (const uint8_t *)vma_buf_data(conn->tcp->arena, packet) + packet->l4_off;
@@ -107,7 +107,7 @@ static inline bool conn_is_established_no_recovery(const struct vma_tcp_conn *co
 	       !r->tail_probe_out && !r->undo_first_ack;
 }
 
-/* As rx_run_to_lwip of input.c, before it asks tcp_rx_fast_path. */
+/* As rx_run_input_fast_path_or_lwip of input.c, before it asks tcp_rx_fast_path. */
 static inline bool conn_may_use_fast_path(const struct vma_tcp_conn *conn)
 {
 	return !conn->tcp->predicts_nothing && !tcp_memory_refuses_rx(conn) &&
@@ -129,7 +129,7 @@ static __attribute__((noinline)) bool fifo_put_across_spans(struct tcp_fifo *fif
 	return true;
 }
 
-static inline bool pingpong_put(struct tcp_fifo *fifo, const uint8_t *data, uint32_t len)
+static inline bool pingpong_copy_data_to_rx_fifo(struct tcp_fifo *fifo, const uint8_t *data, uint32_t len)
 {
 	struct iovec spans[8];
 	unsigned n = fifo_reserve(fifo, len, spans, 8);
@@ -143,7 +143,7 @@ static inline bool pingpong_put(struct tcp_fifo *fifo, const uint8_t *data, uint
 
 static inline bool pingpong_take_copied_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
-	if (!pingpong_put(&conn->rx, m->data, m->len))
+	if (!pingpong_copy_data_to_rx_fifo(&conn->rx, m->data, m->len))
 		return false;
 	vma_buf_put(conn->tcp->arena, conn->burst);
 	TCP_COUNT(conn->tcp, bytes_in, m->len);
@@ -159,10 +159,10 @@ static inline bool pingpong_take_data(struct vma_tcp_conn *conn, const struct pi
 
 	if (__builtin_expect(mode == 0, 1))
 		return pingpong_take_copied_data(conn, m);
-	return mode == RX_ZCOPY && zcopy_take_packets(conn, &conn->burst, 1, m->len);
+	return mode == RX_ZCOPY && zcopy_queue_received_packets(conn, &conn->burst, 1, m->len);
 }
 
-static inline void pingpong_count_segment(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+static inline void pingpong_advance_rcv_nxt_and_count(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_pcb *pcb = conn->pcb;
@@ -199,7 +199,7 @@ static inline void pingpong_take_ack(struct vma_tcp_conn *conn, const struct pin
 }
 
 /* As rx_segment_after_lwip of input.c: what was fed has been sent and acknowledged, all of it. */
-static inline void pingpong_conclude(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+static inline void pingpong_finish_segment_bookkeeping(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_ack *ack = &conn->tcp->ack;
@@ -218,14 +218,14 @@ bool tcp_pingpong_input(struct vma_tcp_conn *conn)
 {
 	struct pingpong_segment m;
 
-	if (!pingpong_read(conn, &m) || !pingpong_segment_is_expected(conn, &m) ||
+	if (!pingpong_parse_simple_data_segment(conn, &m) || !pingpong_segment_is_expected(conn, &m) ||
 	    !ack_covers_all_sent(conn->pcb, &m) || !conn_is_established_no_recovery(conn) ||
 	    !conn_may_use_fast_path(conn))
 		return false;
 	if (!pingpong_take_data(conn, &m))
 		return false;
-	pingpong_count_segment(conn, &m);
+	pingpong_advance_rcv_nxt_and_count(conn, &m);
 	pingpong_take_ack(conn, &m);
-	pingpong_conclude(conn, &m);
+	pingpong_finish_segment_bookkeeping(conn, &m);
 	return true;
 }

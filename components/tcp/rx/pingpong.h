@@ -16,14 +16,14 @@ bool tcp_pingpong_input(struct vma_tcp_conn *conn);
  * (asked first: nothing is produced after it). As nothing is unacknowledged either, all that tcp_output_conn_data and
  * the timers would do is what is done here. A writer who comes later posts a step of his own.
  */
-static inline bool tcp_pingpong_finish(struct vma_tcp_conn *conn)
+static inline bool tcp_pingpong_finish_if_nothing_to_send(struct vma_tcp_conn *conn)
 {
 	if (atomic_load_explicit(&conn->shut_wr, memory_order_acquire) || fifo_produced(&conn->tx) != conn->lwip_end ||
 	    conn->pcb->flags & TF_ACK_NOW || conn->tcp->frames_count != 0)
 		return false;
 	conn->push_once = conn->ack_received = conn->recovery.probe_wanted = false;
 	if (cc_is_model_based(&conn->cc))
-		recovery_output_done(conn);
+		recovery_note_app_limited_or_set_pacing(conn);
 	persist_end(conn);
 	return true;
 }

@@ -63,7 +63,7 @@ static inline bool fast_path_take_data(struct vma_tcp_conn *conn, uint32_t len, 
 
 	if (__builtin_expect(mode == 0, 1))
 		return fast_path_take_copied_data(conn, len, packets, n);
-	return mode == RX_ZCOPY && zcopy_take_packets(conn, packets, n, len);
+	return mode == RX_ZCOPY && zcopy_queue_received_packets(conn, packets, n, len);
 }
 
 static void predict_free_acked_segments(struct vma_tcp *tcp, struct tcp_pcb *pcb)

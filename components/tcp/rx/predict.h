@@ -24,7 +24,7 @@ static inline void fast_path_update_ts_recent(struct tcp_pcb *pcb, uint32_t seq,
 		pcb->ts_recent = ts_val;
 }
 
-/* The kernel's rule for the window, see update_window in input.c. */
+/* The kernel's rule for the window, see update_send_window_after_ack in input.c. */
 static inline void fast_path_update_snd_wnd(struct tcp_pcb *pcb, uint32_t seq, uint32_t ack, uint32_t window)
 {
 	if (TCP_SEQ_GT(ack, pcb->lastack) || TCP_SEQ_GT(seq, pcb->snd_wl1) ||

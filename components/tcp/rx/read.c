@@ -22,7 +22,7 @@ static bool urgent_is_inline(const struct vma_tcp_conn *conn)
 }
 
 /* Bytes before the urgent one; -1: there is none ahead. *passed: old urgent ones before them. */
-static int64_t urgent_mark_of(const struct vma_tcp_conn *conn, size_t *passed)
+static int64_t bytes_before_urgent_mark(const struct vma_tcp_conn *conn, size_t *passed)
 {
 	uint64_t begin = fifo_consumed(&conn->rx);
 	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire); /* and what was passed for it */
@@ -35,14 +35,14 @@ static int64_t urgent_mark_of(const struct vma_tcp_conn *conn, size_t *passed)
 /* How the first bytes may be read: *skip is stepped over, at most *limit come in one piece. */
 static void rx_urgent_read_limits(const struct vma_tcp_conn *conn, size_t *skip, uint64_t *limit)
 {
-	int64_t mark = urgent_mark_of(conn, skip);
+	int64_t mark = bytes_before_urgent_mark(conn, skip);
 
 	*skip += mark == 0 && !urgent_is_inline(conn) ? 1 : 0;
 	*limit = mark > 0 ? (uint64_t)mark : UINT64_MAX;
 }
 
 /* FIONREAD, as the kernel's tcp_inq: up to the mark. */
-uint64_t vma_tcp_rx_bytes(const struct vma_tcp_conn *conn)
+uint64_t vma_tcp_readable_bytes(const struct vma_tcp_conn *conn)
 {
 	uint64_t bytes = fifo_queued_bytes(&conn->rx), limit;
 	size_t skip;
@@ -56,7 +56,7 @@ uint64_t vma_tcp_rx_bytes(const struct vma_tcp_conn *conn)
 
 bool conn_has_rx_bytes(const struct vma_tcp_conn *conn)
 {
-	return vma_tcp_rx_bytes(conn) != 0;
+	return vma_tcp_readable_bytes(conn) != 0;
 }
 
 bool vma_tcp_rx_awaits_inspection(const struct vma_tcp_conn *conn)
@@ -70,7 +70,7 @@ bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn)
 	bool ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & (RX_FIN | RX_SHUT)) != 0;
 
 	/* What an inspector receives is queued before it waits no longer: so the bytes are looked at last. */
-	return ended && !vma_tcp_rx_awaits_inspection(conn) && vma_tcp_rx_bytes(conn) == 0;
+	return ended && !vma_tcp_rx_awaits_inspection(conn) && vma_tcp_readable_bytes(conn) == 0;
 }
 
 static void conn_set_rx_urgent_skip(struct vma_tcp_conn *conn, size_t step)
@@ -79,8 +79,8 @@ static void conn_set_rx_urgent_skip(struct vma_tcp_conn *conn, size_t step)
 		conn->rx_step = step;
 }
 
-static __attribute__((noinline)) unsigned rx_front_with_urgent_mark(struct vma_tcp_conn *conn, size_t skip,
-                                                                    struct iovec *spans, unsigned n)
+static __attribute__((noinline)) unsigned rx_peek_spans_up_to_urgent_mark(struct vma_tcp_conn *conn, size_t skip,
+                                                                          struct iovec *spans, unsigned n)
 {
 	uint64_t limit, left;
 	size_t step;
@@ -108,18 +108,18 @@ static __attribute__((noinline)) unsigned rx_front_with_urgent_mark(struct vma_t
  *
  * Nearly always there is no mark, nor one that was passed: nothing is stepped over, and nothing limits what is given.
  */
-unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
+unsigned vma_tcp_peek_rx_spans(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
 {
-	/* In this order, as in urgent_mark_of: what was passed for a new mark is there when the mark is. */
+	/* In this order, as in bytes_before_urgent_mark: what was passed for a new mark is there when the mark is. */
 	if (__builtin_expect(atomic_load_explicit(&conn->urgent_at, memory_order_acquire) >= 0, 0) ||
 	    __builtin_expect(atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed) >= 0, 0))
-		return rx_front_with_urgent_mark(conn, skip, spans, n);
+		return rx_peek_spans_up_to_urgent_mark(conn, skip, spans, n);
 	conn_set_rx_urgent_skip(conn, 0);
 	return fifo_peek_spans(&conn->rx, skip, spans, n);
 }
 
 /* The reader is beyond the urgent byte: it is as if there had been none. */
-static void rx_pass_urgent_mark(struct vma_tcp_conn *conn, uint64_t consumed)
+static void rx_clear_passed_urgent_mark(struct vma_tcp_conn *conn, uint64_t consumed)
 {
 	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire);
 	int byte = atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed);
@@ -137,12 +137,12 @@ void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes)
 	fifo_consume(&conn->rx, bytes + conn->rx_step);
 	conn->rx_step = 0;
 	if (atomic_load_explicit(&conn->urgent_at, memory_order_relaxed) >= 0)
-		rx_pass_urgent_mark(conn, fifo_consumed(&conn->rx));
+		rx_clear_passed_urgent_mark(conn, fifo_consumed(&conn->rx));
 	if (window_wants_update(conn))
 		tcp_post_work(conn, TCP_WORK_WINDOW);
 }
 
-int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek)
+int vma_tcp_read_urgent_byte(struct vma_tcp_conn *conn, uint8_t *byte, bool peek)
 {
 	int value = atomic_load_explicit(&conn->urgent_byte, memory_order_acquire);
 
@@ -156,9 +156,9 @@ int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek)
 	return 1;
 }
 
-int64_t vma_tcp_rx_urgent_mark(const struct vma_tcp_conn *conn)
+int64_t vma_tcp_bytes_before_urgent_mark(const struct vma_tcp_conn *conn)
 {
 	size_t passed;
 
-	return urgent_mark_of(conn, &passed);
+	return bytes_before_urgent_mark(conn, &passed);
 }

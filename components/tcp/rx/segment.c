@@ -3,7 +3,7 @@
 
 enum { OPT_EOL = 0, OPT_NOP = 1, OPT_SACK = 5, OPT_TS = 8 };
 
-const uint8_t *segment_option(const struct segment *s, uint8_t kind)
+const uint8_t *segment_find_tcp_option(const struct segment *s, uint8_t kind)
 {
 	const uint8_t *p = segment_options_start(s), *end = s->header + s->hdr_len;
 
@@ -23,19 +23,19 @@ const uint8_t *segment_option(const struct segment *s, uint8_t kind)
 
 void segment_options_parse(struct segment *s)
 {
-	const uint8_t *ts = segment_option(s, OPT_TS);
+	const uint8_t *ts = segment_find_tcp_option(s, OPT_TS);
 
 	s->has_ts = ts != NULL && ts[1] == 10;
 	if (s->has_ts) {
 		s->ts_val = segment_load32(ts + 2);
 		s->ts_ecr = segment_load32(ts + 6);
 	}
-	s->has_sack = segment_option(s, OPT_SACK) != NULL;
+	s->has_sack = segment_find_tcp_option(s, OPT_SACK) != NULL;
 }
 
-unsigned segment_sacks(const struct segment *s, struct tcp_ack *ack)
+unsigned segment_parse_sack_blocks(const struct segment *s, struct tcp_ack *ack)
 {
-	const uint8_t *sack = s->has_sack ? segment_option(s, OPT_SACK) : NULL;
+	const uint8_t *sack = s->has_sack ? segment_find_tcp_option(s, OPT_SACK) : NULL;
 	unsigned n = sack != NULL ? (sack[1] - 2u) / 8 : 0;
 
 	n = n < 4 ? n : 4;

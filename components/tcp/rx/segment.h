@@ -1,9 +1,9 @@
 /*
  * segment.h - a received segment's header: a private copy, and its fields as numbers.
  *
- * The ring has checked lengths and checksum (packet_check.h): the whole TCP header lies in the first buffer. A frame
- * lies in memory that other clients of the interface can write to at any time. So its header is read once, into the
- * segment. The header's length is the one that the ring has found, whatever the frame says by now.
+ * The ring has checked lengths and checksum (packet_check.h): the whole TCP header lies in the
+ * first buffer. A frame lies in memory that other clients of the interface can write to at any time. So its header is
+ * read once, into the segment. The header's length is the one that the ring has found, whatever the frame says by now.
  *
  * Threads: the driver.
  */
@@ -54,9 +54,9 @@ static inline uint8_t *segment_options_start(const struct segment *s)
 /* Looks for time stamps and SACK among options that are arranged in another way than everybody's. */
 void segment_options_parse(struct segment *s);
 /* The option of this kind, its length checked; NULL: there is none. */
-const uint8_t *segment_option(const struct segment *s, uint8_t kind);
+const uint8_t *segment_find_tcp_option(const struct segment *s, uint8_t kind);
 /* The SACK blocks, at most four. */
-unsigned segment_sacks(const struct segment *s, struct tcp_ack *ack);
+unsigned segment_parse_sack_blocks(const struct segment *s, struct tcp_ack *ack);
 uint8_t segment_byte(const struct segment *s, uint32_t at); /* of the data */
 
 static inline void segment_copy_header(struct segment *s, const uint8_t *from)

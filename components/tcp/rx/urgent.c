@@ -8,7 +8,7 @@
 #include "validate.h"
 #include "../zcopy.h"
 
-static void urgent_tell_owner(struct vma_tcp_conn *conn, const struct segment *s)
+static void urgent_set_mark_and_notify(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	uint32_t at = s->seq + s->urgent - 1;
 	uint64_t produced = fifo_produced(&conn->rx); /* less than rcv_nxt when there was no memory for what came */
@@ -48,7 +48,7 @@ void urgent_update(struct vma_tcp_conn *conn, const struct segment *s)
 	if (!conn->connected || zcopy_is_inspected(conn))
 		return;
 	if (s->urgent != 0)
-		urgent_tell_owner(conn, s);
+		urgent_set_mark_and_notify(conn, s);
 	if (s->len != 0)
 		urgent_extract(conn, s);
 }

@@ -23,7 +23,7 @@ static bool take_challenge_token(struct vma_tcp_conn *conn)
 }
 
 /* RFC 5961: the peer, if it is the peer, says it again with the right numbers. */
-static void send_challenge(struct vma_tcp_conn *conn)
+static void send_challenge_ack(struct vma_tcp_conn *conn)
 {
 	if (!take_challenge_token(conn))
 		return;
@@ -48,7 +48,7 @@ static void answer_unacceptable_with_ack(struct vma_tcp_conn *conn, const struct
  * RFC 9293 3.10.7: the number is the one that the segment acknowledges, which is the one that its sender awaits; behind
  * a FIN of ours that has not arrived, any other would be out of place (RFC 5961 3.2).
  */
-static void reset_conn_by_segment(struct vma_tcp_conn *conn, const struct segment *s)
+static void send_rst_in_reply_to_segment(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -68,7 +68,7 @@ static bool validate_syn_sent(struct vma_tcp_conn *conn, const struct segment *s
 	if (!(s->flags & TCP_ACK))
 		return (s->flags & (TCP_RST | TCP_SYN)) == TCP_SYN;
 	if (TCP_SEQ_LEQ(s->ack, pcb->lastack) || TCP_SEQ_GT(s->ack, pcb->snd_nxt)) {
-		reset_conn_by_segment(conn, s);
+		send_rst_in_reply_to_segment(conn, s);
 		timers_expedite_syn(conn);
 		return false;
 	}
@@ -78,7 +78,7 @@ static bool validate_syn_sent(struct vma_tcp_conn *conn, const struct segment *s
 /* ---- the other states ---- */
 
 /* RFC 7323 5.3, with the kernel's exception: a pure ACK may be overtaken. */
-static bool segment_is_too_old(const struct vma_tcp_conn *conn, const struct segment *s)
+static bool segment_fails_paws(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -104,12 +104,12 @@ static bool is_in_window(const struct vma_tcp_conn *conn, const struct segment *
 }
 
 /* A SYN where none belongs, RFC 5961 4; in SYN_RCVD it is the first one again. */
-static bool validate_syn(struct vma_tcp_conn *conn, const struct segment *s)
+static bool answer_unexpected_syn(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
 	if (pcb->state != SYN_RCVD || s->seq + 1 != pcb->rcv_nxt || s->flags & TCP_ACK)
-		send_challenge(conn);
+		send_challenge_ack(conn);
 	else if (pcb->unacked != NULL && take_challenge_token(conn))
 		tcp_output_retransmit(conn, pcb->unacked);
 	return false;
@@ -125,18 +125,18 @@ static bool validate_ack(struct vma_tcp_conn *conn, const struct segment *s)
 	if (pcb->state == SYN_RCVD) {
 		if (TCP_SEQ_GT(s->ack, pcb->lastack) && TCP_SEQ_LEQ(s->ack, pcb->snd_nxt))
 			return true;
-		reset_conn_by_segment(conn, s);
+		send_rst_in_reply_to_segment(conn, s);
 		return false;
 	}
 	if (TCP_SEQ_GT(s->ack, pcb->snd_nxt) || TCP_SEQ_LT(s->ack, pcb->lastack - conn->snd_wnd_max)) {
-		send_challenge(conn);
+		send_challenge_ack(conn);
 		return false;
 	}
 	return true;
 }
 
 /* RFC 1122 4.2.2.13: nobody will read it, and the peer is to know; so is who has shut the socket, but still has it. */
-static bool segment_comes_too_late(const struct vma_tcp_conn *conn, const struct segment *s)
+static bool segment_data_arrives_after_shutdown(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	int state = conn->pcb->state;
 	bool reads_ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & RX_SHUT) != 0;
@@ -166,8 +166,8 @@ static bool validate_in_window_segment(struct vma_tcp_conn *conn, const struct s
 		conn->defer_data = true;
 		return false;
 	}
-	if (segment_comes_too_late(conn, s)) {
-		reset_conn_by_segment(conn, s);
+	if (segment_data_arrives_after_shutdown(conn, s)) {
+		send_rst_in_reply_to_segment(conn, s);
 		conn_fail_with_error(conn, conn->closing ? 0 : ECONNRESET, false);
 		return false;
 	}
@@ -178,7 +178,7 @@ static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
-	if (segment_is_too_old(conn, s) && !(s->flags & TCP_RST)) {
+	if (segment_fails_paws(conn, s) && !(s->flags & TCP_RST)) {
 		TCP_COUNT(conn->tcp, paws_drops, 1);
 		conn->counts.paws_drops++;
 		answer_unacceptable_with_ack(conn, s);
@@ -196,11 +196,11 @@ static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 		if (s->seq == pcb->rcv_nxt)
 			return true;
 		if (is_in_window(conn, s))
-			send_challenge(conn);
+			send_challenge_ack(conn);
 		return false;
 	}
 	if (s->flags & TCP_SYN)
-		return validate_syn(conn, s);
+		return answer_unexpected_syn(conn, s);
 	return validate_in_window_segment(conn, s);
 }
 

@@ -107,7 +107,7 @@ void window_init(struct vma_tcp_conn *conn)
 	conn->window.rcv_mss = RCV_MSS_FIRST;
 }
 
-void window_apply_buffer_sizes(struct vma_tcp_conn *conn)
+void tcp_apply_sndbuf_rcvbuf_options(struct vma_tcp_conn *conn)
 {
 	uint32_t sndbuf = sndbuf_initial(conn);
 
@@ -142,7 +142,7 @@ void window_max_update(struct vma_tcp_conn *conn)
 }
 
 /* The SYN's window is not scaled; what it said is the edge. */
-void window_established(struct vma_tcp_conn *conn)
+void window_init_on_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
@@ -164,7 +164,7 @@ void window_established(struct vma_tcp_conn *conn)
  * What has left the receive buffer for good: what is held has not. Other threads change the parts while they are added
  * up, so the sum may be less than before.
  */
-static __attribute__((cold, noinline)) uint32_t rx_bytes_left_buffer(const struct vma_tcp_conn *conn)
+static __attribute__((cold, noinline)) uint32_t rx_bytes_consumed_from_buffer(const struct vma_tcp_conn *conn)
 {
 	const uint32_t before = conn->window.rcv_space_copied_seen;
 	const uint32_t gone = (uint32_t)(zcopy_received_offset(conn) - fifo_queued_bytes(&conn->rx) -
@@ -186,7 +186,7 @@ static void rcvbuf_grow(struct vma_tcp_conn *conn)
 
 	if (conn->tcp->attr.no_rcvbuf_growth || rtt == 0 || now - conn->window.rcv_space_ns < rtt)
 		return;
-	seen = __builtin_expect(conn->window.chooses, 0) ? rx_bytes_left_buffer(conn)
+	seen = __builtin_expect(conn->window.chooses, 0) ? rx_bytes_consumed_from_buffer(conn)
 	                                                 : (uint32_t)fifo_consumed(&conn->rx);
 	copied = seen - conn->window.rcv_space_copied_seen;
 	if (copied > conn->window.rcv_space) {
@@ -285,7 +285,7 @@ static uint32_t round_window_to_scale(uint64_t rcvbuf, uint64_t queued, uint32_t
 /* While memory for all is short, as the kernel: four segments for who has half the buffer unread, none beyond the end.
  */
 static uint64_t __attribute__((cold, noinline))
-window_under_memory_pressure(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
+window_reduce_under_memory_pressure(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
 {
 	const uint64_t few = 4 * (uint64_t)conn->window.rcv_mss;
 
@@ -306,14 +306,14 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	chosen = min_u64_to_u32(window_avoid_silly(rcvbuf, rcvbuf_minus_queued(rcvbuf, queued), conn->window.rcv_mss),
 	                        atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	if (__builtin_expect(tcp_memory_under_pressure(conn->tcp), 0))
-		chosen = (uint32_t)window_under_memory_pressure(conn, rcvbuf, queued, chosen);
+		chosen = (uint32_t)window_reduce_under_memory_pressure(conn, rcvbuf, queued, chosen);
 	chosen &= ~(unit - 1);
 	return chosen >= now ? chosen : round_window_to_scale(rcvbuf, queued, now, unit);
 }
 
 /* The peer is told of `window` bytes, which are not fewer than it knows of, or what round_window_to_scale makes of
  * these. */
-static inline uint16_t window_to_advertise(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
+static inline uint16_t window_commit_advertised(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct vma_tcp *tcp = conn->tcp;
@@ -342,7 +342,7 @@ static uint16_t __attribute__((noinline)) window_advertise_recomputed(struct vma
 
 	if (window == 0 && now == 0 && conn->window.rcv_edge != conn->pcb->rcv_nxt)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
-	return window_to_advertise(conn, window, now);
+	return window_commit_advertised(conn, window, now);
 }
 
 /* At first the usual case of choose_window: at least half the buffer is free, and the edge does not move back. */
@@ -359,7 +359,7 @@ uint16_t window_advertise(struct vma_tcp_conn *conn)
 	                             tcp_memory_under_pressure(conn->tcp) || conn->window.chooses,
 	                     0))
 		return window_advertise_recomputed(conn);
-	return window_to_advertise(conn, window, now);
+	return window_commit_advertised(conn, window, now);
 }
 
 /*
@@ -535,7 +535,7 @@ void window_on_fin(struct vma_tcp_conn *conn)
 		timers_set_delack(conn, conn->window.ato_ns != 0 ? delayed_ack_timeout_ns(conn) : FIRST_DELAY_NS);
 }
 
-static uint64_t window_reopen_delay_behind_hole_ns(const struct vma_tcp_conn *conn)
+static uint64_t delayed_sack_timeout_ns(const struct vma_tcp_conn *conn)
 {
 	uint64_t rtt = conn->window.rcv_rtt_ns;
 
@@ -545,21 +545,21 @@ static uint64_t window_reopen_delay_behind_hole_ns(const struct vma_tcp_conn *co
 }
 
 /* Whether what has come last lies in another block than what came before it: lwIP has the newest one first. */
-static bool sack_place_has_changed(const struct vma_tcp_conn *conn)
+static bool newest_sack_block_has_changed(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_sack_range *newest = &conn->pcb->rcv_sacks[0];
 
 	return TCP_SEQ_GT(newest->left, conn->window.sack_left) || TCP_SEQ_LT(newest->right, conn->window.sack_right);
 }
 
-static void update_sack_place(struct vma_tcp_conn *conn)
+static void window_note_newest_sack_block(struct vma_tcp_conn *conn)
 {
-	conn->window.sack_places += conn->window.sacks_waiting != 0 && sack_place_has_changed(conn);
+	conn->window.sack_places += conn->window.sacks_waiting != 0 && newest_sack_block_has_changed(conn);
 	conn->window.sack_left = conn->pcb->rcv_sacks[0].left;
 	conn->window.sack_right = conn->pcb->rcv_sacks[0].right;
 }
 
-bool window_sacks_are_full(const struct vma_tcp_conn *conn)
+bool window_new_sack_block_needs_ack(const struct vma_tcp_conn *conn)
 {
 	return conn->window.sack_places != 0;
 }
@@ -573,14 +573,14 @@ void window_on_out_of_order_data(struct vma_tcp_conn *conn, uint32_t bytes, bool
 		conn->window.hole_acks = 0;
 	}
 	if (pcb->flags & TF_SACK && pcb->ooseq != NULL)
-		update_sack_place(conn);
+		window_note_newest_sack_block(conn);
 	conn->window.sacks_waiting += bytes;
 	if (flagged || !(pcb->flags & TF_SACK) || pcb->ooseq == NULL || conn->window.hole_acks < HOLE_ACKS ||
-	    window_sacks_are_full(conn) || conn->window.sacks_waiting >= HOLE_SEGMENTS * conn->window.rcv_mss)
+	    window_new_sack_block_needs_ack(conn) || conn->window.sacks_waiting >= HOLE_SEGMENTS * conn->window.rcv_mss)
 		return;
 	tcp_clear_flags(pcb, TF_ACK_NOW);
 	if (!conn->window.sacks_held)
-		timers_set_delack(conn, window_reopen_delay_behind_hole_ns(conn));
+		timers_set_delack(conn, delayed_sack_timeout_ns(conn));
 	conn->window.sacks_held = true;
 }
 

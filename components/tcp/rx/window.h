@@ -37,9 +37,9 @@ struct tcp_window {
 };
 
 void window_init(struct vma_tcp_conn *conn);
-void window_established(struct vma_tcp_conn *conn);
-void window_apply_buffer_sizes(struct vma_tcp_conn *conn); /* an option has changed */
-void window_max_update(struct vma_tcp_conn *conn);         /* the ring has, or the round trip is known better */
+void window_init_on_established(struct vma_tcp_conn *conn);
+void tcp_apply_sndbuf_rcvbuf_options(struct vma_tcp_conn *conn); /* an option has changed */
+void window_max_update(struct vma_tcp_conn *conn);               /* the ring has, or the round trip is known better */
 /* `bytes` have come in order, in segments of `segment` bytes: an ACK now, or later. */
 void window_on_data_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push);
 void window_on_fin(
@@ -51,12 +51,12 @@ void window_on_duplicate_data(struct vma_tcp_conn *conn, uint32_t left, uint32_t
  * flagged before. */
 void window_on_out_of_order_data(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged);
 /* What has come behind holes since the last ACK is in two blocks: the next one is to leave before more comes. */
-bool window_sacks_are_full(const struct vma_tcp_conn *conn);
+bool window_new_sack_block_needs_ack(const struct vma_tcp_conn *conn);
 void window_on_ack_sent(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
 /* The window field of a segment that leaves now, and that it acknowledges all that has come. */
 uint16_t window_advertise(struct vma_tcp_conn *conn);
 /* New data has left. An answer that comes soon after a question: a conversation. */
-static inline void window_data_sent(struct tcp_window *window, uint64_t now_ns)
+static inline void window_note_data_sent(struct tcp_window *window, uint64_t now_ns)
 {
 	if (window->last_data_in_ns != 0 && now_ns - window->last_data_in_ns < window->ato_ns)
 		window->pingpong = true;

@@ -3,8 +3,9 @@
  *
  *   side 0: 10.0.0.1 ── ring ══ wire ══ ring ── 10.0.0.2: side 1
  *
- * One thread. fixture_run(ns) lets time pass: frames travel and timers fire, each at its time. What sockets do is done
- * by the tests themselves, through the calls of <vma/tcp.h>; an app is a connection's owner that notes what it is told.
+ * One thread. fixture_run_for_ns(ns) lets time pass: frames travel and timers fire, each at its time. What sockets do
+ * is done by the tests themselves, through the calls of <vma/tcp.h>; an app is a connection's owner that notes what it
+ * is told.
  */
 #ifndef VMA_TCP_TEST_FIXTURE_H
 #define VMA_TCP_TEST_FIXTURE_H
@@ -121,7 +122,7 @@ static const struct vma_tcp_listener_ops fixture_listener_owner = {.admit = fixt
 
 /* ---- time ---- */
 
-static uint64_t fixture_next_ns(void)
+static uint64_t fixture_next_event_ns(void)
 {
 	uint64_t next = UINT64_MAX;
 
@@ -149,7 +150,7 @@ static inline void fixture_run_until_idle(void)
 	}
 }
 
-static inline void fixture_run(uint64_t ns)
+static inline void fixture_run_for_ns(uint64_t ns)
 {
 	uint64_t end = fixture_now_ns + ns;
 
@@ -157,7 +158,7 @@ static inline void fixture_run(uint64_t ns)
 		uint64_t next;
 
 		fixture_run_until_idle();
-		next = fixture_next_ns();
+		next = fixture_next_event_ns();
 		if (next > end)
 			break;
 		fixture_now_ns = next > fixture_now_ns ? next : fixture_now_ns + 1000;
@@ -245,7 +246,7 @@ static inline int fixture_close(void **state)
 	if (fixture_listener != NULL)
 		vma_tcp_listener_close(fixture_listener);
 	fixture_listener = NULL;
-	fixture_run(0);
+	fixture_run_for_ns(0);
 	for (int i = 0; i < 2; i++)
 		vma_tcp_destroy(side[i].tcp);
 	assert_int_equal(fixture_allocated, 0);
@@ -325,12 +326,12 @@ static inline struct app *fixture_last_accepted(void)
 }
 
 /* From side 0 to a listener of side 1. */
-static inline void establish(struct app **client, struct app **server)
+static inline void fixture_establish_connection_pair(struct app **client, struct app **server)
 {
 	if (fixture_listener == NULL)
 		fixture_listen_on(1);
 	*client = fixture_connect_from(0, (uint16_t)(1000 + fixture_accepted_count));
-	fixture_run(1 * MS);
+	fixture_run_for_ns(1 * MS);
 	*server = fixture_last_accepted();
 	assert_int_equal(vma_tcp_state((*client)->conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state((*server)->conn), TCP_ESTABLISHED);
@@ -346,7 +347,7 @@ static inline uint32_t fixture_take_app_events(struct app *app)
 
 /* ---- bytes: position-dependent, so that nothing can be in the wrong place unseen ---- */
 
-static inline uint8_t fixture_byte_at(uint64_t position)
+static inline uint8_t fixture_pattern_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + (position >> 8) * 31 + (position >> 16));
 }
@@ -363,7 +364,7 @@ static inline size_t send_flags(struct app *app, size_t n, unsigned flags)
 		return 0;
 	for (int i = 0; i < count; i++)
 		for (size_t k = 0; k < spans[i].iov_len; k++)
-			((uint8_t *)spans[i].iov_base)[k] = fixture_byte_at(at + done++);
+			((uint8_t *)spans[i].iov_base)[k] = fixture_pattern_byte_at(at + done++);
 	if (done != 0)
 		vma_tcp_tx_commit(app->conn, done, flags);
 	return done;
@@ -383,11 +384,11 @@ static inline size_t read_bytes(struct app *app, size_t n)
 		struct iovec span;
 		size_t take;
 
-		if (vma_tcp_rx_front(app->conn, 0, &span, 1) == 0)
+		if (vma_tcp_peek_rx_spans(app->conn, 0, &span, 1) == 0)
 			break;
 		take = span.iov_len < n - done ? span.iov_len : n - done;
 		for (size_t k = 0; k < take; k++)
-			assert_int_equal(((uint8_t *)span.iov_base)[k], fixture_byte_at(at + k));
+			assert_int_equal(((uint8_t *)span.iov_base)[k], fixture_pattern_byte_at(at + k));
 		vma_tcp_rx_consume(app->conn, take);
 		done += take;
 	}
@@ -395,7 +396,7 @@ static inline size_t read_bytes(struct app *app, size_t n)
 }
 
 /* n bytes from one to the other, who reads all the time; at most `timeout_ns`. */
-static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t timeout_ns)
+static inline void fixture_transfer_and_check_bytes(struct app *from, struct app *to, size_t n, uint64_t timeout_ns)
 {
 	uint64_t end = fixture_now_ns + timeout_ns;
 	size_t sent = 0, got = 0;
@@ -409,10 +410,10 @@ static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t
 			uint64_t next;
 
 			fixture_run_until_idle();
-			next = fixture_next_ns();
+			next = fixture_next_event_ns();
 			if (sent < n && vma_tcp_tx_space(from->conn) != 0)
 				continue;
-			if (vma_tcp_rx_bytes(to->conn) != 0)
+			if (vma_tcp_readable_bytes(to->conn) != 0)
 				continue;
 			assert_true(next != UINT64_MAX);
 			assert_true(fixture_now_ns < end);
@@ -443,7 +444,7 @@ static inline struct vma_tcp_counts fixture_stack_counts(int i)
 	return counts;
 }
 
-static inline uint32_t fixture_readiness(const struct app *app)
+static inline uint32_t fixture_poll_events_of_app(const struct app *app)
 {
 	return vma_tcp_poll_events(app->conn);
 }

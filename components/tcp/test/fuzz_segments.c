@@ -69,23 +69,23 @@ static struct {                /* what the peer knows: in sequence numbers */
 } peer;
 static uint8_t stream[STREAM]; /* of the peer, by distance from its first byte */
 
-static uint8_t segments_take8(struct input *in)
+static uint8_t fuzz_input_take_byte(struct input *in)
 {
 	return in->at < in->end ? *in->at++ : 0;
 }
 
-static uint32_t segments_take32(struct input *in)
+static uint32_t fuzz_input_take_u32(struct input *in)
 {
 	uint32_t value = 0;
 
 	for (int i = 0; i < 4; i++)
-		value = value << 8 | segments_take8(in);
+		value = value << 8 | fuzz_input_take_byte(in);
 	return value;
 }
 
 /* ---- the stack's side ---- */
 
-static void note_frame_of_stack(struct sim_side *side, const uint8_t *ip, uint32_t len)
+static void fuzz_track_segment_sent_by_stack(struct sim_side *side, const uint8_t *ip, uint32_t len)
 {
 	struct sim_segment segment;
 
@@ -107,21 +107,21 @@ static void note_frame_of_stack(struct sim_side *side, const uint8_t *ip, uint32
 	peer.begun = true;
 }
 
-static void segments_on_event(struct vma_tcp_conn *which, void *arg, uint32_t events)
+static void fuzz_check_event_is_of_connection(struct vma_tcp_conn *which, void *arg, uint32_t events)
 {
 	(void)arg;
 	must(which == conn || conn == NULL);
 	must(events != 0);
 }
-static const struct vma_tcp_conn_ops owner = {segments_on_event};
+static const struct vma_tcp_conn_ops owner = {fuzz_check_event_is_of_connection};
 
-static bool segments_admit(struct vma_tcp_listener *which, void *arg)
+static bool fuzz_listener_admit_all(struct vma_tcp_listener *which, void *arg)
 {
 	(void)which, (void)arg;
 	return true;
 }
 
-static bool segments_accepted(struct vma_tcp_listener *which, void *arg, struct vma_tcp_conn *made)
+static bool fuzz_accept_first_connection(struct vma_tcp_listener *which, void *arg, struct vma_tcp_conn *made)
 {
 	(void)which, (void)arg;
 	if (conn != NULL || closed)
@@ -131,7 +131,7 @@ static bool segments_accepted(struct vma_tcp_listener *which, void *arg, struct 
 	return true;
 }
 
-static struct vma_tcp_path path_of(uint32_t mtu)
+static struct vma_tcp_path fuzz_path_to_peer_with_mtu(uint32_t mtu)
 {
 	struct vma_tcp_path path = {.len = 34, .ip_off = 14, .mtu = mtu};
 
@@ -144,10 +144,10 @@ static struct vma_tcp_path path_of(uint32_t mtu)
 	return path;
 }
 
-static void segments_listen_here(struct input *in)
+static void fuzz_open_listener_on_stack(struct input *in)
 {
-	static const struct vma_tcp_listener_ops listener_owner = {.admit = segments_admit,
-	                                                           .accepted = segments_accepted};
+	static const struct vma_tcp_listener_ops listener_owner = {.admit = fuzz_listener_admit_all,
+	                                                           .accepted = fuzz_accept_first_connection};
 	struct vma_tcp_options options;
 	uint8_t how;
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
@@ -158,8 +158,8 @@ static void segments_listen_here(struct input *in)
 	                                   .backlog = 4};
 
 	vma_tcp_options_init(&options);
-	options.rcvbuf = 1 << (11 + segments_take8(in) % 8);
-	how = segments_take8(in);
+	options.rcvbuf = 1 << (11 + fuzz_input_take_byte(in) % 8);
+	how = fuzz_input_take_byte(in);
 	options.keepalive = how & 1;
 	options.syncookies = how & 2 ? 2 : 1; /* always: so what comes next brings back a valid one */
 	must(vma_tcp_listen(sim.side[0].tcp, &attr, &listener) == 0);
@@ -170,7 +170,7 @@ static void fuzz_connect_to_peer(struct input *in)
 	struct vma_tcp_options options;
 	struct vma_tcp_conn_attr attr = {.owner = &owner,
 	                                 .options = &options,
-	                                 .path = path_of(1500),
+	                                 .path = fuzz_path_to_peer_with_mtu(1500),
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(LOCAL_PORT),
 	                                 .peer_port_be = htons(PEER_PORT),
@@ -182,7 +182,7 @@ static void fuzz_connect_to_peer(struct input *in)
 	if (conn != NULL || closed)
 		return;
 	vma_tcp_options_init(&options);
-	options.rcvbuf = 1 << (11 + segments_take8(in) % 8);
+	options.rcvbuf = 1 << (11 + fuzz_input_take_byte(in) % 8);
 	rc = vma_tcp_connect(sim.side[0].tcp, &attr, &made);
 	must(rc == 0 || rc == -EADDRINUSE || rc == -ENOMEM);
 	if (rc == 0)
@@ -212,12 +212,13 @@ static bool next_byte_is_urgent(void)
 }
 
 /* Whatever overlapped, came twice or in between: a position has one value. */
-static void segments_read_some(size_t most)
+static void fuzz_read_and_check_bytes(size_t most)
 {
 	struct iovec spans[4];
 	size_t taken = 0;
-	unsigned steps = urgent_bytes_left_out + (vma_tcp_rx_urgent_mark(conn) == 0 && !is_urgent_data_inline());
-	unsigned n = vma_tcp_rx_front(conn, 0, spans, 4);
+	unsigned steps =
+	        urgent_bytes_left_out + (vma_tcp_bytes_before_urgent_mark(conn) == 0 && !is_urgent_data_inline());
+	unsigned n = vma_tcp_peek_rx_spans(conn, 0, spans, 4);
 
 	if (most == 0)
 		return;
@@ -264,18 +265,18 @@ static void fuzz_drop_connection(void)
 	vma_tcp_conn_put(gone);
 }
 
-static void segments_check(void)
+static void fuzz_check_connection_invariants(void)
 {
 	uint32_t bits;
 
 	if (conn == NULL)
 		return;
 	bits = vma_tcp_poll_events(conn);
-	must((vma_tcp_rx_bytes(conn) > 0 || vma_tcp_rx_eof(conn)) == ((bits & EPOLLIN) != 0));
+	must((vma_tcp_readable_bytes(conn) > 0 || vma_tcp_rx_eof(conn)) == ((bits & EPOLLIN) != 0));
 	must(vma_tcp_state(conn) >= TCP_ESTABLISHED && vma_tcp_state(conn) <= TCP_CLOSING);
 	must(vma_tcp_error(conn) >= 0);
 	must(vma_tcp_tx_unsent(conn) <= vma_tcp_tx_queued(conn));
-	must(vma_tcp_rx_bytes(conn) <= STREAM);
+	must(vma_tcp_readable_bytes(conn) <= STREAM);
 }
 
 /* ---- the peer's side ---- */
@@ -297,14 +298,14 @@ static void fuzz_inject_segment(const uint8_t *tcp, uint32_t len)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(sim.side[1].ring);
 	struct vma_nic_seg seg = {.buf = buf};
-	struct vma_tcp_path path = path_of(1500);
+	struct vma_tcp_path path = fuzz_path_to_peer_with_mtu(1500);
 	uint8_t *frame, *ip, *out;
 	uint16_t sum;
 
 	if (buf == NULL)
 		return;
 	if (tcp[13] & SIM_SYN)
-		peer.syn = sim_be32(tcp + 4);
+		peer.syn = sim_load_be32(tcp + 4);
 	frame = (uint8_t *)vma_buf_data(sim.side[1].arena, buf);
 	ip = frame + 14;
 	out = ip + 20;
@@ -335,7 +336,7 @@ static void fuzz_inject_segment(const uint8_t *tcp, uint32_t len)
 	fuzz_drive_until_idle();
 }
 
-static void segments_put32(uint8_t *at, uint32_t value)
+static void fuzz_store_be32(uint8_t *at, uint32_t value)
 {
 	for (int i = 0; i < 4; i++)
 		at[i] = (uint8_t)(value >> (24 - 8 * i));
@@ -359,15 +360,15 @@ static uint32_t fuzz_peer_stream_start_seq(void)
 }
 
 /* Payload is the stream's at its place, so that what is read can be checked. */
-static void send_segment(const struct segment *s)
+static void fuzz_send_segment_as_peer(const struct segment *s)
 {
 	uint8_t tcp[1480];
 	uint32_t header = 20 + (s->options_len + 3) / 4 * 4;
 	uint32_t at = s->payload != 0 ? s->seq - fuzz_peer_stream_start_seq() : 0;
 
 	memset(tcp, 0, header);
-	segments_put32(tcp + 4, s->seq);
-	segments_put32(tcp + 8, s->ack);
+	fuzz_store_be32(tcp + 4, s->seq);
+	fuzz_store_be32(tcp + 8, s->ack);
 	tcp[12] = (uint8_t)(header / 4 << 4);
 	tcp[13] = s->flags;
 	tcp[14] = (uint8_t)(s->window >> 8);
@@ -386,9 +387,9 @@ static uint32_t expected_peer_seq(void)
 }
 
 /* Distances: mostly small, to both sides, sometimes anything. */
-static uint32_t distance(struct input *in)
+static uint32_t fuzz_draw_sequence_distance(struct input *in)
 {
-	uint8_t how = segments_take8(in);
+	uint8_t how = fuzz_input_take_byte(in);
 
 	if (how < 128)
 		return 0;
@@ -396,68 +397,68 @@ static uint32_t distance(struct input *in)
 		return (uint32_t)(how - 160);
 	if (how < 240)
 		return (uint32_t)((how - 216) * 1448);
-	return segments_take32(in);
+	return fuzz_input_take_u32(in);
 }
 
 static uint32_t fuzz_draw_tcp_options(struct input *in, uint8_t options[40])
 {
 	uint32_t len = 0;
 
-	for (unsigned n = segments_take8(in) % 4; n > 0 && len < 30; n--) {
-		uint8_t kind = segments_take8(in);
+	for (unsigned n = fuzz_input_take_byte(in) % 4; n > 0 && len < 30; n--) {
+		uint8_t kind = fuzz_input_take_byte(in);
 
 		if (kind < 64 && len <= 30) { /* time stamp */
 			options[len] = 8;
 			options[len + 1] = 10;
-			segments_put32(options + len + 2, peer.ts_val += kind & 15);
-			segments_put32(options + len + 6,
-			               kind & 32 ? segments_take32(in) : (uint32_t)(sim.now_ns / SIM_MS));
+			fuzz_store_be32(options + len + 2, peer.ts_val += kind & 15);
+			fuzz_store_be32(options + len + 6,
+			                kind & 32 ? fuzz_input_take_u32(in) : (uint32_t)(sim.now_ns / SIM_MS));
 			len += 10;
 		} else if (kind < 128 && len <= 30) { /* SACK */
-			uint32_t left = peer.next + distance(in);
+			uint32_t left = peer.next + fuzz_draw_sequence_distance(in);
 
 			options[len] = 5;
 			options[len + 1] = 10;
-			segments_put32(options + len + 2, left);
-			segments_put32(options + len + 6, left + distance(in));
+			fuzz_store_be32(options + len + 2, left);
+			fuzz_store_be32(options + len + 6, left + fuzz_draw_sequence_distance(in));
 			len += 10;
 		} else if (kind < 160) { /* MSS */
 			options[len] = 2;
 			options[len + 1] = 4;
-			options[len + 2] = segments_take8(in);
-			options[len + 3] = segments_take8(in);
+			options[len + 2] = fuzz_input_take_byte(in);
+			options[len + 3] = fuzz_input_take_byte(in);
 			len += 4;
 		} else if (kind < 192) { /* window scale, SACK permitted */
-			memcpy(options + len, (const uint8_t[]){3, 3, segments_take8(in), 4, 2}, 5);
+			memcpy(options + len, (const uint8_t[]){3, 3, fuzz_input_take_byte(in), 4, 2}, 5);
 			len += 5;
 		} else {
-			options[len++] = segments_take8(in);
-			options[len++] = segments_take8(in);
+			options[len++] = fuzz_input_take_byte(in);
+			options[len++] = fuzz_input_take_byte(in);
 		}
 	}
 	return len;
 }
 
-static void fuzz_step_segment(struct input *in)
+static void fuzz_step_peer_sends_drawn_segment(struct input *in)
 {
-	struct segment s = {.flags = segments_take8(in) & 63};
+	struct segment s = {.flags = fuzz_input_take_byte(in) & 63};
 
-	s.seq = expected_peer_seq() + distance(in);
-	s.ack = peer.next + distance(in);
-	s.window = (uint16_t)(segments_take8(in) << (segments_take8(in) & 8));
-	s.urgent = s.flags & SIM_URG ? segments_take8(in) : 0;
+	s.seq = expected_peer_seq() + fuzz_draw_sequence_distance(in);
+	s.ack = peer.next + fuzz_draw_sequence_distance(in);
+	s.window = (uint16_t)(fuzz_input_take_byte(in) << (fuzz_input_take_byte(in) & 8));
+	s.urgent = s.flags & SIM_URG ? fuzz_input_take_byte(in) : 0;
 	s.options_len = fuzz_draw_tcp_options(in, s.options);
-	s.payload = (uint32_t)segments_take8(in) * (segments_take8(in) & 7 ? 1 : 5);
-	send_segment(&s);
+	s.payload = (uint32_t)fuzz_input_take_byte(in) * (fuzz_input_take_byte(in) & 7 ? 1 : 5);
+	fuzz_send_segment_as_peer(&s);
 }
 
 static void fuzz_step_raw_segment(struct input *in)
 {
 	uint8_t tcp[200] = {0};
-	uint32_t len = 20 + segments_take8(in) % 180, i;
+	uint32_t len = 20 + fuzz_input_take_byte(in) % 180, i;
 
 	for (i = 4; i < len && in->at < in->end; i++)
-		tcp[i] = segments_take8(in);
+		tcp[i] = fuzz_input_take_byte(in);
 	if ((uint32_t)(tcp[12] >> 4) * 4 < len) /* its payload could not be the stream's */
 		len = (uint32_t)(tcp[12] >> 4) * 4 >= 20 ? (uint32_t)(tcp[12] >> 4) * 4 : 20;
 	tcp[12] |= 0x50;
@@ -472,7 +473,7 @@ static void fuzz_step_valid_peer(enum step step, struct input *in)
 	struct segment s = {.seq = expected_peer_seq(), .ack = peer.next, .flags = SIM_ACK, .window = 60000};
 
 	if (step == STEP_DATA)
-		s.payload = 1 + segments_take8(in) * 5U;
+		s.payload = 1 + fuzz_input_take_byte(in) * 5U;
 	if (step == STEP_FIN)
 		s.flags |= SIM_FIN;
 	if (step == STEP_RST)
@@ -482,13 +483,13 @@ static void fuzz_step_valid_peer(enum step step, struct input *in)
 		s.seq = peer.isn;
 		memcpy(s.options, (const uint8_t[]){2, 4, 5, 0xb4, 4, 2, 3, 3, 7}, 9);
 		s.options_len = 9;
-		if (segments_take8(in) & 1)
+		if (fuzz_input_take_byte(in) & 1)
 			s.options_len = 0;
 	}
-	send_segment(&s);
+	fuzz_send_segment_as_peer(&s);
 }
 
-static void segments_pass_time(uint64_t ns)
+static void fuzz_advance_time_and_fire_timers(uint64_t ns)
 {
 	uint64_t until = sim.now_ns + ns;
 
@@ -523,22 +524,22 @@ static bool icmp_quotes_our_segment(const uint8_t *icmp, size_t len)
 /* Mostly right, as long as the input says, a few bytes of it written over: in memory that ends where it does. */
 static void fuzz_step_icmp_quote(struct input *in)
 {
-	uint8_t options = segments_take8(in) % 16, writes = segments_take8(in) % 8;
-	size_t len = segments_take8(in) % 100;
+	uint8_t options = fuzz_input_take_byte(in) % 16, writes = fuzz_input_take_byte(in) % 8;
+	size_t len = fuzz_input_take_byte(in) % 100;
 	uint8_t whole[8 + 60 + 100] = {3, 4, [6] = 2, [7] = 0x40, [8] = 0x45, [17] = 6}, *message;
 	bool found, ours;
 
-	whole[0] = (uint8_t)(segments_take8(in) % 16);
-	whole[1] = (uint8_t)(segments_take8(in) % 20);
+	whole[0] = (uint8_t)(fuzz_input_take_byte(in) % 16);
+	whole[1] = (uint8_t)(fuzz_input_take_byte(in) % 20);
 	whole[8] = (uint8_t)(0x40 | (options < 5 ? 5 : options));
 	memcpy(whole + 20, (const uint8_t[]){10, 0, 0, 1, 10, 0, 0, 2}, 8);
 	whole[8 + (whole[8] & 15) * 4 + 1] = LOCAL_PORT & 255;
 	whole[8 + (whole[8] & 15) * 4] = LOCAL_PORT >> 8;
 	whole[8 + (whole[8] & 15) * 4 + 2] = PEER_PORT >> 8;
 	whole[8 + (whole[8] & 15) * 4 + 3] = PEER_PORT & 255;
-	segments_put32(whole + 8 + (whole[8] & 15) * 4 + 4, peer.acked + distance(in));
+	fuzz_store_be32(whole + 8 + (whole[8] & 15) * 4 + 4, peer.acked + fuzz_draw_sequence_distance(in));
 	for (; writes > 0; writes--)
-		whole[segments_take8(in) % sizeof(whole)] = segments_take8(in);
+		whole[fuzz_input_take_byte(in) % sizeof(whole)] = fuzz_input_take_byte(in);
 	message = malloc(len > 0 ? len : 1);
 	must(message != NULL);
 	memcpy(message, whole, len);
@@ -561,7 +562,7 @@ static struct held {
 } held[HELD];
 static unsigned held_count;
 
-static void held_give_back(unsigned most)
+static void fuzz_give_back_held_pieces(unsigned most)
 {
 	for (; most > 0 && held_count > 0; most--) {
 		const struct held *last = &held[--held_count];
@@ -576,23 +577,23 @@ static void fuzz_step_hold_piece(uint8_t byte)
 	struct vma_tcp_rx_stream_piece piece;
 
 	if (byte >= 128)
-		held_give_back(byte & 63);
-	if (vma_tcp_zcopy_begin(conn) != 0)
+		fuzz_give_back_held_pieces(byte & 63);
+	if (vma_tcp_enable_rx_zcopy(conn) != 0)
 		return;
-	for (unsigned n = byte & 7; n > 0 && held_count < HELD && vma_tcp_rx_urgent_mark(conn) < 0; n--) {
+	for (unsigned n = byte & 7; n > 0 && held_count < HELD && vma_tcp_bytes_before_urgent_mark(conn) < 0; n--) {
 		const uint64_t before = fifo_consumed(&conn->rx);
 
-		if (!vma_tcp_rx_piece(conn, &piece) || piece.buf == NULL)
+		if (!vma_tcp_peek_first_rx_piece(conn, &piece) || piece.buf == NULL)
 			break;
 		vma_buf_ref(piece.buf);
-		held[held_count++] = (struct held){piece, vma_tcp_zcopy_number(conn), vma_tcp_memory_limits_of(conn)};
+		held[held_count++] = (struct held){piece, vma_tcp_zcopy_conn_id(conn), vma_tcp_memory_limits_of(conn)};
 		vma_tcp_rx_hold_piece(conn, &piece);
 		read_bytes += fifo_consumed(&conn->rx) - before;
 	}
 }
 
-static enum vma_tcp_inspect_verdict segments_judge(struct vma_tcp_conn *c, const struct vma_tcp_rx_stream_piece *piece,
-                                                   void *arg)
+static enum vma_tcp_inspect_verdict
+fuzz_inspector_accept_every_piece(struct vma_tcp_conn *c, const struct vma_tcp_rx_stream_piece *piece, void *arg)
 {
 	(void)c, (void)arg;
 	must(piece->len > 0);
@@ -601,11 +602,11 @@ static enum vma_tcp_inspect_verdict segments_judge(struct vma_tcp_conn *c, const
 
 static void fuzz_step_inspect(enum step step, uint8_t byte)
 {
-	static const struct vma_tcp_inspector inspector = {.judge = segments_judge};
+	static const struct vma_tcp_inspector inspector = {.judge = fuzz_inspector_accept_every_piece};
 
 	peer.unsure = true; /* of the urgent byte */
 	if (step == STEP_INSPECT)
-		(void)vma_tcp_set_inspected(conn, byte & 1);
+		(void)vma_tcp_enable_rx_inspection(conn, byte & 1);
 	(void)vma_tcp_inspect_received(conn, &inspector, step == STEP_INSPECT ? UINT32_MAX : byte & 3);
 }
 
@@ -613,7 +614,7 @@ static void fuzz_step_inspect(enum step step, uint8_t byte)
 
 static void fuzz_step_on_connection(enum step step, struct input *in)
 {
-	uint8_t byte = segments_take8(in);
+	uint8_t byte = fuzz_input_take_byte(in);
 	struct vma_tcp_path path;
 
 	if (conn == NULL)
@@ -623,7 +624,7 @@ static void fuzz_step_on_connection(enum step step, struct input *in)
 		fuzz_write_bytes(byte * 33U + 1);
 		break;
 	case STEP_READ:
-		segments_read_some(byte < 200 ? byte * 11U : SIZE_MAX);
+		fuzz_read_and_check_bytes(byte < 200 ? byte * 11U : SIZE_MAX);
 		break;
 	case STEP_SHUTDOWN:
 		(void)vma_tcp_shutdown(conn, byte % 3);
@@ -639,15 +640,15 @@ static void fuzz_step_on_connection(enum step step, struct input *in)
 		break;
 	case STEP_OPTION:
 		(void)vma_tcp_set_option(conn, (enum vma_tcp_option)(byte % VMA_TCP_OPT_COUNT),
-		                         (int32_t)segments_take32(in));
+		                         (int32_t)fuzz_input_take_u32(in));
 		break;
 	case STEP_ICMP:
 		if (byte >= 192) {
 			fuzz_step_icmp_quote(in);
 			return;
 		}
-		vma_tcp_icmp(conn, byte, segments_take8(in), (uint16_t)(segments_take8(in) << 3),
-		             peer.acked + distance(in));
+		vma_tcp_post_icmp_error(conn, byte, fuzz_input_take_byte(in), (uint16_t)(fuzz_input_take_byte(in) << 3),
+		                        peer.acked + fuzz_draw_sequence_distance(in));
 		break;
 	case STEP_HOLD:
 		fuzz_step_hold_piece(byte);
@@ -657,7 +658,7 @@ static void fuzz_step_on_connection(enum step step, struct input *in)
 		fuzz_step_inspect(step, byte);
 		break;
 	case STEP_PATH:
-		path = path_of(200 + byte * 5U);
+		path = fuzz_path_to_peer_with_mtu(200 + byte * 5U);
 		path.len = byte & 1 ? path.len : 0;
 		vma_tcp_set_path(conn, &path);
 		break;
@@ -667,16 +668,16 @@ static void fuzz_step_on_connection(enum step step, struct input *in)
 	fuzz_drive_until_idle();
 }
 
-static void segments_do_step(struct input *in)
+static void fuzz_do_one_step(struct input *in)
 {
-	const uint8_t byte = segments_take8(in);
+	const uint8_t byte = fuzz_input_take_byte(in);
 	const bool stands = next_byte_is_urgent();
 	const uint64_t before = read_bytes + urgent_bytes_left_out;
 	enum step step = (enum step)(byte >= STEP_HOLD && byte <= STEP_INSPECT_SOME ? byte : byte % STEPS);
 
 	switch (step) {
 	case STEP_SEGMENT:
-		fuzz_step_segment(in);
+		fuzz_step_peer_sends_drawn_segment(in);
 		break;
 	case STEP_BYTES:
 		fuzz_step_raw_segment(in);
@@ -690,14 +691,14 @@ static void segments_do_step(struct input *in)
 		fuzz_step_valid_peer(step, in);
 		break;
 	case STEP_TIME:
-		segments_pass_time(1000ULL << segments_take8(in) % 28);
+		fuzz_advance_time_and_fire_timers(1000ULL << fuzz_input_take_byte(in) % 28);
 		break;
 	case STEP_CONNECT:
 		fuzz_connect_to_peer(in);
 		fuzz_drive_until_idle();
 		break;
 	case STEP_NO_MEMORY:
-		sim_alloc_fail_ppm = segments_take8(in) & 1 ? 500000 : 0;
+		sim_alloc_fail_ppm = fuzz_input_take_byte(in) & 1 ? 500000 : 0;
 		break;
 	case STEP_UNLISTEN:
 		if (listener != NULL)
@@ -710,10 +711,10 @@ static void segments_do_step(struct input *in)
 	}
 	/* A step that reads takes the mark away, and brings no newer one. */
 	urgent_bytes_left_out += stands && urgent_mark_among_read_bytes() > (int64_t)before;
-	segments_check();
+	fuzz_check_connection_invariants();
 }
 
-static void start_fixture(void)
+static void fuzz_start_simulated_pair(void)
 {
 	struct sim_attr attr = {.seed = 1,
 	                        .start_ns = 1000 * SIM_S,
@@ -721,11 +722,11 @@ static void start_fixture(void)
 	                        .frame_size = 2048,
 	                        .rx_wre = 64,
 	                        .tx_wre = 64,
-	                        .watch = sim_watch_install};
+	                        .watch = sim_watch_hook_nic_queue_pair};
 	struct sim_rng chance = {7};
 
 	sim_start(&sim, &attr);
-	sim.frame = note_frame_of_stack;
+	sim.frame = fuzz_track_segment_sent_by_stack;
 	for (unsigned i = 0; i < STREAM; i++)
 		stream[i] = (uint8_t)sim_rng_next(&chance);
 }
@@ -736,7 +737,7 @@ static void fuzz_start_new_stack(void)
 	struct sim_side *side = &sim.side[0];
 	struct vma_tcp_attr attr = {.ring = side->ring,
 	                            .arena = side->arena,
-	                            .host = sim_host(side),
+	                            .host = sim_make_host_ops_of_side(side),
 	                            .gro_streams_max = 32,
 	                            .name = "fuzz"};
 
@@ -760,17 +761,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size > 4096)
 		return 0;
 	if (sim.frame == NULL) {
-		start_fixture();
+		fuzz_start_simulated_pair();
 		vma_tcp_destroy(sim.side[0].tcp);
 		before = sim_allocated;
 	}
 	fuzz_start_new_stack();
-	segments_listen_here(&in);
+	fuzz_open_listener_on_stack(&in);
 	while (in.at < in.end)
-		segments_do_step(&in);
+		fuzz_do_one_step(&in);
 	sim_alloc_fail_ppm = 0;
 	fuzz_drop_connection();
-	held_give_back(HELD);
+	fuzz_give_back_held_pieces(HELD);
 	if (listener != NULL)
 		vma_tcp_listener_close(listener);
 	listener = NULL;

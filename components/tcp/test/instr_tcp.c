@@ -43,7 +43,7 @@ static uint8_t bytes[CHUNK];
 static uint64_t received;
 static struct vma_tcp_memory *memory_limit_of_both_sides;
 
-static void tcp_must(int rc, const char *what)
+static void exit_if_tcp_call_failed(int rc, const char *what)
 {
 	if (rc < 0) {
 		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
@@ -78,7 +78,7 @@ static inline __attribute__((always_inline)) size_t receive_bytes(struct side *t
 
 	while (vma_ring_progress(to->ring) > 0)
 		;
-	n = vma_tcp_rx_front(conn, 0, spans, 8);
+	n = vma_tcp_peek_rx_spans(conn, 0, spans, 8);
 	for (unsigned k = 0; k < n && done < CHUNK; k++) {
 		size_t part = spans[k].iov_len < CHUNK - done ? spans[k].iov_len : CHUNK - done;
 
@@ -90,7 +90,7 @@ static inline __attribute__((always_inline)) size_t receive_bytes(struct side *t
 }
 
 /* What cannot be had without copying is copied. */
-static inline __attribute__((always_inline)) size_t receive_pieces(struct side *to, unsigned i)
+static inline __attribute__((always_inline)) size_t receive_zero_copy_pieces(struct side *to, unsigned i)
 {
 	struct vma_tcp_conn *conn = to->conn[i];
 	struct vma_tcp_rx_stream_piece piece[64];
@@ -99,7 +99,7 @@ static inline __attribute__((always_inline)) size_t receive_pieces(struct side *
 
 	while (vma_ring_progress(to->ring) > 0)
 		;
-	while (n < 64 && vma_tcp_rx_piece(conn, &piece[n]) && piece[n].buf != NULL) {
+	while (n < 64 && vma_tcp_peek_first_rx_piece(conn, &piece[n]) && piece[n].buf != NULL) {
 		vma_buf_ref(piece[n].buf);
 		vma_tcp_rx_hold_piece(conn, &piece[n]);
 		done += piece[n++].len;
@@ -107,7 +107,7 @@ static inline __attribute__((always_inline)) size_t receive_pieces(struct side *
 	for (unsigned k = 0; k < n; k++) {
 		bytes[k] = *(const uint8_t *)piece[k].data;
 		vma_buf_put(to->arena, piece[k].buf);
-		vma_tcp_held_bytes_returned(conn, memory_limit_of_both_sides, vma_tcp_zcopy_number(conn), piece[k].len,
+		vma_tcp_held_bytes_returned(conn, memory_limit_of_both_sides, vma_tcp_zcopy_conn_id(conn), piece[k].len,
 		                            1);
 	}
 	return done != 0 ? done : receive_bytes(to, i);
@@ -130,7 +130,7 @@ static inline __attribute__((always_inline)) size_t send_bulk_bytes(struct side 
 	X(bbr, 1, receive_bytes)                                                                                       \
 	X(sums, 1, receive_bytes)                                                                                      \
 	X(tso, 1, receive_bytes)                                                                                       \
-	X(zcopy, 1, receive_pieces)
+	X(zcopy, 1, receive_zero_copy_pieces)
 #define PHASE __attribute__((noinline))
 #define X(n, connections, receives)                                                                                    \
 	PHASE size_t phase_tcp_send_##n(struct side *from, unsigned i, size_t len);                                    \
@@ -236,7 +236,7 @@ static uint64_t clock_of_stack_ns(void *arg)
 	return now_ns;
 }
 
-static bool tcp_admit(struct vma_tcp_listener *listener, void *arg)
+static bool admit_every_connection(struct vma_tcp_listener *listener, void *arg)
 {
 	(void)listener, (void)arg;
 	return true;
@@ -248,7 +248,7 @@ static void ignore_conn_event(struct vma_tcp_conn *conn, void *arg, uint32_t eve
 }
 static const struct vma_tcp_conn_ops owner = {ignore_conn_event};
 
-static bool tcp_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool store_accepted_connection_by_port(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	struct vma_flow_key names;
 
@@ -276,9 +276,9 @@ static void tcp_open_side(int number, struct vma_nic *nic, bool no_timestamps)
 
 	s->nic = nic;
 	ring.spill_pool = s->spill;
-	tcp_must(vma_ring_create(&ring, &s->ring), "ring");
+	exit_if_tcp_call_failed(vma_ring_create(&ring, &s->ring), "ring");
 	attr.ring = s->ring;
-	tcp_must(vma_tcp_create(&attr, &s->tcp), "stack");
+	exit_if_tcp_call_failed(vma_tcp_create(&attr, &s->tcp), "stack");
 }
 
 static void open_sides(const char *group)
@@ -292,18 +292,19 @@ static void open_sides(const char *group)
 		struct vma_bufarena_attr arena = {.capacity = 65536};
 		struct vma_bufpool_attr spill = {.max_bufs = 8192, .name = "spill"};
 
-		tcp_must(vma_bufarena_create(&arena, &side[i].arena), "arena");
+		exit_if_tcp_call_failed(vma_bufarena_create(&arena, &side[i].arena), "arena");
 		wire.arena[i] = spill.arena = side[i].arena;
-		tcp_must(vma_bufpool_create(&spill, &side[i].spill), "pool");
+		exit_if_tcp_call_failed(vma_bufpool_create(&spill, &side[i].spill), "pool");
 	}
-	tcp_must(vma_wire_pair(&wire, nic), "wire");
+	exit_if_tcp_call_failed(vma_wire_pair(&wire, nic), "wire");
 	tcp_open_side(0, nic[0], no_timestamps);
 	tcp_open_side(1, nic[1], no_timestamps);
 }
 
 static void tcp_open_listener(const struct vma_tcp_options *options)
 {
-	static const struct vma_tcp_listener_ops listener_owner = {.admit = tcp_admit, .accepted = tcp_accepted};
+	static const struct vma_tcp_listener_ops listener_owner = {.admit = admit_every_connection,
+	                                                           .accepted = store_accepted_connection_by_port};
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
 	                                   .options = options,
 	                                   .family = AF_INET,
@@ -311,10 +312,10 @@ static void tcp_open_listener(const struct vma_tcp_options *options)
 	                                   .local = {10, 0, 0, 2},
 	                                   .backlog = 1024};
 
-	tcp_must(vma_tcp_listen(side[1].tcp, &attr, &side[1].listener), "listen");
+	exit_if_tcp_call_failed(vma_tcp_listen(side[1].tcp, &attr, &side[1].listener), "listen");
 }
 
-static void connect_one(unsigned i, const struct vma_tcp_options *options)
+static void tcp_connect_pair_by_index(unsigned i, const struct vma_tcp_options *options)
 {
 	struct vma_tcp_conn_attr attr = {.owner = &owner,
 	                                 .options = options,
@@ -331,16 +332,16 @@ static void connect_one(unsigned i, const struct vma_tcp_options *options)
 	attr.path.bytes[14] = 0x45;
 	memcpy(attr.path.bytes + 26, attr.local, 4);
 	memcpy(attr.path.bytes + 30, attr.peer, 4);
-	tcp_must(vma_tcp_connect(side[0].tcp, &attr, &side[0].conn[i]), "connect");
+	exit_if_tcp_call_failed(vma_tcp_connect(side[0].tcp, &attr, &side[0].conn[i]), "connect");
 	for (int n = 0; n < 8; n++) {
 		now_ns += 1000;
 		vma_ring_progress(side[(n + 1) % 2].ring);
 	}
-	tcp_must(side[1].conn[i] != NULL ? 0 : -1, "accept");
+	exit_if_tcp_call_failed(side[1].conn[i] != NULL ? 0 : -1, "accept");
 }
 
 /* The phases of the group that NAME ends with; the others are not needed for it. */
-static const struct phases *phases_of(const char *name)
+static const struct phases *find_phases_by_name_suffix(const char *name)
 {
 	const char *group = strrchr(name, '_');
 
@@ -358,7 +359,7 @@ int main(int argc, char **argv)
 
 	if (argc > 3)
 		thread_mode = VMA_THREAD_SINGLE;
-	const struct phases *p = phases_of(name);
+	const struct phases *p = find_phases_by_name_suffix(name);
 	struct phases quiet = {p->name,
 	                       p->connections,
 	                       send_bytes_uncounted,
@@ -376,10 +377,10 @@ int main(int argc, char **argv)
 	open_sides(p->name);
 	tcp_open_listener(&options);
 	for (unsigned i = 0; i < p->connections; i++)
-		connect_one(i, &options);
+		tcp_connect_pair_by_index(i, &options);
 	memory_limit_of_both_sides = vma_tcp_memory_limits_of(side[1].conn[0]);
 	for (int i = 0; i < 2 && strcmp(p->name, "zcopy") == 0; i++)
-		tcp_must(vma_tcp_zcopy_begin(side[i].conn[0]), "zcopy");
+		exit_if_tcp_call_failed(vma_tcp_enable_rx_zcopy(side[i].conn[0]), "zcopy");
 	tcp_ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */
 	received = 0;
 	if (strstr(name, "bulk") != NULL) {

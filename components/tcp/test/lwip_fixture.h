@@ -73,7 +73,7 @@ u32_t tcp_hook_isn(const ip_addr_t *local_ip, u16_t local_port, const ip_addr_t 
 	return lwip_at.conn ? FIXTURE_ISN + 1 : FIXTURE_ISN; /* a SYN of lwIP's own has the number before it */
 }
 
-static inline err_t on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
+static inline err_t lwip_recv_callback_count_and_free(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
 {
 	(void)arg, (void)err;
 	if (!p)
@@ -84,7 +84,7 @@ static inline err_t on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_
 	return ERR_OK;
 }
 
-static inline void on_err(void *arg, err_t err)
+static inline void lwip_err_callback_count(void *arg, err_t err)
 {
 	(void)arg;
 	fixture->errs++;
@@ -92,7 +92,7 @@ static inline void on_err(void *arg, err_t err)
 	fixture->pcb_was_there = fixture->conn.pcb != NULL;
 }
 
-static inline err_t on_accept(void *arg, struct tcp_pcb *pcb, err_t err)
+static inline err_t lwip_accept_callback_ignore(void *arg, struct tcp_pcb *pcb, err_t err)
 {
 	(void)arg, (void)pcb, (void)err;
 	return ERR_OK;
@@ -103,8 +103,8 @@ err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
 	(void)listener;
 	lwip_at.conn = &fixture->conn;
 	fixture->conn.pcb = pcb;
-	tcp_recv(pcb, on_recv);
-	tcp_err(pcb, on_err);
+	tcp_recv(pcb, lwip_recv_callback_count_and_free);
+	tcp_err(pcb, lwip_err_callback_count);
 	if (fixture->rcv_wnd_max)
 		pcb->rcv_wnd_max = pcb->rcv_wnd = pcb->rcv_ann_wnd = fixture->rcv_wnd_max;
 	return fixture->passive;
@@ -132,7 +132,7 @@ static inline void lwip_fixture_open(struct fixture *w, const struct vma_tcp_hos
 }
 
 /* Every frame has come back. */
-static inline void lwip_fixture_frames_are_back(struct fixture *w)
+static inline void lwip_fixture_assert_all_frames_returned(struct fixture *w)
 {
 	struct vma_buf *bufs[FIXTURE_BUFS];
 
@@ -144,7 +144,7 @@ static inline void lwip_fixture_frames_are_back(struct fixture *w)
 static inline void lwip_fixture_close(struct fixture *w)
 {
 	assert_int_equal(port_memory_in_use(&w->tcp), 0);
-	lwip_fixture_frames_are_back(w);
+	lwip_fixture_assert_all_frames_returned(w);
 	port_memory_destroy(&w->tcp);
 	vma_bufpool_retire(w->pool, NULL, NULL);
 	vma_bufarena_destroy(w->arena);
@@ -152,8 +152,9 @@ static inline void lwip_fixture_close(struct fixture *w)
 }
 
 /* A received packet: Ethernet and IPv4 headers (left blank: the ring has read them), TCP with `options`, payload. */
-static inline struct vma_buf *lwip_fixture_packet(struct fixture *w, const struct tcp_hdr *hdr, const void *options,
-                                                  uint32_t options_len, const void *payload, uint32_t payload_len)
+static inline struct vma_buf *lwip_fixture_make_received_packet(struct fixture *w, const struct tcp_hdr *hdr,
+                                                                const void *options, uint32_t options_len,
+                                                                const void *payload, uint32_t payload_len)
 {
 	struct vma_buf *buf;
 	char *at;
@@ -200,15 +201,15 @@ static inline void lwip_fixture_input(struct fixture *w, struct segment s)
 	memcpy(header, &hdr, sizeof(hdr));
 	if (s.options_len)
 		memcpy(header + sizeof(hdr), s.options, s.options_len);
-	p = port_pbuf_of(&w->tcp,
-	                 lwip_fixture_packet(w, &hdr, s.options, s.options_len, s.payload,
-	                                     s.payload ? (uint32_t)strlen(s.payload) : 0),
-	                 header, (uint8_t)(20 + s.options_len));
+	p = port_pbuf_chain_from_packet(&w->tcp,
+	                                lwip_fixture_make_received_packet(w, &hdr, s.options, s.options_len, s.payload,
+	                                                                  s.payload ? (uint32_t)strlen(s.payload) : 0),
+	                                header, (uint8_t)(20 + s.options_len));
 	assert_non_null(p);
 	lwip_tcp_input_segment(fixture_peer, fixture_local, p);
 }
 
-static inline void lwip_fixture_segment(struct fixture *w, struct segment s)
+static inline void lwip_fixture_receive_segment(struct fixture *w, struct segment s)
 {
 	lwip_enter(&w->tcp, &w->conn);
 	lwip_fixture_input(w, s);
@@ -228,8 +229,8 @@ static inline void lwip_fixture_connect(struct fixture *w)
 	pcb = tcp_new();
 	assert_non_null(pcb);
 	w->conn.pcb = pcb;
-	tcp_recv(pcb, on_recv);
-	tcp_err(pcb, on_err);
+	tcp_recv(pcb, lwip_recv_callback_count_and_free);
+	tcp_err(pcb, lwip_err_callback_count);
 	assert_int_equal(tcp_bind(pcb, &local, LOCAL_PORT), ERR_OK);
 	assert_int_equal(tcp_connect(pcb, &peer, PEER_PORT, NULL), ERR_OK);
 	lwip_leave();
@@ -241,11 +242,11 @@ static const uint8_t fixture_syn_options[] = {2, 4, 0x05, 0xb4, 1, 3, 3, 7}; /* 
 static inline void lwip_fixture_establish(struct fixture *w)
 {
 	lwip_fixture_connect(w);
-	lwip_fixture_segment(w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                         .seq = 5000,
-	                                         .ack = FIXTURE_ISN + 1,
-	                                         .options = fixture_syn_options,
-	                                         .options_len = sizeof(fixture_syn_options)});
+	lwip_fixture_receive_segment(w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                                 .seq = 5000,
+	                                                 .ack = FIXTURE_ISN + 1,
+	                                                 .options = fixture_syn_options,
+	                                                 .options_len = sizeof(fixture_syn_options)});
 	assert_int_equal(w->conn.pcb->state, ESTABLISHED);
 }
 

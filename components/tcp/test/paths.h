@@ -107,7 +107,7 @@ static inline uint64_t known_due_ns(const struct vma_tcp_conn *conn, enum tcp_ti
 	return wheel_is_set(&conn->timer[which]) ? conn->timer[which].due_ns : 0;
 }
 
-static inline uint64_t compared_state_hash(uint64_t hash, const void *bytes, size_t n)
+static inline uint64_t fnv_hash_continue(uint64_t hash, const void *bytes, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001b3);
@@ -123,9 +123,9 @@ static inline uint64_t compared_sent_digest(void)
 		const struct raw_segment *s = &raw.log[i];
 		const uint64_t head[] = {s->seq, s->ack, s->window, s->urgent, s->flags, s->len, s->at_ns};
 
-		hash = compared_state_hash(hash, head, sizeof(head));
-		hash = compared_state_hash(hash, s->data, s->len);
-		hash = compared_state_hash(hash, s->options, s->options_len);
+		hash = fnv_hash_continue(hash, head, sizeof(head));
+		hash = fnv_hash_continue(hash, s->data, s->len);
+		hash = fnv_hash_continue(hash, s->options, s->options_len);
 	}
 	return hash;
 }
@@ -147,7 +147,7 @@ static inline uint64_t compared_unacked_digest(const struct tcp_pcb *pcb)
 		                          seg->rate_marks ? seg->rate_delivered_ago : 0,
 		                          seg->rate_marks ? seg->rate_first_ago : 0};
 
-		hash = compared_state_hash(hash, notes, sizeof(notes));
+		hash = fnv_hash_continue(hash, notes, sizeof(notes));
 	}
 	return hash;
 }
@@ -220,9 +220,9 @@ static inline void peer_sends_expected_message(uint32_t len)
 }
 
 /* Nothing has been sent yet. */
-static inline void paths_open_side(int which)
+static inline void setup_stack_with_fast_or_slow_path(int which)
 {
-	raw_open(NULL);
+	setup_raw_tcp_peer(NULL);
 	side[0].tcp->predicts_nothing = which == SLOW;
 	side[0].options.nodelay = 1;
 	raw.ts_ecr = 0;
@@ -230,13 +230,13 @@ static inline void paths_open_side(int which)
 }
 
 /* Time stamps, SACK and window scaling, or some of them. The first bytes find a place in the fifo. */
-static inline void paths_open_connection(bool stamped, bool sack)
+static inline void handshake_with_raw_peer_and_options(bool stamped, bool sack)
 {
 	uint8_t options[24] = {2, 4, 1000 >> 8, 1000 & 255, 1, 3, 3, 7};
 	unsigned len = 8;
 
 	raw.ts = stamped ? 1000 : 0;
-	app = raw_connect_begin();
+	app = stack_sends_syn_to_raw_peer();
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	if (sack)
 		memcpy(options + len, "\1\1\4\2", 4);
@@ -246,23 +246,23 @@ static inline void paths_open_connection(bool stamped, bool sack)
 		raw_store_be(options + len + 4, raw.ts, 4);
 		len += 12;
 	}
-	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, len, 0, "", 0);
+	raw_send_segment_with_options(0, 1, TCP_SYN | TCP_ACK, options, len, 0, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	mine = 1;
 	peer_sends_expected_message(64);
 	assert_int_equal(read_bytes(app, 64), 64);
 }
 
-static inline void paths_open_side_and_connection(int which, bool stamped, bool sack)
+static inline void setup_connection_with_fast_or_slow_path(int which, bool stamped, bool sack)
 {
-	paths_open_side(which);
-	paths_open_connection(stamped, sack);
+	setup_stack_with_fast_or_slow_path(which);
+	handshake_with_raw_peer_and_options(stamped, sack);
 }
 
-static inline void paths_close(void)
+static inline void teardown_connection_and_raw_peer(void)
 {
 	app_free(app);
-	raw_close(NULL);
+	teardown_raw_tcp_peer(NULL);
 }
 
 /* The slow path notes each segment whole before it looks at it. */

@@ -37,7 +37,7 @@ static struct {
 	bool holds; /* what is sent waits, to be found at once */
 } raw;
 
-static uint32_t raw_load32(const uint8_t *p)
+static uint32_t raw_load_be32(const uint8_t *p)
 {
 	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
@@ -48,7 +48,7 @@ static void raw_store_be(uint8_t *p, uint32_t value, unsigned bytes)
 		p[i] = (uint8_t)(value >> (8 * (bytes - 1 - i)));
 }
 
-static bool raw_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool raw_log_received_segment(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(fixture_arena, packet);
 	const uint8_t *ip = frame + packet->l3_off, *tcp = frame + packet->l4_off;
@@ -59,11 +59,11 @@ static bool raw_sink(struct vma_flow *flow, struct vma_buf *packet, const struct
 	raw.count++;
 	memset(s, 0, sizeof(*s));
 	s->flags = tcp[13];
-	s->seq_absolute = raw_load32(tcp + 4);
+	s->seq_absolute = raw_load_be32(tcp + 4);
 	if (s->flags & TCP_SYN)
 		raw.their_isn = s->seq_absolute;
 	s->seq = s->seq_absolute - raw.their_isn;
-	s->ack = raw_load32(tcp + 8) - RAW_ISN;
+	s->ack = raw_load_be32(tcp + 8) - RAW_ISN;
 	s->window = (uint16_t)(tcp[14] << 8 | tcp[15]);
 	s->urgent = (uint16_t)(tcp[18] << 8 | tcp[19]);
 	s->options_len = (tcp[12] >> 4) * 4u - 20;
@@ -80,7 +80,7 @@ static bool raw_sink(struct vma_flow *flow, struct vma_buf *packet, const struct
 	return true;
 }
 
-static inline int raw_open(void **state)
+static inline int setup_raw_tcp_peer(void **state)
 {
 	fixture_open(state);
 	memset(&raw, 0, sizeof(raw));
@@ -90,22 +90,22 @@ static inline int raw_open(void **state)
 	/* Any peer: what no connection takes. */
 	raw.flow = (struct vma_flow){.key = {.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(RAW_PORT)},
 	                             .flags = VMA_FLOW_LISTENER,
-	                             .sink = raw_sink};
+	                             .sink = raw_log_received_segment};
 	memcpy(raw.flow.key.local, side[1].ip, 16);
 	assert_int_equal(vma_ring_attach(side[1].ring, &raw.flow), 0);
 	return 0;
 }
 
-static inline int raw_close(void **state)
+static inline int teardown_raw_tcp_peer(void **state)
 {
-	vma_ring_detach(side[1].ring, &raw.flow);
+	vma_ring_detach_flow(side[1].ring, &raw.flow);
 	free(raw.log);
 	return fixture_close(state);
 }
 
 /* One segment to side 0: seq relative to mine, ack to theirs; both counted from the SYN, whose number is 0. */
-static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, const void *options,
-                                    unsigned options_len, uint16_t urgent, const void *data, uint32_t len)
+static inline void raw_send_segment_with_options(uint32_t seq, uint32_t ack, uint8_t flags, const void *options,
+                                                 unsigned options_len, uint16_t urgent, const void *data, uint32_t len)
 {
 	struct vma_tcp_path path = fixture_path_to_peer_of(1, 1500);
 	struct vma_buf *buf = vma_ring_tx_buf(side[1].ring);
@@ -139,13 +139,13 @@ static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, c
 		fixture_run_until_idle();
 }
 
-static inline void raw_send(uint32_t seq, uint32_t ack, uint8_t flags, const void *data, uint32_t len)
+static inline void raw_send_segment(uint32_t seq, uint32_t ack, uint8_t flags, const void *data, uint32_t len)
 {
 	uint8_t options[12] = {1, 1, 8, 10};
 
 	raw_store_be(options + 4, raw.ts, 4);
 	raw_store_be(options + 8, raw.ts_ecr, 4);
-	raw_send_options(seq, ack, flags, options, raw.ts != 0 ? 12 : 0, 0, data, len);
+	raw_send_segment_with_options(seq, ack, flags, options, raw.ts != 0 ? 12 : 0, 0, data, len);
 }
 
 static inline void raw_send_bytes(uint32_t seq, uint32_t ack, uint32_t len)
@@ -153,8 +153,8 @@ static inline void raw_send_bytes(uint32_t seq, uint32_t ack, uint32_t len)
 	uint8_t data[2048];
 
 	for (uint32_t i = 0; i < len; i++)
-		data[i] = fixture_byte_at(seq - 1 + i);
-	raw_send(seq, ack, TCP_ACK | TCP_PSH, data, len);
+		data[i] = fixture_pattern_byte_at(seq - 1 + i);
+	raw_send_segment(seq, ack, TCP_ACK | TCP_PSH, data, len);
 }
 
 static inline unsigned raw_unseen_count(void)
@@ -177,12 +177,12 @@ static inline const struct raw_segment *raw_last_segment(void)
 	return &raw.log[raw.count - 1];
 }
 
-static inline void raw_forget_seen(void)
+static inline void raw_mark_all_segments_seen(void)
 {
 	raw.seen = raw.count;
 }
 
-static inline struct app *raw_connect_begin(void)
+static inline struct app *stack_sends_syn_to_raw_peer(void)
 {
 	struct vma_tcp_path path = fixture_path_to_peer_of(0, side[0].nic->info.mtu);
 	struct app *app = calloc(1, sizeof(*app));
@@ -193,14 +193,14 @@ static inline struct app *raw_connect_begin(void)
 }
 
 /* Active open of side 0; MSS 1000 and, if raw.ts is set, time stamps; no scaling, no SACK. */
-static inline struct app *raw_connect(void)
+static inline struct app *stack_connects_to_raw_peer(void)
 {
-	struct app *app = raw_connect_begin();
+	struct app *app = stack_sends_syn_to_raw_peer();
 	uint8_t options[16] = {2, 4, 1000 >> 8, 1000 & 255, 1, 1, 8, 10};
 
 	raw_store_be(options + 8, raw.ts, 4);
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
-	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, raw.ts != 0 ? 16 : 4, 0, "", 0);
+	raw_send_segment_with_options(0, 1, TCP_SYN | TCP_ACK, options, raw.ts != 0 ? 16 : 4, 0, "", 0);
 	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	fixture_take_app_events(app);
@@ -208,27 +208,27 @@ static inline struct app *raw_connect(void)
 }
 
 /* The same with window scaling by 7 and SACK. */
-static inline struct app *raw_connect_sack(void)
+static inline struct app *stack_connects_to_raw_peer_with_sack(void)
 {
-	struct app *app = raw_connect_begin();
+	struct app *app = stack_sends_syn_to_raw_peer();
 	uint8_t options[12] = {2, 4, 1000 >> 8, 1000 & 255, 1, 3, 3, 7, 1, 1, 4, 2};
 
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
-	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 12, 0, "", 0);
+	raw_send_segment_with_options(0, 1, TCP_SYN | TCP_ACK, options, 12, 0, "", 0);
 	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	fixture_take_app_events(app);
 	return app;
 }
 
 /* A SYN of the raw peer's to the listener of side 0, from its RAW_PORT. */
-static inline void raw_syn(uint32_t seq)
+static inline void raw_send_syn_to_listener(uint32_t seq)
 {
 	uint8_t options[4] = {2, 4, 1000 >> 8, 1000 & 255};
 
 	raw.peer_port = htons(PORT);
-	raw_send_options(seq, 0, TCP_SYN, options, 4, 0, "", 0);
+	raw_send_segment_with_options(seq, 0, TCP_SYN, options, 4, 0, "", 0);
 }
 
-#define RAW_CASE(f) cmocka_unit_test_setup_teardown(f, raw_open, raw_close)
+#define RAW_CASE(f) cmocka_unit_test_setup_teardown(f, setup_raw_tcp_peer, teardown_raw_tcp_peer)
 
 #endif

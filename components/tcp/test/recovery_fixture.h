@@ -3,7 +3,7 @@
  * network in virtual time that loses what it is told to lose, and a receiver that acknowledges by RFC 2018, 2883 and
  * 7323. After each step the scoreboard is compared with sums taken from the marks themselves.
  *
- *   fixture_begin ── fixture_write ── fixture_run_until ──> output ──> network ──> receiver
+ *   setup_established_connection_and_link ── fixture_write_app_bytes ── fixture_run_until ──> output ──> network ──> receiver
  *                                       ^                   recovery_* <──────── ACKs ┘
  *                                       └── timers (wheel)
  */
@@ -72,15 +72,15 @@ static struct fixture w;
 
 /* ---- the network ---- */
 
-static uint32_t fixture_draw(void)
+static uint32_t fixture_draw_random(void)
 {
 	w.seed = w.seed * 1664525 + 1013904223;
 	return w.seed >> 8;
 }
 
-static bool fixture_chance(double p)
+static bool fixture_random_happens(double p)
 {
-	return fixture_draw() % 100000 < p * 100000;
+	return fixture_draw_random() % 100000 < p * 100000;
 }
 
 static void fixture_put_in_flight(const struct flying *what, uint64_t leaves_ns)
@@ -89,7 +89,7 @@ static void fixture_put_in_flight(const struct flying *what, uint64_t leaves_ns)
 
 	assert_non_null(copy);
 	*copy = *what;
-	copy->at_ns = leaves_ns + w.delay_ns + (w.jitter_ns ? fixture_draw() % w.jitter_ns : 0);
+	copy->at_ns = leaves_ns + w.delay_ns + (w.jitter_ns ? fixture_draw_random() % w.jitter_ns : 0);
 	while (*place && (*place)->at_ns <= copy->at_ns)
 		place = &(*place)->next;
 	copy->next = *place;
@@ -97,7 +97,7 @@ static void fixture_put_in_flight(const struct flying *what, uint64_t leaves_ns)
 }
 
 /* When it has passed; false: there was no room. */
-static bool link_transmit(uint32_t len, uint64_t *leaves_ns)
+static bool link_compute_departure_time(uint32_t len, uint64_t *leaves_ns)
 {
 	uint64_t begins_ns = w.link_free_ns > w.tcp.now_ns ? w.link_free_ns : w.tcp.now_ns;
 
@@ -111,7 +111,7 @@ static bool link_transmit(uint32_t len, uint64_t *leaves_ns)
 	return true;
 }
 
-static void transmit(struct tcp_seg *seg, bool again)
+static void fixture_transmit_segment_with_loss(struct tcp_seg *seg, bool again)
 {
 	struct flying data = {.seq = seg_seq(seg), .len = seg_len(seg), .ts_val = tcp_clock_ms(&w.tcp)};
 	uint64_t leaves_ns;
@@ -123,9 +123,9 @@ static void transmit(struct tcp_seg *seg, bool again)
 		w.last_again_ns = w.tcp.now_ns;
 		w.last_again_seq = data.seq;
 	}
-	if ((w.drop && w.drop(data.seq - ISS, false)) || fixture_chance(w.loss))
+	if ((w.drop && w.drop(data.seq - ISS, false)) || fixture_random_happens(w.loss))
 		return;
-	if (link_transmit(data.len, &leaves_ns))
+	if (link_compute_departure_time(data.len, &leaves_ns))
 		fixture_put_in_flight(&data, leaves_ns);
 }
 
@@ -176,7 +176,7 @@ static bool receiver_has_range(uint32_t left, uint32_t right)
 	return false;
 }
 
-static void send_ack(const struct range *dsack)
+static void fixture_receiver_sends_ack(const struct range *dsack)
 {
 	struct flying answer = {.is_ack = true};
 	struct tcp_ack *ack = &answer.ack;
@@ -193,12 +193,12 @@ static void send_ack(const struct range *dsack)
 		ack->block[ack->blocks].left = w.ooo[i].left;
 		ack->block[ack->blocks++].right = w.ooo[i].right;
 	}
-	if ((w.drop && w.drop(w.rcv_nxt - ISS, true)) || fixture_chance(w.ack_loss))
+	if ((w.drop && w.drop(w.rcv_nxt - ISS, true)) || fixture_random_happens(w.ack_loss))
 		return;
 	fixture_put_in_flight(&answer, w.tcp.now_ns);
 }
 
-static void fixture_receive(const struct flying *data)
+static void fixture_receiver_takes_data(const struct flying *data)
 {
 	struct range range = {data->seq, data->seq + data->len};
 	bool twice = receiver_has_range(range.left, range.right), in_order = data->seq == w.rcv_nxt;
@@ -216,7 +216,7 @@ static void fixture_receive(const struct flying *data)
 	 */
 	if (!twice && in_order && w.ooo_count == 0 && ++w.unacked_in < w.ack_every && w.flying && !w.flying->is_ack)
 		return;
-	send_ack(twice ? &range : NULL);
+	fixture_receiver_sends_ack(twice ? &range : NULL);
 }
 
 /* ---- the scoreboard as it should be ---- */
@@ -264,7 +264,7 @@ static void fixture_check_sack_index(void)
 	}
 }
 
-static void fixture_check(void)
+static void fixture_check_scoreboard_invariants(void)
 {
 	const struct tcp_recovery *r = &w.conn.recovery;
 	uint32_t sacked = 0, segments = 0, lost = 0, again = 0;
@@ -330,7 +330,7 @@ int tcp_output_retransmit(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 		return -ENOBUFS;
 	if (w.frames > 0)
 		w.frames--;
-	transmit(seg, true);
+	fixture_transmit_segment_with_loss(seg, true);
 	return 0;
 }
 
@@ -356,7 +356,7 @@ static void append(struct tcp_seg *seg)
 	w.pcb.snd_nxt = seg_end(seg);
 	recovery_on_segment_sent(&w.conn, seg);
 	w.outs++;
-	transmit(seg, false);
+	fixture_transmit_segment_with_loss(seg, false);
 }
 
 /* Whole segments only, but for the last bytes of all. Returns whether one has left. */
@@ -364,7 +364,7 @@ static bool fixture_send_new_segment(void)
 {
 	uint32_t waiting = (uint32_t)(fifo_produced(&w.conn.tx) - w.conn.lwip_end), len = waiting < MSS ? waiting : MSS;
 
-	if (len == 0 || w.frames == 0 || recovery_may_send(&w.conn) < len ||
+	if (len == 0 || w.frames == 0 || recovery_new_bytes_allowed(&w.conn) < len ||
 	    w.pcb.snd_nxt - w.pcb.lastack + len > w.pcb.snd_wnd)
 		return false;
 	if (w.frames > 0)
@@ -374,7 +374,7 @@ static bool fixture_send_new_segment(void)
 	return true;
 }
 
-static void fixture_output(void)
+static void fixture_send_allowed_segments(void)
 {
 	w.ready = false;
 	if (w.error)
@@ -382,12 +382,12 @@ static void fixture_output(void)
 	if (recovery_retransmit(&w.conn) == 0) {
 		while (fixture_send_new_segment())
 			if (!w.unchecked)
-				fixture_check();
+				fixture_check_scoreboard_invariants();
 	}
-	recovery_output_done(&w.conn);
+	recovery_note_app_limited_or_set_pacing(&w.conn);
 	timers_retransmit_update(&w.conn);
 	assert_true(!w.pcb.unacked || wheel_is_set(&w.conn.timer[TCP_TIMER_RETRANSMIT]));
-	fixture_check();
+	fixture_check_scoreboard_invariants();
 }
 
 static void fixture_receive_ack(const struct tcp_ack *ack)
@@ -411,7 +411,7 @@ static void fixture_receive_ack(const struct tcp_ack *ack)
 	w.ready = true;
 }
 
-static void fixture_fire(struct tcp_timer_node *node, void *arg)
+static void fixture_fire_timer(struct tcp_timer_node *node, void *arg)
 {
 	(void)arg;
 	timers_fire(&w.conn, node->kind);
@@ -424,11 +424,11 @@ static void fixture_run_until(uint64_t until_ns)
 	unsigned stands_still = 0;
 
 	while (!w.error) {
-		uint64_t next_ns = wheel_next(&w.tcp.wheel);
+		uint64_t next_ns = wheel_next_due_ns(&w.tcp.wheel);
 		struct flying *first = w.flying;
 
 		if (w.ready) {
-			fixture_output();
+			fixture_send_allowed_segments();
 			continue;
 		}
 		if (first && first->at_ns < next_ns)
@@ -445,23 +445,23 @@ static void fixture_run_until(uint64_t until_ns)
 			if (first->is_ack)
 				fixture_receive_ack(&first->ack);
 			else
-				fixture_receive(first);
+				fixture_receiver_takes_data(first);
 			free(first);
 		} else {
-			wheel_advance(&w.tcp.wheel, w.tcp.now_ns, fixture_fire, NULL);
+			wheel_advance(&w.tcp.wheel, w.tcp.now_ns, fixture_fire_timer, NULL);
 		}
 	}
 	if (until_ns != FOREVER && !w.error)
 		w.tcp.now_ns = until_ns;
 }
 
-static void fixture_write(uint64_t bytes)
+static void fixture_write_app_bytes(uint64_t bytes)
 {
 	atomic_store(&w.conn.tx.produced, fifo_produced(&w.conn.tx) + bytes);
 	w.ready = true;
 }
 
-static void fixture_end(void)
+static void fixture_free_segments_and_flights(void)
 {
 	sack_index_free(&w.conn);
 	while (w.pcb.unacked) {
@@ -479,7 +479,7 @@ static void fixture_end(void)
 }
 
 /* Established; every option at its default. */
-static void fixture_begin(int algorithm)
+static void setup_established_connection_and_link(int algorithm)
 {
 	static const int32_t defaults[] = {
 #define X(name, field, value) value,
@@ -487,7 +487,7 @@ static void fixture_begin(int algorithm)
 #undef X
 	};
 
-	fixture_end();
+	fixture_free_segments_and_flights();
 	memset(&w, 0, sizeof(w));
 	w.tcp.now_ns = 100 * SECOND;
 	w.tcp.clock_offset_ms = 0xfffff000u; /* its time stamps wrap, too */
@@ -537,7 +537,7 @@ int tcp_output_probe(struct vma_tcp_conn *conn)
 		w.frames--;
 	w.keepalives++;
 	if (!w.mute)
-		send_ack(NULL);
+		fixture_receiver_sends_ack(NULL);
 	return 0;
 }
 

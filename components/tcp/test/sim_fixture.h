@@ -112,7 +112,7 @@ struct sim_attr {
 	bool memory_link, checksum_offload, segmentation_offload, no_timestamps[2];
 	uint32_t gro_streams_max, max_syn_rate, orphans_max, time_wait_max;
 	uint64_t laziness_ns[2];
-	void (*watch)(struct sim_side *side); /* sim_watch_install */
+	void (*watch)(struct sim_side *side); /* sim_watch_hook_nic_queue_pair */
 };
 
 static void __attribute__((format(printf, 2, 3))) sim_fail(struct sim *sim, const char *format, ...)
@@ -193,7 +193,7 @@ static void sim_free_retired(struct sim_side *side)
 	side->retired_count = 0;
 }
 
-static struct vma_tcp_host_ops sim_host(struct sim_side *side)
+static struct vma_tcp_host_ops sim_make_host_ops_of_side(struct sim_side *side)
 {
 	return (struct vma_tcp_host_ops){.now_ns = sim_now,
 	                                 .alloc = sim_alloc,
@@ -215,7 +215,7 @@ static void sim_assert(bool ok, const char *what)
 }
 
 /* Arenas are kept from seed to seed, by frame size; they are empty in between. */
-static struct vma_bufarena *sim_arena(int side, uint32_t frame_size)
+static struct vma_bufarena *sim_get_arena_of_side(int side, uint32_t frame_size)
 {
 	static struct vma_bufarena *arenas[2][2];
 	struct vma_bufarena **slot = &arenas[side][frame_size > 2048];
@@ -236,7 +236,7 @@ static void sim_side_start(struct sim_side *side, const struct sim_attr *attr)
 	                             .rx_sw_csum = true,
 	                             .name = "sim"};
 	struct vma_tcp_attr tcp = {.arena = side->arena,
-	                           .host = sim_host(side),
+	                           .host = sim_make_host_ops_of_side(side),
 	                           .no_timestamps = attr->no_timestamps[side->number],
 	                           .gro_streams_max = attr->gro_streams_max,
 	                           .max_syn_rate = attr->max_syn_rate,
@@ -274,7 +274,7 @@ static void sim_start(struct sim *sim, const struct sim_attr *attr)
 
 		sim->side[i].sim = sim;
 		sim->side[i].number = i;
-		pair.arena[i] = spill.arena = sim->side[i].arena = sim_arena(i, attr->frame_size);
+		pair.arena[i] = spill.arena = sim->side[i].arena = sim_get_arena_of_side(i, attr->frame_size);
 		pair.faults[i] = attr->faults[i];
 		sim_assert(vma_bufpool_create(&spill, &sim->side[i].spill) == 0, "no pool");
 	}
@@ -304,7 +304,7 @@ static inline void sim_take_free_frames(struct sim_side *side, struct vma_bufpoo
 	}
 }
 
-static unsigned sim_pools_left(const struct sim_side *side)
+static unsigned sim_count_pools_left(const struct sim_side *side)
 {
 	unsigned n = 0;
 
@@ -315,7 +315,7 @@ static unsigned sim_pools_left(const struct sim_side *side)
 
 /* Ends everything, and says what is left that should not be: memory, and frames (a pool is there until the last frame
  * has come home). */
-static inline void sim_end(struct sim *sim)
+static inline void sim_end_and_check_leaks(struct sim *sim)
 {
 	for (int i = 0; i < 2; i++) {
 		sim_return_taken_frames(&sim->side[i]);
@@ -330,7 +330,7 @@ static inline void sim_end(struct sim *sim)
 		vma_nic_close(sim->side[i].nic);
 		vma_bufpool_retire(sim->side[i].spill, NULL, NULL);
 		vma_bufpool_flush_thread(sim->side[i].arena);
-		if (sim_pools_left(&sim->side[i]) != 0)
+		if (sim_count_pools_left(&sim->side[i]) != 0)
 			sim_fail(sim, "side %d: frames are left", i);
 	}
 }
@@ -354,7 +354,7 @@ static void sim_note_stack_due_time(struct sim *sim, struct sim_side *side)
 }
 
 /* In the queue pair, or before it, if it has no buffer for them and they are not delayed any more. */
-static bool sim_frames_wait(const struct sim_side *side)
+static bool sim_has_frames_waiting(const struct sim_side *side)
 {
 	struct vma_nic *other = side->sim->side[1 - side->number].nic;
 	struct vma_wire_counts counts;
@@ -366,7 +366,7 @@ static bool sim_frames_wait(const struct sim_side *side)
 	       counts.sent + counts.duplicated != counts.delivered + counts.lost + counts.no_flow + counts.queue_full;
 }
 
-static bool sim_drive(struct sim *sim, struct sim_side *side)
+static bool sim_drive_ring_of_side(struct sim *sim, struct sim_side *side)
 {
 	bool timer = side->known_due_ns <= sim->now_ns, moved = false;
 	int n;
@@ -381,7 +381,7 @@ static bool sim_drive(struct sim *sim, struct sim_side *side)
 	return moved;
 }
 
-static uint64_t sim_next_ns(struct sim *sim)
+static uint64_t sim_next_event_ns(struct sim *sim)
 {
 	uint64_t next = sim->due != NULL ? sim->due(sim) : UINT64_MAX;
 
@@ -393,7 +393,7 @@ static uint64_t sim_next_ns(struct sim *sim)
 			next = side->known_due_ns;
 		if (arrives < next)
 			next = arrives;
-		if (sim_frames_wait(side) && side->next_drive_ns < next)
+		if (sim_has_frames_waiting(side) && side->next_drive_ns < next)
 			next = side->next_drive_ns;
 	}
 	return next;
@@ -407,7 +407,7 @@ static bool sim_run_once(struct sim *sim)
 
 	vma_wire_drive_both_ends(sim->side[0].nic);
 	for (int i = 0; i < 2; i++)
-		moved |= sim_drive(sim, &sim->side[first ^ i]);
+		moved |= sim_drive_ring_of_side(sim, &sim->side[first ^ i]);
 	if (sim->act != NULL)
 		moved |= sim->act(sim);
 	vma_wire_drive_both_ends(sim->side[0].nic);
@@ -418,7 +418,7 @@ static bool sim_run_once(struct sim *sim)
 }
 
 /* Until done says so: true. False: nothing is due any more, the time is over, or something failed. */
-static inline bool sim_run(struct sim *sim, bool (*done)(struct sim *sim))
+static inline bool sim_run_until_done(struct sim *sim, bool (*done)(struct sim *sim))
 {
 	unsigned stuck = 0, restless = 0;
 
@@ -434,7 +434,7 @@ static inline bool sim_run(struct sim *sim, bool (*done)(struct sim *sim))
 			continue;
 		}
 		restless = 0;
-		next = sim_next_ns(sim);
+		next = sim_next_event_ns(sim);
 		if (next == UINT64_MAX)
 			return false;
 		if (next > sim->now_ns) {
@@ -451,7 +451,7 @@ static inline bool sim_run(struct sim *sim, bool (*done)(struct sim *sim))
 				         sim->side[1].known_due_ns <= sim->now_ns,
 				         vma_wire_next_arrival_ns(sim->side[0].nic) <= sim->now_ns,
 				         vma_wire_next_arrival_ns(sim->side[1].nic) <= sim->now_ns,
-				         sim_frames_wait(&sim->side[0]), sim_frames_wait(&sim->side[1]),
+				         sim_has_frames_waiting(&sim->side[0]), sim_has_frames_waiting(&sim->side[1]),
 				         sim->due != NULL && sim->due(sim) <= sim->now_ns);
 		}
 		if (sim->now_ns > sim->end_ns)

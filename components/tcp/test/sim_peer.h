@@ -99,7 +99,7 @@ struct sim_pair {
 enum { SIM_PERIOD = 65521, SIM_TABLE = 2 * 65536 + SIM_PERIOD };
 static uint8_t sim_pattern_table[SIM_TABLE];
 
-static void sim_table_fill(void)
+static void sim_fill_pattern_table(void)
 {
 	struct sim_rng chance = {42};
 
@@ -110,7 +110,7 @@ static void sim_table_fill(void)
 }
 
 /* Of the stream that `peer` writes; good for 128 KB. */
-static const uint8_t *sim_bytes(const struct sim_peer *peer, uint64_t at)
+static const uint8_t *sim_stream_bytes_at(const struct sim_peer *peer, uint64_t at)
 {
 	unsigned stream = (peer->pair->incarnation * SIM_PAIRS + peer->pair->number) * 2 + (unsigned)peer->side->number;
 
@@ -135,14 +135,14 @@ static void sim_trace_peer_action(const struct sim_peer *peer, const char *what,
 
 /* ---- the way ---- */
 
-static void sim_address(int side, uint8_t out[16])
+static void sim_ip_address_of_side(int side, uint8_t out[16])
 {
 	memset(out, 0, 16);
 	out[0] = 10;
 	out[3] = (uint8_t)(side + 1);
 }
 
-static struct vma_tcp_path sim_path(const struct sim_side *side, uint32_t mtu)
+static struct vma_tcp_path sim_path_to_peer(const struct sim_side *side, uint32_t mtu)
 {
 	struct vma_tcp_path path = {.len = 34, .ip_off = 14, .mtu = mtu};
 	uint8_t address[16];
@@ -151,14 +151,14 @@ static struct vma_tcp_path sim_path(const struct sim_side *side, uint32_t mtu)
 	memcpy(path.bytes + 6, vma_nic_info(side->nic)->mac, 6);
 	path.bytes[12] = 8; /* IPv4 */
 	path.bytes[14] = 0x45;
-	sim_address(side->number, address);
+	sim_ip_address_of_side(side->number, address);
 	memcpy(path.bytes + 26, address, 4);
-	sim_address(1 - side->number, address);
+	sim_ip_address_of_side(1 - side->number, address);
 	memcpy(path.bytes + 30, address, 4);
 	return path;
 }
 
-static uint16_t sim_port(const struct sim_peer *peer)
+static uint16_t sim_local_port_of_peer(const struct sim_peer *peer)
 {
 	bool own = peer->pair->simultaneous || peer->pair->connector == peer->side->number;
 
@@ -169,7 +169,7 @@ static uint16_t sim_port(const struct sim_peer *peer)
 
 static bool sim_peer_run_actions(struct sim_peer *peer);
 
-static void sim_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void sim_on_connection_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	struct sim_peer *peer = arg;
 
@@ -188,9 +188,9 @@ static void sim_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 		sim_peer_run_actions(peer);
 }
 
-static const struct vma_tcp_conn_ops sim_owner = {sim_event};
+static const struct vma_tcp_conn_ops sim_owner = {sim_on_connection_event};
 
-static void sim_peer_begin(struct sim_peer *peer, struct vma_tcp_conn *conn)
+static void sim_peer_assign_connection(struct sim_peer *peer, struct vma_tcp_conn *conn)
 {
 	peer->conn = conn;
 	peer->begin_ns = peer->side->sim->now_ns;
@@ -216,7 +216,7 @@ static void sim_return_held_piece(unsigned i)
 }
 
 /* Those of this peer (NULL: of all that have left) that it is time for. */
-static void sim_held_return_due(const struct sim_peer *peer, uint64_t now_ns)
+static void sim_return_held_pieces_when_due(const struct sim_peer *peer, uint64_t now_ns)
 {
 	for (unsigned i = sim_held_count; i-- > 0;)
 		if (sim_held_piece[i].peer == peer && sim_held_piece[i].due_ns <= now_ns)
@@ -227,7 +227,7 @@ static void sim_peer_release_conn(struct sim_peer *peer)
 {
 	struct vma_tcp_conn *conn = peer->conn;
 
-	sim_held_return_due(NULL, UINT64_MAX); /* of connections before */
+	sim_return_held_pieces_when_due(NULL, UINT64_MAX); /* of connections before */
 	for (unsigned i = 0; i < sim_held_count; i++)
 		if (sim_held_piece[i].peer == peer)
 			sim_held_piece[i].peer = NULL;
@@ -274,7 +274,7 @@ static bool sim_check_read(struct sim_peer *peer, const struct iovec *span)
 
 	while (done < span->iov_len) {
 		size_t part = span->iov_len - done < 65536 ? span->iov_len - done : 65536;
-		const uint8_t *expected = sim_bytes(sim_other_peer(peer), peer->read + done);
+		const uint8_t *expected = sim_stream_bytes_at(sim_other_peer(peer), peer->read + done);
 
 		if (memcmp((const uint8_t *)span->iov_base + done, expected, part) != 0) {
 			size_t i = 0;
@@ -301,12 +301,12 @@ static unsigned sim_urgent_bytes_left_out(const struct sim_peer *peer)
 /* The urgent byte is read by itself when it has come; reading steps over it, unless it is read inline. */
 static void sim_read_urgent(struct sim_peer *peer)
 {
-	int64_t mark = vma_tcp_rx_urgent_mark(peer->conn);
+	int64_t mark = vma_tcp_bytes_before_urgent_mark(peer->conn);
 	uint64_t at = peer->read + sim_urgent_bytes_left_out(peer) + (uint64_t)mark;
 	uint8_t byte;
-	int rc = vma_tcp_rx_urgent(peer->conn, &byte, sim_rng_happens(&peer->pair->chance, 50));
+	int rc = vma_tcp_read_urgent_byte(peer->conn, &byte, sim_rng_happens(&peer->pair->chance, 50));
 
-	if (rc == 1 && mark >= 0 && !peer->eof && byte != *sim_bytes(sim_other_peer(peer), at))
+	if (rc == 1 && mark >= 0 && !peer->eof && byte != *sim_stream_bytes_at(sim_other_peer(peer), at))
 		sim_peer_fail(peer, "wrong urgent byte at %" PRIu64, at);
 	if (rc != 1 && rc != 0 && rc != -EINVAL)
 		sim_peer_fail(peer, "urgent byte: %d", rc);
@@ -316,16 +316,16 @@ static void sim_read_urgent(struct sim_peer *peer)
 static unsigned sim_urgent_bytes_to_leave_out(const struct sim_peer *peer)
 {
 	return sim_urgent_bytes_left_out(peer) +
-	       (vma_tcp_rx_urgent_mark(peer->conn) == 0 && !peer->plan.options.oobinline);
+	       (vma_tcp_bytes_before_urgent_mark(peer->conn) == 0 && !peer->plan.options.oobinline);
 }
 
-/* As sim_read takes its first span: the piece is held. Its bytes; 0: it is to be copied. */
-static uint64_t sim_hold_piece(struct sim_peer *peer, uint64_t wanted)
+/* As sim_read_and_check_bytes takes its first span: the piece is held. Its bytes; 0: it is to be copied. */
+static uint64_t sim_read_piece_zero_copy_and_hold(struct sim_peer *peer, uint64_t wanted)
 {
 	struct vma_tcp_rx_stream_piece piece;
 
-	if (!peer->keeps_frames || sim_held_count == SIM_HELD || vma_tcp_rx_urgent_mark(peer->conn) >= 0 ||
-	    sim_urgent_bytes_left_out(peer) || !vma_tcp_rx_piece(peer->conn, &piece) || piece.buf == NULL ||
+	if (!peer->keeps_frames || sim_held_count == SIM_HELD || vma_tcp_bytes_before_urgent_mark(peer->conn) >= 0 ||
+	    sim_urgent_bytes_left_out(peer) || !vma_tcp_peek_first_rx_piece(peer->conn, &piece) || piece.buf == NULL ||
 	    piece.len > wanted)
 		return 0;
 	if (!sim_check_read(peer, &(const struct iovec){piece.data, piece.len}))
@@ -336,7 +336,7 @@ static uint64_t sim_hold_piece(struct sim_peer *peer, uint64_t wanted)
 	                                .memory = vma_tcp_memory_limits_of(peer->conn),
 	                                .buf = piece.buf,
 	                                .peer = peer,
-	                                .number = vma_tcp_zcopy_number(peer->conn),
+	                                .number = vma_tcp_zcopy_conn_id(peer->conn),
 	                                .due_ns = peer->side->sim->now_ns + peer->plan.hold_ns,
 	                                .len = piece.len};
 	sim_wake_at(peer, peer->side->sim->now_ns + peer->plan.hold_ns);
@@ -346,19 +346,19 @@ static uint64_t sim_hold_piece(struct sim_peer *peer, uint64_t wanted)
 }
 
 /* What is not due yet wakes it again. */
-static void sim_return_pieces(struct sim_peer *peer)
+static void sim_return_due_pieces_and_schedule_rest(struct sim_peer *peer)
 {
 	if (peer->plan.hold_ns == 0)
 		return;
-	sim_held_return_due(peer, peer->side->sim->now_ns);
+	sim_return_held_pieces_when_due(peer, peer->side->sim->now_ns);
 	for (unsigned i = 0; i < sim_held_count; i++)
 		if (sim_held_piece[i].peer == peer)
 			sim_wake_at(peer, sim_held_piece[i].due_ns);
 	if (!peer->keeps_frames && peer->connected)
-		peer->keeps_frames = vma_tcp_zcopy_begin(peer->conn) == 0;
+		peer->keeps_frames = vma_tcp_enable_rx_zcopy(peer->conn) == 0;
 }
 
-static bool sim_read(struct sim_peer *peer)
+static bool sim_read_and_check_bytes(struct sim_peer *peer)
 {
 	struct sim_rng *chance = &peer->pair->chance;
 	struct sim *sim = peer->side->sim;
@@ -367,7 +367,7 @@ static bool sim_read(struct sim_peer *peer)
 	unsigned n, step;
 
 	if (peer->read_ns > sim->now_ns) {
-		if (vma_tcp_rx_bytes(peer->conn) > 0)
+		if (vma_tcp_readable_bytes(peer->conn) > 0)
 			sim_wake_at(peer, peer->read_ns);
 		return false;
 	}
@@ -385,14 +385,14 @@ static bool sim_read(struct sim_peer *peer)
 			wanted = at - peer->read;
 	}
 	sim_read_urgent(peer);
-	taken = sim_hold_piece(peer, wanted);
+	taken = sim_read_piece_zero_copy_and_hold(peer, wanted);
 	if (taken != 0) {
 		sim_trace_peer_action(peer, "holds, and has read", peer->read);
 		peer->told = true;
 		return true;
 	}
 	step = sim_urgent_bytes_to_leave_out(peer);
-	n = vma_tcp_rx_front(peer->conn, 0, spans, 4);
+	n = vma_tcp_peek_rx_spans(peer->conn, 0, spans, 4);
 	if (n > 0)
 		peer->read += step;
 	for (unsigned i = 0; i < n && taken < wanted; i++) {
@@ -444,7 +444,7 @@ static void sim_commit_written(struct sim_peer *peer, uint64_t bytes)
 	sim_trace_peer_action(peer, "has written", peer->written);
 }
 
-static void sim_cork(struct sim_peer *peer, bool on)
+static void sim_set_cork(struct sim_peer *peer, bool on)
 {
 	if (peer->corked == on)
 		return;
@@ -453,7 +453,7 @@ static void sim_cork(struct sim_peer *peer, bool on)
 		sim_peer_fail(peer, "TCP_CORK is refused");
 }
 
-static bool sim_write(struct sim_peer *peer)
+static bool sim_write_some_planned_bytes(struct sim_peer *peer)
 {
 	struct sim_rng *chance = &peer->pair->chance;
 	struct sim *sim = peer->side->sim;
@@ -470,8 +470,8 @@ static bool sim_write(struct sim_peer *peer)
 	wanted = sim_rng_between(chance, peer->plan.write_min, peer->plan.write_max);
 	if (wanted > may)
 		wanted = may;
-	sim_cork(peer,
-	         peer->plan.cork_percent != 0 && may > wanted && sim_rng_happens(chance, peer->plan.cork_percent));
+	sim_set_cork(peer,
+	             peer->plan.cork_percent != 0 && may > wanted && sim_rng_happens(chance, peer->plan.cork_percent));
 	n = vma_tcp_tx_reserve(peer->conn, wanted, spans, (unsigned)sim_rng_between(chance, 1, 3));
 	if (n == -ENOMEM && sim_alloc_fail_ppm != 0) {
 		sim_wake_at(peer, sim->now_ns + SIM_MS);
@@ -489,7 +489,8 @@ static bool sim_write(struct sim_peer *peer)
 		for (; at < spans[i].iov_len && done < wanted;) {
 			size_t part = spans[i].iov_len - at < 65536 ? spans[i].iov_len - at : 65536;
 
-			memcpy((uint8_t *)spans[i].iov_base + at, sim_bytes(peer, peer->written + done), part);
+			memcpy((uint8_t *)spans[i].iov_base + at, sim_stream_bytes_at(peer, peer->written + done),
+			       part);
 			at += part;
 			done += part;
 		}
@@ -510,7 +511,7 @@ static bool sim_write(struct sim_peer *peer)
 
 /* ---- what may come early ---- */
 
-static void sim_do_early_action(struct sim_peer *peer)
+static void sim_end_connection_early_as_planned(struct sim_peer *peer)
 {
 	peer->early_done = true;
 	sim_trace_peer_action(peer, "early", peer->plan.early);
@@ -539,7 +540,7 @@ static void sim_do_early_action(struct sim_peer *peer)
 	peer->told = true;
 }
 
-static bool sim_early_action(struct sim_peer *peer)
+static bool sim_run_early_action_when_due(struct sim_peer *peer)
 {
 	const struct sim_plan *plan = &peer->plan;
 	uint64_t now = peer->side->sim->now_ns;
@@ -557,7 +558,7 @@ static bool sim_early_action(struct sim_peer *peer)
 		sim_wake_at(peer, peer->early_due_ns);
 		return false;
 	}
-	sim_do_early_action(peer);
+	sim_end_connection_early_as_planned(peer);
 	return true;
 }
 
@@ -572,7 +573,7 @@ static void sim_apply_path_changes(struct sim_peer *peer)
 			sim_wake_at(peer, at);
 			return;
 		}
-		path = sim_path(peer->side, peer->side->sim->mtu);
+		path = sim_path_to_peer(peer->side, peer->side->sim->mtu);
 		peer->path_late = vma_tcp_set_path(peer->conn, &path) != 0;
 		if (peer->path_late)
 			sim_wake_at(peer, now + SIM_MS);
@@ -587,10 +588,10 @@ static void sim_apply_path_changes(struct sim_peer *peer)
 	peer->path_changed = true;
 	sim_trace_peer_action(peer, "path's mtu", peer->plan.path_change_mtu);
 	if (peer->plan.path_by_icmp) {
-		vma_tcp_icmp(peer->conn, 3, 4, (uint16_t)peer->plan.path_change_mtu,
-		             sim_seen_direction[peer->pair->number][peer->side->number].highest - 1);
+		vma_tcp_post_icmp_error(peer->conn, 3, 4, (uint16_t)peer->plan.path_change_mtu,
+		                        sim_seen_direction[peer->pair->number][peer->side->number].highest - 1);
 	} else {
-		path = sim_path(peer->side, peer->plan.path_change_mtu);
+		path = sim_path_to_peer(peer->side, peer->plan.path_change_mtu);
 		if (vma_tcp_set_path(peer->conn, &path) == 0)
 			peer->obey_ns = now + 10 * SIM_MS; /* not what is in the stack's hands at the moment */
 	}
@@ -608,7 +609,7 @@ static void sim_peer_obey_path_mtu(struct sim_peer *peer)
 	sim_largest_segment_allowed[peer->pair->number][peer->side->number] = peer->plan.path_change_mtu;
 }
 
-static void sim_steer(struct sim_peer *peer)
+static void sim_request_own_nic_rule_when_due(struct sim_peer *peer)
 {
 	uint64_t at = peer->begin_ns + peer->plan.steer_ns;
 	int rc;
@@ -637,11 +638,11 @@ static void sim_steer(struct sim_peer *peer)
 static void sim_check_readiness(struct sim_peer *peer)
 {
 	uint32_t bits = vma_tcp_poll_events(peer->conn);
-	bool readable = vma_tcp_rx_bytes(peer->conn) > 0 || vma_tcp_rx_eof(peer->conn);
+	bool readable = vma_tcp_readable_bytes(peer->conn) > 0 || vma_tcp_rx_eof(peer->conn);
 
 	if (readable != ((bits & EPOLLIN) != 0))
 		sim_peer_fail(peer, "EPOLLIN is %d, but %" PRIu64 " bytes are there, end %d", (bits & EPOLLIN) != 0,
-		              vma_tcp_rx_bytes(peer->conn), vma_tcp_rx_eof(peer->conn));
+		              vma_tcp_readable_bytes(peer->conn), vma_tcp_rx_eof(peer->conn));
 	if ((bits & EPOLLIN) != 0 && (bits & EPOLLRDNORM) == 0)
 		sim_peer_fail(peer, "EPOLLIN without EPOLLRDNORM");
 	if (vma_tcp_state(peer->conn) == TCP_ESTABLISHED && !peer->shut_wr && (bits & EPOLLOUT) != 0 &&
@@ -651,13 +652,13 @@ static void sim_check_readiness(struct sim_peer *peer)
 		sim_peer_fail(peer, "error %d, but no EPOLLERR", vma_tcp_error(peer->conn));
 }
 
-static bool sim_is_over(const struct sim_peer *peer)
+static bool sim_connection_failed_or_closed(const struct sim_peer *peer)
 {
 	return (peer->events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) != 0;
 }
 
 /* All that was planned has been done, or cannot be done any more. */
-static bool sim_end_peer(struct sim_peer *peer)
+static bool sim_peer_close_when_plan_is_done(struct sim_peer *peer)
 {
 	bool all_written = peer->written >= peer->plan.total || peer->shut_wr;
 	bool may_end = all_written && (peer->eof || !peer->plan.waits_for_eof);
@@ -665,12 +666,12 @@ static bool sim_end_peer(struct sim_peer *peer)
 	if (peer->plan.echo && peer->eof && peer->written < peer->plan.total && !peer->shut_wr)
 		may_end = false;
 	if (peer->closed) {
-		if ((peer->events & VMA_TCP_DRAINED) == 0 && !sim_is_over(peer))
+		if ((peer->events & VMA_TCP_DRAINED) == 0 && !sim_connection_failed_or_closed(peer))
 			return false;
 		sim_peer_release_conn(peer);
 		return true;
 	}
-	if (sim_is_over(peer) && vma_tcp_rx_bytes(peer->conn) == 0) {
+	if (sim_connection_failed_or_closed(peer) && vma_tcp_readable_bytes(peer->conn) == 0) {
 		sim_close(peer, false);
 		return true;
 	}
@@ -681,7 +682,7 @@ static bool sim_end_peer(struct sim_peer *peer)
 		return true;
 	}
 	if (may_end && !peer->shut_wr && (peer->plan.shuts || !peer->eof)) {
-		sim_cork(peer, false);
+		sim_set_cork(peer, false);
 		sim_shutdown(peer, SHUT_WR);
 		return true;
 	}
@@ -689,12 +690,12 @@ static bool sim_end_peer(struct sim_peer *peer)
 }
 
 /* Who reads the end steps over an urgent byte before it. */
-static void sim_read_end(struct sim_peer *peer)
+static void sim_consume_urgent_byte_at_stream_end(struct sim_peer *peer)
 {
 	struct iovec span;
 
 	peer->read += sim_urgent_bytes_to_leave_out(peer);
-	vma_tcp_rx_front(peer->conn, 0, &span, 1);
+	vma_tcp_peek_rx_spans(peer->conn, 0, &span, 1);
 	vma_tcp_rx_consume(peer->conn, 0);
 }
 
@@ -703,28 +704,28 @@ static bool sim_peer_run_one_action(struct sim_peer *peer)
 	bool moved = false;
 
 	sim_check_readiness(peer);
-	sim_return_pieces(peer);
+	sim_return_due_pieces_and_schedule_rest(peer);
 	sim_apply_path_changes(peer);
 	sim_peer_obey_path_mtu(peer);
-	sim_steer(peer);
-	if (sim_early_action(peer)) {
+	sim_request_own_nic_rule_when_due(peer);
+	if (sim_run_early_action_when_due(peer)) {
 		moved = true;
 		if (peer->gone)
 			return true;
 	}
 	if (peer->closed)
-		return sim_end_peer(peer) || moved;
+		return sim_peer_close_when_plan_is_done(peer) || moved;
 	if ((peer->events & VMA_TCP_CONNECTED) != 0)
 		peer->connected = true;
-	moved |= sim_read(peer);
-	if (!peer->eof && (vma_tcp_rx_eof(peer->conn) || (peer->shut_rd && vma_tcp_rx_bytes(peer->conn) == 0))) {
+	moved |= sim_read_and_check_bytes(peer);
+	if (!peer->eof && (vma_tcp_rx_eof(peer->conn) || (peer->shut_rd && vma_tcp_readable_bytes(peer->conn) == 0))) {
 		peer->eof = moved = true;
-		sim_read_end(peer);
+		sim_consume_urgent_byte_at_stream_end(peer);
 		sim_trace_peer_action(peer, "sees the end at", peer->read);
 	}
 	if (peer->connected || peer->plan.starts_early)
-		moved |= sim_write(peer);
-	return sim_end_peer(peer) || moved;
+		moved |= sim_write_some_planned_bytes(peer);
+	return sim_peer_close_when_plan_is_done(peer) || moved;
 }
 
 static bool sim_peer_run_actions(struct sim_peer *peer)
@@ -754,17 +755,17 @@ static bool sim_connect(struct sim_peer *peer)
 	                                 .arg = peer,
 	                                 .options = &peer->plan.options,
 	                                 .family = AF_INET,
-	                                 .local_port_be = htons(sim_port(peer)),
-	                                 .peer_port_be = htons(sim_port(sim_other_peer(peer)))};
+	                                 .local_port_be = htons(sim_local_port_of_peer(peer)),
+	                                 .peer_port_be = htons(sim_local_port_of_peer(sim_other_peer(peer)))};
 	struct vma_tcp_conn *conn = NULL;
 	int rc;
 
-	sim_address(peer->side->number, attr.local);
-	sim_address(1 - peer->side->number, attr.peer);
+	sim_ip_address_of_side(peer->side->number, attr.local);
+	sim_ip_address_of_side(1 - peer->side->number, attr.peer);
 	sim_largest_segment_allowed[peer->pair->number][0] = sim_largest_segment_allowed[peer->pair->number][1] =
 	        sim->mtu;
 	if (peer->plan.path_late_ns == 0)
-		attr.path = sim_path(peer->side, sim->mtu);
+		attr.path = sim_path_to_peer(peer->side, sim->mtu);
 	else
 		peer->path_late = true;
 	rc = vma_tcp_connect(peer->side->tcp, &attr, &conn);
@@ -784,7 +785,7 @@ static bool sim_connect(struct sim_peer *peer)
 		return false;
 	}
 	sim_trace_peer_action(peer, "connects", 0);
-	sim_peer_begin(peer, conn);
+	sim_peer_assign_connection(peer, conn);
 	return true;
 }
 

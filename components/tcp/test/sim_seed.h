@@ -44,7 +44,7 @@ struct sim_scenario {
 
 /* ---- the wire ---- */
 
-static void sim_plan_wire(struct sim_rng *chance, struct sim_scenario *s)
+static void sim_draw_wire_faults_and_sizes(struct sim_rng *chance, struct sim_scenario *s)
 {
 	static const uint32_t mtus[] = {1500, 1500, 1500, 1500, 576, 1280, 9000, 296};
 	struct sim_attr *attr = &s->attr;
@@ -83,7 +83,7 @@ static void sim_plan_wire(struct sim_rng *chance, struct sim_scenario *s)
 	attr->gro_streams_max = sim_rng_happens(chance, 75) ? 32 : (uint32_t)sim_rng_between(chance, 0, 2);
 }
 
-static void sim_plan_shortages(struct sim_rng *chance, struct sim_scenario *s)
+static void sim_draw_shortages(struct sim_rng *chance, struct sim_scenario *s)
 {
 	if (!sim_rng_happens(chance, 30))
 		return;
@@ -108,7 +108,7 @@ static void sim_plan_shortages(struct sim_rng *chance, struct sim_scenario *s)
 
 /* ---- the connections ---- */
 
-static void sim_plan_options(struct sim_rng *chance, const struct sim_scenario *s, struct vma_tcp_options *options)
+static void sim_draw_tcp_options(struct sim_rng *chance, const struct sim_scenario *s, struct vma_tcp_options *options)
 {
 	static const int32_t keepalives[] = {1, 3, 10, 60};
 
@@ -145,7 +145,7 @@ static void sim_plan_options(struct sim_rng *chance, const struct sim_scenario *
 		        (int32_t)sim_rng_between(chance, 2, 10);
 }
 
-static void sim_plan_reader_pauses(struct sim_rng *chance, struct sim_plan *plan, uint64_t total)
+static void sim_draw_reader_pauses(struct sim_rng *chance, struct sim_plan *plan, uint64_t total)
 {
 	uint64_t at = 0;
 
@@ -156,7 +156,7 @@ static void sim_plan_reader_pauses(struct sim_rng *chance, struct sim_plan *plan
 	}
 }
 
-static void sim_plan_early_end(struct sim_rng *chance, struct sim_plan *plan, uint64_t both)
+static void sim_draw_early_end(struct sim_rng *chance, struct sim_plan *plan, uint64_t both)
 {
 	plan->early = (enum sim_early_action)sim_rng_between(chance, SIM_EARLY_CLOSE, SIM_EARLY_ACTIONS - 1);
 	plan->early_ns = sim_rng_happens(chance, 50) ? 0 : sim_rng_magnitude(chance, 1, 3 * SIM_S);
@@ -166,11 +166,11 @@ static void sim_plan_early_end(struct sim_rng *chance, struct sim_plan *plan, ui
 		plan->early_bytes = sim_rng_between(chance, 0, both);
 }
 
-static void sim_plan_peer(struct sim_rng *chance, const struct sim_scenario *s, struct sim_plan *plan)
+static void sim_draw_peer_plan(struct sim_rng *chance, const struct sim_scenario *s, struct sim_plan *plan)
 {
 	uint32_t biggest = sim_rng_happens(chance, 15) ? 1 << 20 : sim_rng_happens(chance, 50) ? 100000 : 5000;
 
-	sim_plan_options(chance, s, &plan->options);
+	sim_draw_tcp_options(chance, s, &plan->options);
 	plan->total = sim_rng_happens(chance, 15) ? 0 : sim_rng_magnitude(chance, 1, biggest);
 	plan->write_min = plan->write_max = (uint32_t)sim_rng_magnitude(chance, 1, 65536);
 	if (sim_rng_happens(chance, 60))
@@ -223,7 +223,7 @@ static void sim_limit_slow_reader(struct sim_plan *plan, uint64_t incoming)
 }
 
 /* By chances of its own: what else a seed decides stays what it was. */
-static void sim_plan_holds(uint64_t seed, struct sim_plan *const plan[2])
+static void sim_draw_zero_copy_holds(uint64_t seed, struct sim_plan *const plan[2])
 {
 	struct sim_rng chance = {seed ^ 0x5eed2c09};
 
@@ -233,7 +233,7 @@ static void sim_plan_holds(uint64_t seed, struct sim_plan *const plan[2])
 			plan[i]->hold_ns = sim_rng_magnitude(&chance, 1000, 300 * SIM_MS);
 }
 
-static void sim_plan_pair(struct sim_scenario *s, unsigned number, unsigned incarnation, uint64_t now_ns)
+static void sim_draw_pair_plan(struct sim_scenario *s, unsigned number, unsigned incarnation, uint64_t now_ns)
 {
 	struct sim_pair *pair = &s->pair[number];
 	struct sim_rng *chance = &pair->chance;
@@ -255,9 +255,9 @@ static void sim_plan_pair(struct sim_scenario *s, unsigned number, unsigned inca
 		pair->peer[i].pair = pair;
 		pair->peer[i].side = &s->sim.side[i];
 		pair->peer[i].next_ns = UINT64_MAX;
-		sim_plan_peer(chance, s, plan[i]);
+		sim_draw_peer_plan(chance, s, plan[i]);
 	}
-	sim_plan_holds(s->seed + number + incarnation, plan);
+	sim_draw_zero_copy_holds(s->seed + number + incarnation, plan);
 	first = (int)(sim_rng_next(chance) & 1); /* who ends first, if one waits for the other */
 	plan[first]->waits_for_eof = false;
 	plan[1 - first]->waits_for_eof = sim_rng_happens(chance, 50);
@@ -267,27 +267,27 @@ static void sim_plan_pair(struct sim_scenario *s, unsigned number, unsigned inca
 			plan[1 - first]->total = plan[first]->total;
 	}
 	for (int i = 0; i < 2; i++) {
-		sim_plan_reader_pauses(chance, plan[i], plan[1 - i]->total);
+		sim_draw_reader_pauses(chance, plan[i], plan[1 - i]->total);
 		sim_limit_slow_reader(plan[i], plan[1 - i]->total);
 		if (s->disturbed && (i == first || sim_rng_happens(chance, 40)))
-			sim_plan_early_end(chance, plan[i], plan[0]->total + plan[1]->total);
+			sim_draw_early_end(chance, plan[i], plan[0]->total + plan[1]->total);
 	}
 }
 
-static void sim_plan_all(struct sim_scenario *s, uint64_t seed)
+static void sim_draw_scenario_from_seed(struct sim_scenario *s, uint64_t seed)
 {
 	struct sim_rng chance = {seed};
 
 	*s = (struct sim_scenario){.seed = seed, .admit_percent = 100};
 	sim_rng_next(&chance);
 	s->attr.seed = seed;
-	s->attr.watch = sim_watch_install;
+	s->attr.watch = sim_watch_hook_nic_queue_pair;
 	s->attr.start_ns = sim_rng_happens(&chance, 50) ? sim_rng_between(&chance, SIM_S, 1000 * SIM_S)
 	                                                : (1ULL << 32) * SIM_MS - sim_rng_between(&chance, 1, SIM_S);
 	s->disturbed = sim_rng_happens(&chance, 40);
 	s->pairs = sim_rng_happens(&chance, 60) ? 1 : (unsigned)sim_rng_magnitude(&chance, 1, SIM_PAIRS);
-	sim_plan_wire(&chance, s);
-	sim_plan_shortages(&chance, s);
+	sim_draw_wire_faults_and_sizes(&chance, s);
+	sim_draw_shortages(&chance, s);
 	if (sim_rng_happens(&chance, 10))
 		s->admit_percent = (uint32_t)sim_rng_between(&chance, 30, 99);
 	if (s->disturbed && sim_rng_happens(&chance, 15)) {
@@ -295,12 +295,12 @@ static void sim_plan_all(struct sim_scenario *s, uint64_t seed)
 		s->listeners_close_ns = s->attr.start_ns + sim_rng_magnitude(&chance, 1, 2 * SIM_S);
 	}
 	for (unsigned i = 0; i < s->pairs; i++)
-		sim_plan_pair(s, i, 0, s->attr.start_ns);
+		sim_draw_pair_plan(s, i, 0, s->attr.start_ns);
 }
 
 /* ---- listeners ---- */
 
-static bool sim_admit(struct vma_tcp_listener *listener, void *arg)
+static bool sim_listener_admit_at_random(struct vma_tcp_listener *listener, void *arg)
 {
 	struct sim_side *side = arg;
 	struct sim_scenario *s = side->sim->top;
@@ -348,7 +348,7 @@ static bool sim_accepted(struct vma_tcp_listener *listener, void *arg, struct vm
 	}
 	peer->events |= VMA_TCP_CONNECTED;
 	sim_trace_peer_action(peer, "is accepted", 0);
-	sim_peer_begin(peer, conn);
+	sim_peer_assign_connection(peer, conn);
 	vma_tcp_conn_adopt(conn, &sim_owner, peer);
 	sim_set_options(peer, conn);
 	return true;
@@ -356,7 +356,8 @@ static bool sim_accepted(struct vma_tcp_listener *listener, void *arg, struct vm
 
 static void sim_listen(struct sim_scenario *s, int side)
 {
-	static const struct vma_tcp_listener_ops owner = {.admit = sim_admit, .accepted = sim_accepted};
+	static const struct vma_tcp_listener_ops owner = {.admit = sim_listener_admit_at_random,
+	                                                  .accepted = sim_accepted};
 	struct vma_tcp_options options;
 	struct vma_tcp_listen_attr attr = {.owner = &owner,
 	                                   .arg = &s->sim.side[side],
@@ -367,7 +368,7 @@ static void sim_listen(struct sim_scenario *s, int side)
 	int rc;
 
 	options = s->pair[0].peer[side].plan.options;
-	sim_address(side, attr.local);
+	sim_ip_address_of_side(side, attr.local);
 	rc = vma_tcp_listen(s->sim.side[side].tcp, &attr, &s->listener[side]);
 	if (rc != 0)
 		sim_fail(&s->sim, "listen: %s", strerror(-rc));
@@ -383,7 +384,7 @@ static void sim_close_listeners(struct sim_scenario *s)
 
 /* ---- shortages ---- */
 
-static void sim_set_loss(struct sim_scenario *s, bool all)
+static void sim_set_total_wire_loss(struct sim_scenario *s, bool all)
 {
 	for (int i = 0; i < 2; i++) {
 		struct vma_wire_faults faults = s->attr.faults[i];
@@ -404,7 +405,7 @@ static void sim_shortage_set(struct sim_scenario *s, const struct sim_shortage *
 		        shortage->side, on ? "begins" : "ends");
 	switch (shortage->kind) {
 	case SIM_SHORTAGE_WIRE_SLOTS:
-		sim_set_loss(s, on);
+		sim_set_total_wire_loss(s, on);
 		break;
 	case SIM_SHORTAGE_MEMORY:
 		sim_alloc_fail_ppm = on ? 300000 : 0;
@@ -442,7 +443,7 @@ static bool sim_apply_due_shortages(struct sim_scenario *s)
 /* ---- what happens and when ---- */
 
 /* Everything that was written has been read, and the end was seen. */
-static void sim_check_peer_undisturbed(struct sim_peer *peer)
+static void sim_check_peer_read_all_without_error(struct sim_peer *peer)
 {
 	const struct sim_peer *other = sim_other_peer(peer);
 
@@ -464,9 +465,9 @@ static bool sim_pair_reconnect(struct sim_scenario *s, struct sim_pair *pair)
 
 	if (repeats == 0 || !pair->peer[0].gone || !pair->peer[1].gone)
 		return false;
-	sim_check_peer_undisturbed(&pair->peer[0]);
-	sim_check_peer_undisturbed(&pair->peer[1]);
-	sim_plan_pair(s, pair->number, pair->incarnation + 1, s->sim.now_ns);
+	sim_check_peer_read_all_without_error(&pair->peer[0]);
+	sim_check_peer_read_all_without_error(&pair->peer[1]);
+	sim_draw_pair_plan(s, pair->number, pair->incarnation + 1, s->sim.now_ns);
 	pair->repeats = repeats - 1;
 	return true;
 }
@@ -521,7 +522,7 @@ static uint64_t sim_next_due_of_all_peers(const struct sim *sim)
 }
 
 /* Whoever made a connection or was accepted has left. One that was never accepted does not count. */
-static bool sim_all_left(struct sim *sim)
+static bool sim_all_connections_have_ended(struct sim *sim)
 {
 	struct sim_scenario *s = sim->top;
 
@@ -536,7 +537,7 @@ static bool sim_all_left(struct sim *sim)
 	return true;
 }
 
-static bool sim_all_silent(struct sim *sim)
+static bool sim_both_stacks_are_idle(struct sim *sim)
 {
 	for (int i = 0; i < 2; i++) {
 		const struct vma_tcp *tcp = sim->side[i].tcp;

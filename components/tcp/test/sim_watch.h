@@ -35,12 +35,12 @@ struct sim_seen_direction {
 static struct sim_seen_direction sim_seen_direction[SIM_PAIRS][2];
 static uint32_t sim_largest_segment_allowed[SIM_PAIRS][2]; /* no segment may be longer; set by who sets the path */
 
-static inline uint32_t sim_be32(const uint8_t *p)
+static inline uint32_t sim_load_be32(const uint8_t *p)
 {
 	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-static void sim_segment_options(struct sim_segment *out, const uint8_t *at, const uint8_t *end)
+static void sim_parse_mss_and_window_scale(struct sim_segment *out, const uint8_t *at, const uint8_t *end)
 {
 	out->scale = 255;
 	out->mss = 0;
@@ -73,12 +73,12 @@ static bool sim_segment_parse(const uint8_t *ip, uint32_t len, struct sim_segmen
 	header = (tcp[12] >> 4) * 4U;
 	if (out->pair >= SIM_PAIRS || header < 20 || out->total < 20 + header || 20 + header > len)
 		return false;
-	out->seq = sim_be32(tcp + 4);
-	out->ack = sim_be32(tcp + 8);
+	out->seq = sim_load_be32(tcp + 4);
+	out->ack = sim_load_be32(tcp + 8);
 	out->flags = tcp[13];
 	out->window = (uint32_t)tcp[14] << 8 | tcp[15];
 	out->payload = out->total - 20 - header;
-	sim_segment_options(out, tcp + 20, tcp + header);
+	sim_parse_mss_and_window_scale(out, tcp + 20, tcp + header);
 	return true;
 }
 
@@ -98,8 +98,8 @@ static void sim_trace_frame(const struct sim_side *side, const uint8_t *ip, cons
 	while (at < end && *at != 0) {
 		if (*at == 5)
 			for (unsigned i = 2; i + 8 <= at[1]; i += 8)
-				fprintf(stderr, " sack %u-%u", sim_be32(at + i) - other->isn,
-				        sim_be32(at + i + 4) - other->isn);
+				fprintf(stderr, " sack %u-%u", sim_load_be32(at + i) - other->isn,
+				        sim_load_be32(at + i + 4) - other->isn);
 		at += *at == 1 || at[1] < 2 ? 1 : at[1];
 	}
 	fprintf(stderr, "\n");
@@ -141,8 +141,9 @@ static void sim_check_window_right_edge(struct sim_side *side, struct sim_seen_d
 	own->edge_known = true;
 }
 
-static void sim_check_data(struct sim_side *side, struct sim_seen_direction *own,
-                           const struct sim_seen_direction *other, const struct sim_segment *segment)
+static void sim_check_data_fits_mss_and_window(struct sim_side *side, struct sim_seen_direction *own,
+                                               const struct sim_seen_direction *other,
+                                               const struct sim_segment *segment)
 {
 	uint32_t end = segment->seq + segment->payload;
 
@@ -165,7 +166,7 @@ static void sim_check_data(struct sim_side *side, struct sim_seen_direction *own
 }
 
 /* A frame with Ethernet header, as it is handed to the NIC. */
-static void sim_watch_frame(struct sim_side *side, const uint8_t *frame, uint32_t len)
+static void sim_check_sent_segment(struct sim_side *side, const uint8_t *frame, uint32_t len)
 {
 	struct sim_segment segment;
 	struct sim_seen_direction *own, *other;
@@ -191,7 +192,7 @@ static void sim_watch_frame(struct sim_side *side, const uint8_t *frame, uint32_
 	if (segment.flags & SIM_ACK)
 		sim_check_window_right_edge(side, own, other, &segment);
 	if (segment.payload > 0 && own->syn)
-		sim_check_data(side, own, other, &segment);
+		sim_check_data_fits_mss_and_window(side, own, other, &segment);
 	if ((segment.flags & SIM_FIN) && own->highest == segment.seq + segment.payload)
 		own->highest++;
 }
@@ -205,7 +206,7 @@ static void sim_watch_sent_frame(struct sim_side *side, const uint8_t *frame, ui
 	if (side->sim->frame != NULL)
 		side->sim->frame(side, frame + 14, len - 14);
 	else
-		sim_watch_frame(side, frame, len);
+		sim_check_sent_segment(side, frame, len);
 }
 
 /* The segments of a packet that the NIC cuts, without sums. */
@@ -220,7 +221,7 @@ static void sim_watch_tso_packet(struct sim_side *side, const uint8_t *packet, u
 		sim_fail(side->sim, "side %d: a packet of %u bytes to be cut says another length", side->number, len);
 	for (uint32_t at = seg->hdr_len; at < len; at += seg->mss) {
 		const uint32_t n = len - at < seg->mss ? len - at : seg->mss, total = seg->hdr_len - 14 + n;
-		const uint32_t number = sim_be32(packet + 38) + at - seg->hdr_len;
+		const uint32_t number = sim_load_be32(packet + 38) + at - seg->hdr_len;
 
 		memcpy(frame, packet, seg->hdr_len);
 		memcpy(frame + seg->hdr_len, packet + at, n);
@@ -233,7 +234,7 @@ static void sim_watch_tso_packet(struct sim_side *side, const uint8_t *packet, u
 	}
 }
 
-static unsigned sim_watch_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+static unsigned sim_hook_tx_and_watch_frames(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct sim_side *side = vma_ring_qp(sim_watched[0]->ring) == qp ? sim_watched[0] : sim_watched[1];
 	unsigned taken = qp->nic->ops->tx(qp, segs, n);
@@ -255,7 +256,7 @@ static unsigned sim_watch_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *se
 	return taken;
 }
 
-static unsigned sim_watch_poll(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
+static unsigned sim_hook_poll_rx_and_count_packets(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct sim_side *side = vma_ring_qp(sim_watched[0]->ring) == qp ? sim_watched[0] : sim_watched[1];
 	unsigned got = qp->nic->ops->poll_rx(qp, bufs, n);
@@ -265,13 +266,13 @@ static unsigned sim_watch_poll(struct vma_nic_qp *qp, struct vma_buf **bufs, uns
 	return got;
 }
 
-static void sim_watch_install(struct sim_side *side)
+static void sim_watch_hook_nic_queue_pair(struct sim_side *side)
 {
 	struct vma_nic_qp *qp = vma_ring_qp(side->ring);
 
 	side->hooked = *qp->ops;
-	side->hooked.tx = sim_watch_tx;
-	side->hooked.poll_rx = sim_watch_poll;
+	side->hooked.tx = sim_hook_tx_and_watch_frames;
+	side->hooked.poll_rx = sim_hook_poll_rx_and_count_packets;
 	qp->ops = &side->hooked;
 	sim_watched[side->number] = side;
 	if (side->number == 0) {

@@ -72,7 +72,7 @@ static bool connection_admit(struct vma_tcp_listener *l, void *arg)
 	return true;
 }
 
-static bool on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_tcp_conn *conn)
+static bool store_accepted_end_for_worker(struct vma_tcp_listener *l, void *arg, struct vma_tcp_conn *conn)
 {
 	struct vma_flow_key names;
 	struct end *end = calloc(1, sizeof(*end));
@@ -84,9 +84,10 @@ static bool on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_tcp_co
 	atomic_store(&waiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (WORKERS * 2)], end);
 	return true;
 }
-static const struct vma_tcp_listener_ops listener_owner = {.admit = connection_admit, .accepted = on_accepted};
+static const struct vma_tcp_listener_ops listener_owner = {.admit = connection_admit,
+                                                           .accepted = store_accepted_end_for_worker};
 
-static void connection_drive(void)
+static void connection_poll_both_rings(void)
 {
 	for (int i = 0; i < 2; i++)
 		vma_ring_progress(ring[i]);
@@ -95,7 +96,7 @@ static void connection_drive(void)
 /* The timeout is long: two cores may have much else to do. */
 static void connection_drive_or_time_out(uint64_t *since)
 {
-	connection_drive();
+	connection_poll_both_rings();
 	sched_yield();
 	if (*since == 0)
 		*since = connection_now_ns();
@@ -105,7 +106,7 @@ static void connection_drive_or_time_out(uint64_t *since)
 	}
 }
 
-static uint8_t connection_byte_at(uint64_t position)
+static uint8_t connection_pattern_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + (position >> 8) * 31);
 }
@@ -129,7 +130,7 @@ static void connection_write_all(struct end *end, uint64_t total)
 		}
 		for (int i = 0; i < n; i++)
 			for (size_t k = 0; k < spans[i].iov_len; k++)
-				((uint8_t *)spans[i].iov_base)[k] = connection_byte_at(done + part++);
+				((uint8_t *)spans[i].iov_base)[k] = connection_pattern_byte_at(done + part++);
 		vma_tcp_tx_commit(end->conn, part, 0);
 		done += part;
 		since = 0;
@@ -143,13 +144,13 @@ static void connection_read_all(struct end *end, uint64_t total)
 	while (done < total) {
 		struct iovec span;
 
-		if (vma_tcp_rx_front(end->conn, 0, &span, 1) == 0) {
+		if (vma_tcp_peek_rx_spans(end->conn, 0, &span, 1) == 0) {
 			assert_int_equal(vma_tcp_error(end->conn), 0);
 			connection_drive_or_time_out(&since);
 			continue;
 		}
 		for (size_t k = 0; k < span.iov_len; k++)
-			if (((uint8_t *)span.iov_base)[k] != connection_byte_at(done + k))
+			if (((uint8_t *)span.iov_base)[k] != connection_pattern_byte_at(done + k))
 				abort();
 		vma_tcp_rx_consume(end->conn, span.iov_len);
 		done += span.iov_len;
@@ -171,7 +172,7 @@ static struct vma_tcp_path path_between(int from)
 	return path;
 }
 
-static struct end *connect_end(uint16_t port)
+static struct end *stress_connect_and_wait_established(uint16_t port)
 {
 	struct end *end = calloc(1, sizeof(*end));
 	struct vma_tcp_options options;
@@ -209,7 +210,7 @@ struct job {
 	uint64_t bytes;
 };
 
-static void *writer(void *arg)
+static void *thread_write_all_bytes(void *arg)
 {
 	struct job *job = arg;
 
@@ -225,7 +226,7 @@ static void stress_connection_both_ways(struct end *client, struct end *server, 
 	pthread_t threads[2];
 
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, writer, &jobs[i]), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_write_all_bytes, &jobs[i]), 0);
 	connection_read_all(server, bytes);
 	connection_read_all(client, bytes / 2);
 	for (int i = 0; i < 2; i++)
@@ -243,7 +244,7 @@ static void *stress_connection_thread(void *arg)
 		uint64_t since = 0;
 
 		atomic_store(&waiting[slot], NULL);
-		client = connect_end(port);
+		client = stress_connect_and_wait_established(port);
 		while ((server = atomic_load(&waiting[slot])) == NULL)
 			connection_drive_or_time_out(&since);
 		stress_connection_both_ways(client, server, round);
@@ -305,7 +306,7 @@ static void connection_close_fixture(void)
 	vma_bufarena_destroy(arena);
 }
 
-static void converse_for_a_while(void)
+static void run_connection_workers_for_seconds(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 	uint64_t end = connection_now_ns() + (uint64_t)((seconds != NULL ? atof(seconds) : 1.5) * 1e9);
@@ -330,7 +331,7 @@ static void test_many_threads_lose_and_leak_nothing(void **state)
 {
 	(void)state;
 	memory = (struct vma_tcp_memory){0};
-	converse_for_a_while();
+	run_connection_workers_for_seconds();
 }
 
 /* Memory is short for all most of the time: a writer that is not told of room would wait for ever. */
@@ -339,7 +340,7 @@ static void test_many_threads_share_little_memory(void **state)
 	(void)state;
 	memory = (struct vma_tcp_memory){.pressure = 1, .limit = WORKERS * 24576};
 	atomic_store(&connections, 0);
-	converse_for_a_while();
+	run_connection_workers_for_seconds();
 	assert_true(atomic_load(&memory.was_exhausted));
 	assert_int_equal(atomic_load(&memory.used), 0);
 }

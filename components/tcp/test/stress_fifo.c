@@ -64,7 +64,7 @@ static size_t fifo_next_message_size(uint32_t *seed, uint64_t at)
 }
 
 /* One word per position divisible by 8 would do; a byte per position finds more. */
-static uint8_t fifo_pattern(uint64_t position)
+static uint8_t fifo_pattern_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + position / 251);
 }
@@ -76,11 +76,11 @@ static void fifo_append_frame(uint64_t at, size_t bytes)
 	*chunk = (struct fifo_chunk){
 	        .size = bytes, .bytes = (uint8_t *)(chunk + 1), .frame = (struct vma_buf *)&fifo, .is_large = true};
 	for (size_t k = 0; k < bytes; k++)
-		chunk->bytes[k] = fifo_pattern(at + k);
-	fifo_append(&fifo, chunk, chunk, bytes);
+		chunk->bytes[k] = fifo_pattern_byte_at(at + k);
+	fifo_append_chunks(&fifo, chunk, chunk, bytes);
 }
 
-static void *fifo_produce(void *arg)
+static void *thread_fill_fifo_with_pattern(void *arg)
 {
 	uint32_t seed = *(uint32_t *)arg;
 	uint64_t at = 0;
@@ -109,7 +109,7 @@ static void *fifo_produce(void *arg)
 		fifo_random_delay(&seed);
 		for (unsigned i = 0; i < n; i++)
 			for (size_t k = 0; k < spans[i].iov_len; k++)
-				((uint8_t *)spans[i].iov_base)[k] = fifo_pattern(at + sum++);
+				((uint8_t *)spans[i].iov_base)[k] = fifo_pattern_byte_at(at + sum++);
 		if (fifo_next_random(&seed) % 8 == 0) /* commit less than was reserved */
 			sum = fifo_next_random(&seed) % (sum + 1);
 		fifo_commit(&fifo, sum);
@@ -119,18 +119,18 @@ static void *fifo_produce(void *arg)
 	return NULL;
 }
 
-static size_t fifo_check(uint64_t at, const struct iovec *spans, unsigned n)
+static size_t fifo_check_pattern(uint64_t at, const struct iovec *spans, unsigned n)
 {
 	size_t sum = 0;
 
 	for (unsigned i = 0; i < n; i++)
 		for (size_t k = 0; k < spans[i].iov_len; k++)
-			if (((uint8_t *)spans[i].iov_base)[k] != fifo_pattern(at + sum++))
+			if (((uint8_t *)spans[i].iov_base)[k] != fifo_pattern_byte_at(at + sum++))
 				fail_msg("wrong byte at %llu", (unsigned long long)(at + sum - 1));
 	return sum;
 }
 
-static void fifo_take_all(uint32_t seed)
+static void fifo_read_and_check_all(uint32_t seed)
 {
 	uint64_t at = 0;
 
@@ -142,9 +142,9 @@ static void fifo_take_all(uint32_t seed)
 
 		if (r % 4 == 0 && !producer_uses_frames) { /* by position, as segments do */
 			spans[0] = fifo_span(&fifo, at);
-			sum = fifo_check(at, spans, spans[0].iov_len > 0);
+			sum = fifo_check_pattern(at, spans, spans[0].iov_len > 0);
 		} else {
-			sum = fifo_check(at, spans, fifo_peek_spans(&fifo, 0, spans, 3));
+			sum = fifo_check_pattern(at, spans, fifo_peek_spans(&fifo, 0, spans, 3));
 		}
 		if (sum == 0) {
 			sched_yield();
@@ -160,7 +160,7 @@ static void fifo_take_all(uint32_t seed)
 	is_reader = false;
 }
 
-static void produce_and_take(void)
+static void stress_fifo_producer_against_reader(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 	time_t end = time(NULL) + (seconds != NULL ? atoi(seconds) : 1);
@@ -171,8 +171,8 @@ static void produce_and_take(void)
 
 		fifo_init(&fifo, &memory);
 		producer_seed = ++seed * 7919;
-		assert_int_equal(pthread_create(&producer, NULL, fifo_produce, &producer_seed), 0);
-		fifo_take_all(seed);
+		assert_int_equal(pthread_create(&producer, NULL, thread_fill_fifo_with_pattern, &producer_seed), 0);
+		fifo_read_and_check_all(seed);
 		assert_int_equal(pthread_join(producer, NULL), 0);
 		assert_true(atomic_load(&allocated) <= 1);
 		fifo_fini(&fifo);
@@ -185,14 +185,14 @@ static void test_bytes_come_once_and_in_order(void **state)
 {
 	(void)state;
 	producer_uses_frames = false;
-	produce_and_take();
+	stress_fifo_producer_against_reader();
 }
 
 static void test_frames_come_in_their_order_among_bytes(void **state)
 {
 	(void)state;
 	producer_uses_frames = true;
-	produce_and_take();
+	stress_fifo_producer_against_reader();
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_come_once_and_in_order),

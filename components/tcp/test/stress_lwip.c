@@ -24,11 +24,11 @@ static void stress_lwip_one_connection(struct fixture *w, unsigned i, const char
 	assert_memory_equal(w->sent.bytes + w->sent.len - bytes, payload, bytes);
 	w->received_bytes = 0;
 	/* The second half first. */
-	lwip_fixture_segment(
+	lwip_fixture_receive_segment(
 	        w, (struct segment){.flags = TCP_ACK, .seq = 5001 + bytes, .ack = ours + bytes, .payload = payload});
 	assert_int_equal(w->received_bytes, 0);
-	lwip_fixture_segment(w,
-	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = ours + bytes, .payload = payload});
+	lwip_fixture_receive_segment(
+	        w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = ours + bytes, .payload = payload});
 	assert_int_equal(w->received_bytes, 2 * bytes);
 	lwip_enter(&w->tcp, &w->conn);
 	tcp_ack_now(w->conn.pcb);
@@ -36,7 +36,7 @@ static void stress_lwip_one_connection(struct fixture *w, unsigned i, const char
 	lwip_leave();
 	assert_int_equal(w->sent.ack, 5001 + 2 * bytes);
 	if (i % 2)
-		lwip_fixture_segment(w, (struct segment){.flags = TCP_RST, .seq = 5001 + 2 * bytes});
+		lwip_fixture_receive_segment(w, (struct segment){.flags = TCP_RST, .seq = 5001 + 2 * bytes});
 	else
 		lwip_fixture_abort(w);
 	assert_null(w->conn.pcb);

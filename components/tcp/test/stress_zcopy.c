@@ -113,15 +113,15 @@ static void zcopy_drive_or_time_out(uint64_t *since)
 	}
 }
 
-static uint8_t zcopy_byte_at(uint64_t position)
+static uint8_t zcopy_pattern_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + (position >> 8) * 31);
 }
 
-static void zcopy_check(const uint8_t *data, uint64_t at, size_t len)
+static void zcopy_check_pattern(const uint8_t *data, uint64_t at, size_t len)
 {
 	for (size_t k = 0; k < len; k++)
-		if (data[k] != zcopy_byte_at(at + k))
+		if (data[k] != zcopy_pattern_byte_at(at + k))
 			abort();
 }
 
@@ -129,7 +129,7 @@ static void zcopy_check(const uint8_t *data, uint64_t at, size_t len)
 
 static void check_and_return_piece(const struct parked *p)
 {
-	zcopy_check(p->data, p->at, p->len);
+	zcopy_check_pattern(p->data, p->at, p->len);
 	vma_buf_put(zcopy_stress_arena, p->buf);
 	vma_tcp_held_bytes_returned(p->conn, &zcopy_stress_memory, p->number, p->len, 1);
 	vma_tcp_conn_put(p->conn);
@@ -138,7 +138,7 @@ static void check_and_return_piece(const struct parked *p)
 static void keep_piece_for_later_return(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
                                         uint64_t at)
 {
-	struct parked p = {conn, piece->buf, vma_tcp_zcopy_number(conn), at, piece->len, piece->data};
+	struct parked p = {conn, piece->buf, vma_tcp_zcopy_conn_id(conn), at, piece->len, piece->data};
 	bool full;
 
 	vma_tcp_conn_get(conn);
@@ -152,7 +152,7 @@ static void keep_piece_for_later_return(struct vma_tcp_conn *conn, const struct 
 	atomic_fetch_add(&zcopy_stress_held_n, 1);
 }
 
-static bool parked_return_one(uint32_t random)
+static bool return_random_parked_piece(uint32_t random)
 {
 	struct parked p;
 
@@ -174,7 +174,7 @@ static void *return_parked_pieces_thread(void *arg)
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&zcopy_pairs_done)) {
-		if (zcopy_random(&seed) % 4 == 0 || !parked_return_one(zcopy_random(&seed)))
+		if (zcopy_random(&seed) % 4 == 0 || !return_random_parked_piece(zcopy_random(&seed)))
 			sched_yield();
 	}
 	return NULL;
@@ -182,7 +182,7 @@ static void *return_parked_pieces_thread(void *arg)
 
 /* ---- what a connection is read by ---- */
 
-static void zcopy_write(struct zcopy_stress_end *end, uint64_t total)
+static void zcopy_stress_write_all_bytes(struct zcopy_stress_end *end, uint64_t total)
 {
 	uint64_t done = 0, since = 0;
 
@@ -198,7 +198,7 @@ static void zcopy_write(struct zcopy_stress_end *end, uint64_t total)
 		}
 		for (int i = 0; i < n; i++)
 			for (size_t k = 0; k < spans[i].iov_len; k++)
-				((uint8_t *)spans[i].iov_base)[k] = zcopy_byte_at(done + part++);
+				((uint8_t *)spans[i].iov_base)[k] = zcopy_pattern_byte_at(done + part++);
 		vma_tcp_tx_commit(end->conn, part, 0);
 		done += part;
 		since = 0;
@@ -214,12 +214,12 @@ static void *zcopy_writer(void *arg)
 {
 	const struct zcopy_stress_writer_job *job = arg;
 
-	zcopy_write(job->end, job->bytes);
+	zcopy_stress_write_all_bytes(job->end, job->bytes);
 	return NULL;
 }
 
 /* Some bytes are read, some pieces are held. */
-static void zcopy_read(struct zcopy_stress_end *end, uint64_t total)
+static void zcopy_read_or_hold_all_pieces(struct zcopy_stress_end *end, uint64_t total)
 {
 	uint64_t done = 0, since = 0;
 
@@ -227,12 +227,12 @@ static void zcopy_read(struct zcopy_stress_end *end, uint64_t total)
 		struct vma_tcp_rx_stream_piece piece;
 		uint32_t r = zcopy_random(&end->seed);
 
-		if (!vma_tcp_rx_piece(end->conn, &piece)) {
+		if (!vma_tcp_peek_first_rx_piece(end->conn, &piece)) {
 			assert_int_equal(vma_tcp_error(end->conn), 0);
 			zcopy_drive_or_time_out(&since);
 			continue;
 		}
-		zcopy_check(piece.data, done, piece.len);
+		zcopy_check_pattern(piece.data, done, piece.len);
 		if (piece.buf != NULL && r % 4 != 0) {
 			vma_buf_ref(piece.buf);
 			keep_piece_for_later_return(end->conn, &piece, done);
@@ -246,13 +246,13 @@ static void zcopy_read(struct zcopy_stress_end *end, uint64_t total)
 	}
 }
 
-static enum vma_tcp_inspect_verdict zcopy_judge(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
-                                                void *arg)
+static enum vma_tcp_inspect_verdict zcopy_give_random_verdict(struct vma_tcp_conn *conn,
+                                                              const struct vma_tcp_rx_stream_piece *piece, void *arg)
 {
 	struct zcopy_stress_end *end = arg;
 	const uint32_t r = zcopy_random(&end->seed) % 3;
 
-	zcopy_check(piece->data, end->seen, piece->len);
+	zcopy_check_pattern(piece->data, end->seen, piece->len);
 	if (r == VMA_TCP_HOLD && piece->buf != NULL) {
 		vma_buf_ref(piece->buf);
 		keep_piece_for_later_return(conn, piece, end->seen);
@@ -264,9 +264,9 @@ static enum vma_tcp_inspect_verdict zcopy_judge(struct vma_tcp_conn *conn, const
 }
 
 /* Who takes the event inspects, and nobody else would. */
-static bool zcopy_inspect(struct zcopy_stress_end *end)
+static bool zcopy_inspect_arrived_pieces(struct zcopy_stress_end *end)
 {
-	const struct vma_tcp_inspector inspector = {.judge = zcopy_judge, .arg = end};
+	const struct vma_tcp_inspector inspector = {.judge = zcopy_give_random_verdict, .arg = end};
 
 	if (!(atomic_fetch_and(&end->events, ~(uint32_t)VMA_TCP_ARRIVED) & VMA_TCP_ARRIVED))
 		return false;
@@ -275,12 +275,12 @@ static bool zcopy_inspect(struct zcopy_stress_end *end)
 	return true;
 }
 
-static void *zcopy_inspect_work(void *arg)
+static void *thread_inspect_until_done(void *arg)
 {
 	struct zcopy_stress_end *end = arg;
 
 	while (!atomic_load(&end->done)) {
-		if (!zcopy_inspect(end))
+		if (!zcopy_inspect_arrived_pieces(end))
 			sched_yield();
 	}
 	return NULL;
@@ -292,12 +292,12 @@ static void zcopy_read_inspected(struct zcopy_stress_end *end, uint64_t total)
 	uint64_t read = 0, since = 0;
 	pthread_t other;
 
-	assert_int_equal(pthread_create(&other, NULL, zcopy_inspect_work, end), 0);
+	assert_int_equal(pthread_create(&other, NULL, thread_inspect_until_done, end), 0);
 	while (!vma_tcp_rx_eof(end->conn)) {
 		struct iovec span;
 
-		zcopy_inspect(end);
-		if (vma_tcp_rx_front(end->conn, 0, &span, 1) == 0) {
+		zcopy_inspect_arrived_pieces(end);
+		if (vma_tcp_peek_rx_spans(end->conn, 0, &span, 1) == 0) {
 			assert_int_equal(vma_tcp_error(end->conn), 0);
 			zcopy_drive_or_time_out(&since);
 			continue;
@@ -353,19 +353,22 @@ static void zcopy_close_and_disown(struct zcopy_stress_end *end, bool abort)
 	free(end);
 }
 
-static void zcopy_converse(struct zcopy_stress_end *client, struct zcopy_stress_end *server, uint64_t round)
+static void zcopy_transfer_from_client_to_server(struct zcopy_stress_end *client, struct zcopy_stress_end *server,
+                                                 uint64_t round)
 {
 	struct zcopy_stress_writer_job job = {client, 1 + (round * 7919) % 90000};
 	const bool inspected = round % 2 != 0;
 	uint64_t since = 0;
 	pthread_t writer;
 
-	assert_int_equal(inspected ? vma_tcp_set_inspected(server->conn, true) : vma_tcp_zcopy_begin(server->conn), 0);
+	assert_int_equal(inspected ? vma_tcp_enable_rx_inspection(server->conn, true)
+	                           : vma_tcp_enable_rx_zcopy(server->conn),
+	                 0);
 	while (!(atomic_load(&server->conn->rx_mode) & RX_ZCOPY)) /* or the first bytes would not be */
 		zcopy_drive_or_time_out(&since);
 	assert_int_equal(pthread_create(&writer, NULL, zcopy_writer, &job), 0);
 	if (!inspected)
-		zcopy_read(server, job.bytes);
+		zcopy_read_or_hold_all_pieces(server, job.bytes);
 	if (inspected) {
 		pthread_join(writer, NULL);
 		vma_tcp_shutdown(client->conn, SHUT_WR);
@@ -375,7 +378,7 @@ static void zcopy_converse(struct zcopy_stress_end *client, struct zcopy_stress_
 	}
 }
 
-static void *zcopy_work_pair(void *arg)
+static void *thread_connect_transfer_close_repeatedly(void *arg)
 {
 	unsigned number = (unsigned)(uintptr_t)arg;
 
@@ -389,7 +392,7 @@ static void *zcopy_work_pair(void *arg)
 		client = zcopy_connect(port);
 		while ((server = atomic_load(&zcopy_stress_accepted_ends[slot])) == NULL)
 			zcopy_drive_or_time_out(&since);
-		zcopy_converse(client, server, round);
+		zcopy_transfer_from_client_to_server(client, server, round);
 		zcopy_close_and_disown(client, round % 4 == 1);
 		zcopy_close_and_disown(server, round % 4 == 2);
 		atomic_fetch_add(&zcopy_stress_connections_n, 1);
@@ -459,7 +462,8 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 	(void)state;
 	zcopy_open_fixture();
 	for (uintptr_t i = 0; i < PAIRS; i++)
-		assert_int_equal(pthread_create(&pairs[i], NULL, zcopy_work_pair, (void *)i), 0);
+		assert_int_equal(pthread_create(&pairs[i], NULL, thread_connect_transfer_close_repeatedly, (void *)i),
+		                 0);
 	for (uintptr_t i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&holders[i], NULL, return_parked_pieces_thread, (void *)(i + 1)), 0);
 	while (zcopy_now_ns() < end)
@@ -470,7 +474,7 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 	atomic_store(&zcopy_pairs_done, true);
 	for (int i = 0; i < 2; i++)
 		pthread_join(holders[i], NULL);
-	while (parked_return_one(0))
+	while (return_random_parked_piece(0))
 		;
 	print_message("%lu connections, %lu pieces held\n", (unsigned long)atomic_load(&zcopy_stress_connections_n),
 	              (unsigned long)atomic_load(&zcopy_stress_held_n));
@@ -519,14 +523,14 @@ static void *close_during_verdict(void *arg)
 }
 
 /* One piece: what came after it would not have been seen. */
-static void zcopy_write_one(struct zcopy_stress_end *client)
+static void zcopy_write_one_piece(struct zcopy_stress_end *client)
 {
 	struct iovec span;
 
 	assert_int_equal(vma_tcp_tx_reserve(client->conn, 100, &span, 1), 1);
 	assert_int_equal(span.iov_len, 100);
 	for (size_t k = 0; k < 100; k++)
-		((uint8_t *)span.iov_base)[k] = zcopy_byte_at(k);
+		((uint8_t *)span.iov_base)[k] = zcopy_pattern_byte_at(k);
 	vma_tcp_tx_commit(client->conn, 100, 0);
 }
 
@@ -536,13 +540,13 @@ static struct zcopy_stress_end *zcopy_accept_inspected(uint64_t *since)
 
 	while ((server = atomic_load(&zcopy_stress_accepted_ends[0])) == NULL)
 		zcopy_drive_or_time_out(since);
-	assert_int_equal(vma_tcp_set_inspected(server->conn, true), 0);
+	assert_int_equal(vma_tcp_enable_rx_inspection(server->conn, true), 0);
 	while (!(atomic_load(&server->conn->rx_mode) & RX_ZCOPY))
 		zcopy_drive_or_time_out(since);
 	return server;
 }
 
-static void zcopy_close_round(uint32_t round)
+static void zcopy_close_during_verdict_round(uint32_t round)
 {
 	const struct vma_tcp_inspector inspector = {.judge = judge_slowly};
 	const bool resets = round % 3 == VMA_TCP_RECV;
@@ -555,7 +559,7 @@ static void zcopy_close_round(uint32_t round)
 	atomic_store(&zcopy_stress_accepted_ends[0], NULL);
 	client = zcopy_connect((uint16_t)(FIRST_PORT + PAIRS * 2 * (round % 5000)));
 	server = zcopy_accept_inspected(&since);
-	zcopy_write_one(client);
+	zcopy_write_one_piece(client);
 	while (!(atomic_load(&server->events) & VMA_TCP_ARRIVED))
 		zcopy_drive_or_time_out(&since);
 	assert_int_equal(pthread_create(&closer, NULL, close_during_verdict, server->conn), 0);
@@ -570,7 +574,7 @@ static void zcopy_close_round(uint32_t round)
 	vma_tcp_conn_put(server->conn);
 	free(server);
 	zcopy_close_and_disown(client, true);
-	while (parked_return_one(0))
+	while (return_random_parked_piece(0))
 		;
 }
 
@@ -583,7 +587,7 @@ static void test_close_as_the_verdict_comes_sends_what_the_verdict_says(void **s
 	(void)state;
 	zcopy_open_fixture();
 	do
-		zcopy_close_round(round++);
+		zcopy_close_during_verdict_round(round++);
 	while (zcopy_now_ns() < end || round < 30);
 	print_message("%u closes\n", round);
 	zcopy_close_fixture();

@@ -15,23 +15,23 @@ static uint32_t count_sole_messages(void)
 	return n;
 }
 
-static void sole_message_peer_ack(uint32_t theirs)
+static void raw_peer_acks_sole_message(uint32_t theirs)
 {
-	raw_send(1, 1 + theirs, TCP_ACK, "", 0);
+	raw_send_segment(1, 1 + theirs, TCP_ACK, "", 0);
 }
 
-static struct app *sole_message_connect(void)
+static struct app *stack_connects_to_raw_peer_with_nodelay(void)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, 1), 0);
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	count_sole_messages();
 	return app;
 }
 
 /* Sends; so many segments have left, none of them as one that is alone. */
-static void expect_slow_path(struct app *app, size_t n, unsigned segments)
+static void send_and_expect_no_sole_message(struct app *app, size_t n, unsigned segments)
 {
 	unsigned before = raw.count;
 
@@ -39,10 +39,10 @@ static void expect_slow_path(struct app *app, size_t n, unsigned segments)
 	fixture_run_until_idle();
 	assert_int_equal(count_sole_messages(), 0);
 	assert_int_equal(raw.count - before, segments);
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 }
 
-static void expect_sent_as_sole_message(struct app *app, size_t n)
+static void send_and_expect_sole_message(struct app *app, size_t n)
 {
 	unsigned before = raw.count;
 
@@ -54,69 +54,69 @@ static void expect_sent_as_sole_message(struct app *app, size_t n)
 
 static void test_each_message_of_a_conversation_is_alone(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 	uint32_t mine = 1;
 
 	(void)state;
 	for (uint32_t i = 0; i < 50; i++) {
 		const struct raw_segment *s;
 
-		expect_sent_as_sole_message(app, MESSAGE);
+		send_and_expect_sole_message(app, MESSAGE);
 		s = raw_next_segment();
 		assert_int_equal(s->seq, 1 + i * MESSAGE);
 		assert_int_equal(s->ack, mine);
 		assert_int_equal(s->len, MESSAGE);
 		assert_int_equal(s->flags, TCP_ACK | TCP_PSH);
 		for (uint32_t k = 0; k < MESSAGE; k++)
-			assert_int_equal(s->data[k], fixture_byte_at(i * MESSAGE + k));
+			assert_int_equal(s->data[k], fixture_pattern_byte_at(i * MESSAGE + k));
 		raw_send_bytes(mine, 1 + (i + 1) * MESSAGE, MESSAGE);
 		mine += MESSAGE;
 		assert_int_equal(read_bytes(app, MESSAGE), MESSAGE);
-		raw_forget_seen(); /* perhaps an ACK, at first */
+		raw_mark_all_segments_seen(); /* perhaps an ACK, at first */
 	}
 	app_free(app);
 }
 
 static void test_a_message_is_alone_behind_others_that_are_on_their_way(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 
 	(void)state;
 	for (int i = 0; i < 5; i++)
-		expect_sent_as_sole_message(app, MESSAGE);
-	sole_message_peer_ack(5 * MESSAGE);
+		send_and_expect_sole_message(app, MESSAGE);
+	raw_peer_acks_sole_message(5 * MESSAGE);
 	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
 	app_free(app);
 }
 
 static void test_what_fills_a_segment_is_alone_and_what_is_longer_is_not(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 
 	(void)state;
-	expect_sent_as_sole_message(app, 1000);
-	sole_message_peer_ack(1000);
-	expect_slow_path(app, 1001, 2);
+	send_and_expect_sole_message(app, 1000);
+	raw_peer_acks_sole_message(1000);
+	send_and_expect_no_sole_message(app, 1001, 2);
 	app_free(app);
 }
 
 static void test_nagle_cork_and_more_hold_it_back(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 
 	(void)state;
 	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, 0), 0);
-	expect_sent_as_sole_message(app, MESSAGE);
-	expect_slow_path(app, MESSAGE, 0); /* Nagle */
-	sole_message_peer_ack(MESSAGE);
+	send_and_expect_sole_message(app, MESSAGE);
+	send_and_expect_no_sole_message(app, MESSAGE, 0); /* Nagle */
+	raw_peer_acks_sole_message(MESSAGE);
 	assert_int_equal(count_sole_messages(), 1);
-	sole_message_peer_ack(2 * MESSAGE);
+	raw_peer_acks_sole_message(2 * MESSAGE);
 	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 1), 0);
-	expect_slow_path(app, MESSAGE, 0);
+	send_and_expect_no_sole_message(app, MESSAGE, 0);
 	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 0), 0);
 	fixture_run_until_idle();
-	sole_message_peer_ack(3 * MESSAGE);
-	raw_forget_seen();
+	raw_peer_acks_sole_message(3 * MESSAGE);
+	raw_mark_all_segments_seen();
 	count_sole_messages();
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_MORE), MESSAGE);
 	fixture_run_until_idle();
@@ -127,20 +127,20 @@ static void test_nagle_cork_and_more_hold_it_back(void **state)
 
 static void test_a_window_that_is_closed_or_too_small_holds_it_back(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 
 	(void)state;
 	raw.window = MESSAGE - 1;
 	raw_send_bytes(1, 1, 10);
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	count_sole_messages();
-	expect_slow_path(app, MESSAGE, 0);
+	send_and_expect_no_sole_message(app, MESSAGE, 0);
 	raw.window = 20000;
 	raw_send_bytes(11, 1, 10);
 	assert_int_equal(count_sole_messages(), 1);
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	app->conn->cc.cwnd = 2 * MESSAGE - 1;
-	expect_slow_path(app, MESSAGE, 0);
+	send_and_expect_no_sole_message(app, MESSAGE, 0);
 	app->conn->cc.cwnd = 2 * MESSAGE;
 	vma_tcp_send_committed(app->conn);
 	assert_int_equal(count_sole_messages(), 1);
@@ -149,50 +149,50 @@ static void test_a_window_that_is_closed_or_too_small_holds_it_back(void **state
 
 static void test_recovery_and_its_marks_are_asked_first(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 	struct tcp_recovery *r = &app->conn->recovery;
 	uint32_t *mark[] = {&r->sacked_bytes, &r->dup_bytes, &r->frto};
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(mark) / sizeof(mark[0]); i++) {
-		expect_sent_as_sole_message(app, MESSAGE); /* something is in flight */
-		raw_forget_seen();
+		send_and_expect_sole_message(app, MESSAGE); /* something is in flight */
+		raw_mark_all_segments_seen();
 		*mark[i] = MESSAGE;
-		expect_slow_path(app, MESSAGE, 1);
+		send_and_expect_no_sole_message(app, MESSAGE, 1);
 		*mark[i] = 0;
-		sole_message_peer_ack((i + 1) * 2 * MESSAGE);
+		raw_peer_acks_sole_message((i + 1) * 2 * MESSAGE);
 	}
 	r->state = TCP_RECOVERY_DISORDER;
-	expect_slow_path(app, MESSAGE, 1);
+	send_and_expect_no_sole_message(app, MESSAGE, 1);
 	r->state = TCP_RECOVERY_OPEN;
 	r->probe_wanted = true; /* with something in flight: it is repeated, and the message follows */
-	expect_slow_path(app, MESSAGE, 2);
+	send_and_expect_no_sole_message(app, MESSAGE, 2);
 	assert_false(r->probe_wanted);
 	r->probe_new = true;
-	expect_slow_path(app, MESSAGE, 1);
+	send_and_expect_no_sole_message(app, MESSAGE, 1);
 	assert_true(r->tail_probe_out);
 	app_free(app);
 }
 
 static void test_after_a_silence_the_window_is_looked_at_first(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 
 	(void)state;
-	expect_sent_as_sole_message(app, MESSAGE);
-	sole_message_peer_ack(MESSAGE);
-	raw_forget_seen();
-	fixture_run(3000 * MS);
-	expect_slow_path(app, MESSAGE, 1);
+	send_and_expect_sole_message(app, MESSAGE);
+	raw_peer_acks_sole_message(MESSAGE);
+	raw_mark_all_segments_seen();
+	fixture_run_for_ns(3000 * MS);
+	send_and_expect_no_sole_message(app, MESSAGE, 1);
 	assert_true(app->conn->cc.cwnd <= 10 * 1000); /* RFC 2861 */
-	sole_message_peer_ack(2 * MESSAGE);
-	expect_sent_as_sole_message(app, MESSAGE);
+	raw_peer_acks_sole_message(2 * MESSAGE);
+	send_and_expect_sole_message(app, MESSAGE);
 	app_free(app);
 }
 
 static void test_what_has_to_wait_for_its_time_and_urgent_data_take_the_slow_path(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 	const struct raw_segment *s;
 
 	(void)state;
@@ -202,33 +202,33 @@ static void test_what_has_to_wait_for_its_time_and_urgent_data_take_the_slow_pat
 	s = raw_next_segment();
 	assert_true(s->flags & TCP_URG);
 	assert_int_equal(s->urgent, MESSAGE);
-	sole_message_peer_ack(MESSAGE);
-	raw_forget_seen();
-	expect_sent_as_sole_message(app, MESSAGE);
-	sole_message_peer_ack(2 * MESSAGE);
-	raw_forget_seen();
+	raw_peer_acks_sole_message(MESSAGE);
+	raw_mark_all_segments_seen();
+	send_and_expect_sole_message(app, MESSAGE);
+	raw_peer_acks_sole_message(2 * MESSAGE);
+	raw_mark_all_segments_seen();
 	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_BBR), 0);
-	expect_sent_as_sole_message(app, MESSAGE);
+	send_and_expect_sole_message(app, MESSAGE);
 	app->conn->cc.pacing_rate = 1000000;
 	app->conn->pace = (struct tcp_pacing){.next_ns = side[0].tcp->now_ns + MS};
-	sole_message_peer_ack(3 * MESSAGE);
-	raw_forget_seen();
-	expect_slow_path(app, MESSAGE, 0);
-	fixture_run(MS + 1);
+	raw_peer_acks_sole_message(3 * MESSAGE);
+	raw_mark_all_segments_seen();
+	send_and_expect_no_sole_message(app, MESSAGE, 0);
+	fixture_run_for_ns(MS + 1);
 	assert_int_equal(raw_unseen_count(), 1);
 	app_free(app);
 }
 
 static void test_what_is_written_before_the_handshake_is_over_waits_for_it(void **state)
 {
-	struct app *app = raw_connect_begin();
+	struct app *app = stack_sends_syn_to_raw_peer();
 	const uint8_t options[4] = {2, 4, 1000 >> 8, 1000 & 255};
 
 	(void)state;
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
-	expect_slow_path(app, MESSAGE, 0);
+	send_and_expect_no_sole_message(app, MESSAGE, 0);
 	assert_int_equal(app->conn->lwip_end, 0);
-	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
+	raw_send_segment_with_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
 	assert_int_equal(count_sole_messages(), 1);
 	assert_int_equal(raw_last_segment()->len, MESSAGE);
 	app_free(app);
@@ -236,7 +236,7 @@ static void test_what_is_written_before_the_handshake_is_over_waits_for_it(void 
 
 static void test_a_fin_goes_along_or_behind(void **state)
 {
-	struct app *app = sole_message_connect();
+	struct app *app = stack_connects_to_raw_peer_with_nodelay();
 
 	(void)state;
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_LATER), MESSAGE);

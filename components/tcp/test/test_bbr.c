@@ -45,13 +45,13 @@ static struct {
 	uint32_t seed;
 } path;
 
-static bool bbr_chance(double p)
+static bool bbr_sim_random_happens(double p)
 {
 	path.seed = path.seed * 1664525 + 1013904223;
 	return (path.seed >> 8) % 100000 < p * 100000;
 }
 
-static void path_begin(uint64_t bytes_per_sec, uint64_t rtt_ns)
+static void path_init_with_rate_and_rtt(uint64_t bytes_per_sec, uint64_t rtt_ns)
 {
 	memset(&path, 0, sizeof(path));
 	path.now_ns = 100 * SECOND;
@@ -79,7 +79,7 @@ static void note_queue_delay(uint64_t waits_ns)
 		path.queue_max_ns = waits_ns;
 }
 
-static void bbr_send_one(unsigned i)
+static void bbr_sim_send_one_packet(unsigned i)
 {
 	struct flow *f = &path.flow[i];
 	struct packet p = {.flow = (uint8_t)i, .index = f->sent++, .seg = {.len = MSS, .sent_ns = path.now_ns}};
@@ -87,11 +87,11 @@ static void bbr_send_one(unsigned i)
 
 	if (f->in_flight == 0)
 		cc_on_restart_from_idle(&f->cc, f->rate.app_limited != 0, path.now_ns);
-	rate_sent(&f->rate, &p.seg, f->in_flight == 0, path.now_ns);
+	rate_stamp_segment_on_send(&f->rate, &p.seg, f->in_flight == 0, path.now_ns);
 	pacing_account_sent(&f->pace, &f->cc, MSS, path.now_ns);
 	f->in_flight += MSS;
 	f->app -= MSS;
-	if ((begins_ns - path.now_ns) * path.bytes_per_sec / SECOND > path.room || bbr_chance(path.loss)) {
+	if ((begins_ns - path.now_ns) * path.bytes_per_sec / SECOND > path.room || bbr_sim_random_happens(path.loss)) {
 		f->lost_at[f->lost_tail++ % PACKETS] = p.index;
 		return;
 	}
@@ -112,9 +112,9 @@ static void flow_send_all_allowed(unsigned i)
 	struct flow *f = &path.flow[i];
 
 	while (flow_has_open_window(f) && pacing_allows_send(&f->pace, &f->cc, path.now_ns))
-		bbr_send_one(i);
+		bbr_sim_send_one_packet(i);
 	if (f->starts_ns <= path.now_ns && f->app < MSS && f->in_flight < f->cc.cwnd)
-		rate_app_limited(&f->rate, f->in_flight);
+		rate_mark_app_limited(&f->rate, f->in_flight);
 }
 
 /* What was sent before p and has not come. */
@@ -134,7 +134,7 @@ static void flow_receive_ack(struct packet *p)
 	struct tcp_cc_sample s = {.prior_in_flight = f->in_flight, .newly = p->seg.len};
 	bool was_probing = f->cc.bbr.mode == PROBE_RTT;
 
-	rate_ack_begin(&f->rate);
+	rate_reset_sample_at_ack_begin(&f->rate);
 	s.rtt_ns = path.now_ns - p->seg.sent_ns;
 	if (f->min_rtt_ns == 0 || s.rtt_ns < f->min_rtt_ns)
 		f->min_rtt_ns = s.rtt_ns;
@@ -153,9 +153,9 @@ static void flow_receive_ack(struct packet *p)
 	}
 	s.phase = f->recovering ? CC_RECOVERY : CC_OPEN;
 	s.in_flight = f->in_flight;
-	rate_ack_end(&f->rate, f->min_rtt_ns, path.now_ns, &s);
+	rate_generate_sample_of_ack(&f->rate, f->min_rtt_ns, path.now_ns, &s);
 	if (cc_on_rate_sample(&f->cc, &s, path.now_ns))
-		rate_app_limited(&f->rate, f->in_flight);
+		rate_mark_app_limited(&f->rate, f->in_flight);
 	f->probe_rtts += !was_probing && f->cc.bbr.mode == PROBE_RTT;
 }
 
@@ -172,7 +172,7 @@ static uint64_t next_event_ns(void)
 	return next_ns;
 }
 
-static void path_run(uint64_t for_ns)
+static void path_simulate_for_ns(uint64_t for_ns)
 {
 	uint64_t until_ns = path.now_ns + for_ns;
 
@@ -210,16 +210,16 @@ static struct tcp_seg rate_segment_sent_at(uint64_t now_ns, bool nothing_out)
 {
 	struct tcp_seg seg = {.len = 1000, .sent_ns = now_ns};
 
-	rate_sent(&rate, &seg, nothing_out, now_ns);
+	rate_stamp_segment_on_send(&rate, &seg, nothing_out, now_ns);
 	return seg;
 }
 
-static void bbr_ack(struct tcp_seg *seg, uint64_t min_rtt_ns, uint64_t now_ns)
+static void rate_sample_from_acked_segment(struct tcp_seg *seg, uint64_t min_rtt_ns, uint64_t now_ns)
 {
 	sample = (struct tcp_cc_sample){0};
-	rate_ack_begin(&rate);
+	rate_reset_sample_at_ack_begin(&rate);
 	rate_delivered(&rate, seg, now_ns);
-	rate_ack_end(&rate, min_rtt_ns, now_ns, &sample);
+	rate_generate_sample_of_ack(&rate, min_rtt_ns, now_ns, &sample);
 }
 
 static void test_rate_is_what_was_delivered_since_the_segment_was_sent(void **state)
@@ -232,16 +232,16 @@ static void test_rate_is_what_was_delivered_since_the_segment_was_sent(void **st
 	for (unsigned i = 0; i < 4; i++)
 		seg[i] = rate_segment_sent_at(SECOND + i * MS / 2, i == 0);
 	for (unsigned i = 0; i < 4; i++) {
-		bbr_ack(&seg[i], 4 * MS, SECOND + 4 * MS + i * MS / 2);
+		rate_sample_from_acked_segment(&seg[i], 4 * MS, SECOND + 4 * MS + i * MS / 2);
 		seg[4 + i] = rate_segment_sent_at(SECOND + 4 * MS + i * MS / 2, false);
 	}
 	assert_int_equal(sample.delivered, 4000);
 	/* The fifth was sent when one had been delivered, and is the fifth delivered: four in 4 ms. */
-	bbr_ack(&seg[4], 4 * MS, SECOND + 8 * MS);
+	rate_sample_from_acked_segment(&seg[4], 4 * MS, SECOND + 8 * MS);
 	assert_true(sample.is_valid);
 	assert_int_equal(sample.prior_delivered, 1000);
 	assert_int_equal(sample.bytes_per_sec, 1000000);
-	bbr_ack(&seg[5], 4 * MS, SECOND + 8 * MS + MS / 2);
+	rate_sample_from_acked_segment(&seg[5], 4 * MS, SECOND + 8 * MS + MS / 2);
 	assert_int_equal(sample.bytes_per_sec, 1000000);
 }
 
@@ -255,7 +255,7 @@ static void test_acknowledgements_that_come_together_do_not_make_the_path_faster
 		seg[i] = rate_segment_sent_at(SECOND + i * 10 * MS, i == 0);
 	/* Sent in 90 ms, all acknowledged at once: no more than ten in 90 ms. */
 	for (unsigned i = 0; i < 10; i++) {
-		bbr_ack(&seg[i], 5 * MS, SECOND + 95 * MS);
+		rate_sample_from_acked_segment(&seg[i], 5 * MS, SECOND + 95 * MS);
 		assert_true(sample.bytes_per_sec <= 10000 * SECOND / (90 * MS));
 	}
 }
@@ -267,7 +267,7 @@ static void test_sample_of_less_than_a_round_trip_counts_for_nothing(void **stat
 	(void)state;
 	rate = (struct tcp_rate){0};
 	seg = rate_segment_sent_at(SECOND, true);
-	bbr_ack(&seg, 5 * MS, SECOND + 3 * MS);
+	rate_sample_from_acked_segment(&seg, 5 * MS, SECOND + 3 * MS);
 	assert_true(sample.is_valid);
 	assert_int_equal(sample.bytes_per_sec, 0);
 }
@@ -279,15 +279,15 @@ static void test_segment_sent_while_the_application_had_nothing_is_marked(void *
 	(void)state;
 	rate = (struct tcp_rate){0};
 	first = rate_segment_sent_at(SECOND, true);
-	rate_app_limited(&rate, 1000);
+	rate_mark_app_limited(&rate, 1000);
 	second = rate_segment_sent_at(SECOND + MS, false);
-	bbr_ack(&first, MS, SECOND + 4 * MS);
+	rate_sample_from_acked_segment(&first, MS, SECOND + 4 * MS);
 	assert_false(sample.app_limited);
-	bbr_ack(&second, MS, SECOND + 5 * MS);
+	rate_sample_from_acked_segment(&second, MS, SECOND + 5 * MS);
 	assert_true(sample.app_limited);
 	/* Everything that was under way has come. */
 	third = rate_segment_sent_at(SECOND + 6 * MS, true);
-	bbr_ack(&third, MS, SECOND + 10 * MS);
+	rate_sample_from_acked_segment(&third, MS, SECOND + 10 * MS);
 	assert_false(sample.app_limited);
 }
 
@@ -645,9 +645,9 @@ static void test_bandwidth_and_round_trip_time_are_found(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		path_begin(paths[i].bytes_per_sec, paths[i].rtt_ns);
+		path_init_with_rate_and_rtt(paths[i].bytes_per_sec, paths[i].rtt_ns);
 		flow_begin(0);
-		path_run(3 * SECOND);
+		path_simulate_for_ns(3 * SECOND);
 		assert_int_equal(BBR(0).mode, PROBE_BW);
 		assert_in_range(fraction_of_link_rate(BBR(0).max_rate) * 1000, 950, 1050);
 		assert_in_range(BBR(0).min_rtt_ns, path.delay_ns, path.delay_ns + 2 * MS);
@@ -658,12 +658,12 @@ static void test_bandwidth_and_round_trip_time_are_found(void **state)
 static void test_queue_of_the_beginning_drains(void **state)
 {
 	(void)state;
-	path_begin(12500000, 20 * MS);
+	path_init_with_rate_and_rtt(12500000, 20 * MS);
 	flow_begin(0);
-	path_run(2 * SECOND);
+	path_simulate_for_ns(2 * SECOND);
 	assert_true(path.queue_max_ns > 10 * MS); /* there was one */
 	path.queue_sum_ns = path.queue_samples = 0;
-	path_run(5 * SECOND);
+	path_simulate_for_ns(5 * SECOND);
 	/* A quarter of the product when it probes; three quanta always. */
 	assert_in_range(path.queue_sum_ns / path.queue_samples, 0, 5 * MS);
 	assert_true(path.flow[0].in_flight < bandwidth_delay_product() * 3 / 2);
@@ -675,10 +675,10 @@ static void test_one_per_cent_of_loss_costs_little(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		path_begin(12500000, rtts[i]);
+		path_init_with_rate_and_rtt(12500000, rtts[i]);
 		path.loss = 0.01;
 		flow_begin(0);
-		path_run(5 * SECOND);
+		path_simulate_for_ns(5 * SECOND);
 		assert_in_range(fraction_of_link_rate(path.flow[0].rate.delivered / 5) * 1000, 900, 1000);
 	}
 }
@@ -689,31 +689,31 @@ static void test_long_path_with_loss_is_filled_in_time(void **state)
 	uint64_t before;
 
 	(void)state;
-	path_begin(12500000, 100 * MS);
+	path_init_with_rate_and_rtt(12500000, 100 * MS);
 	path.loss = 0.01;
 	flow_begin(0);
-	path_run(15 * SECOND);
+	path_simulate_for_ns(15 * SECOND);
 	before = path.flow[0].rate.delivered;
-	path_run(5 * SECOND);
+	path_simulate_for_ns(5 * SECOND);
 	assert_in_range(fraction_of_link_rate((path.flow[0].rate.delivered - before) / 5) * 1000, 800, 1000);
 }
 
 static void test_small_queue_that_overflows_is_lived_with(void **state)
 {
 	(void)state;
-	path_begin(12500000, 20 * MS);
+	path_init_with_rate_and_rtt(12500000, 20 * MS);
 	path.room = bandwidth_delay_product() / 4;
 	flow_begin(0);
-	path_run(5 * SECOND);
+	path_simulate_for_ns(5 * SECOND);
 	assert_in_range(fraction_of_link_rate(path.flow[0].rate.delivered / 5) * 1000, 750, 1000);
 }
 
 static void test_round_trip_time_is_probed_each_ten_seconds(void **state)
 {
 	(void)state;
-	path_begin(1250000, 20 * MS);
+	path_init_with_rate_and_rtt(1250000, 20 * MS);
 	flow_begin(0);
-	path_run(35 * SECOND);
+	path_simulate_for_ns(35 * SECOND);
 	assert_in_range(path.flow[0].probe_rtts, 2, 4);
 	assert_in_range(fraction_of_link_rate(path.flow[0].rate.delivered / 35) * 1000, 900, 1000);
 	assert_in_range(BBR(0).min_rtt_ns, 20 * MS, 22 * MS);
@@ -722,22 +722,22 @@ static void test_round_trip_time_is_probed_each_ten_seconds(void **state)
 static void test_slower_path_is_noticed(void **state)
 {
 	(void)state;
-	path_begin(12500000, 20 * MS);
+	path_init_with_rate_and_rtt(12500000, 20 * MS);
 	flow_begin(0);
-	path_run(3 * SECOND);
+	path_simulate_for_ns(3 * SECOND);
 	path.bytes_per_sec /= 2;
-	path_run(2 * SECOND);
+	path_simulate_for_ns(2 * SECOND);
 	assert_in_range(fraction_of_link_rate(BBR(0).max_rate) * 1000, 950, 1060);
 }
 
 static void test_faster_path_is_noticed(void **state)
 {
 	(void)state;
-	path_begin(6250000, 20 * MS);
+	path_init_with_rate_and_rtt(6250000, 20 * MS);
 	flow_begin(0);
-	path_run(3 * SECOND);
+	path_simulate_for_ns(3 * SECOND);
 	path.bytes_per_sec *= 2;
-	path_run(2 * SECOND);
+	path_simulate_for_ns(2 * SECOND);
 	assert_in_range(fraction_of_link_rate(BBR(0).max_rate) * 1000, 950, 1050);
 }
 
@@ -746,14 +746,14 @@ static void test_two_flows_share_a_path(void **state)
 	uint64_t a, b;
 
 	(void)state;
-	path_begin(12500000, 20 * MS);
+	path_init_with_rate_and_rtt(12500000, 20 * MS);
 	flow_begin(0);
-	path_run(3 * SECOND);
+	path_simulate_for_ns(3 * SECOND);
 	flow_begin(1);
-	path_run(27 * SECOND);
+	path_simulate_for_ns(27 * SECOND);
 	a = path.flow[0].rate.delivered;
 	b = path.flow[1].rate.delivered;
-	path_run(20 * SECOND);
+	path_simulate_for_ns(20 * SECOND);
 	a = path.flow[0].rate.delivered - a;
 	b = path.flow[1].rate.delivered - b;
 	assert_in_range(fraction_of_link_rate((a + b) / 20) * 1000, 900, 1000);
@@ -764,13 +764,13 @@ static void test_two_flows_share_a_path(void **state)
 static void test_segments_leave_at_their_pace(void **state)
 {
 	(void)state;
-	path_begin(12500000, 20 * MS);
+	path_init_with_rate_and_rtt(12500000, 20 * MS);
 	flow_begin(0);
-	path_run(3 * SECOND);
+	path_simulate_for_ns(3 * SECOND);
 	for (unsigned i = 0; i < 200; i++) {
 		uint64_t before = path.flow[0].sent, fastest = BBR(0).max_rate * 5 / 4;
 
-		path_run(5 * MS);
+		path_simulate_for_ns(5 * MS);
 		assert_true((path.flow[0].sent - before) * MSS <= fastest / 200 + 2 * path.flow[0].cc.quantum);
 	}
 }

@@ -23,12 +23,12 @@ static int fixture_open_memory_bounded(void **state)
 	fixture_listen_with(1, &side[1].options, CONNS);
 	for (unsigned i = 0; i < CONNS; i++)
 		client[i] = fixture_connect_from(0, (uint16_t)(2000 + i));
-	fixture_run(10 * MS);
+	fixture_run_for_ns(10 * MS);
 	assert_int_equal(fixture_accepted_count, CONNS);
 	return 0;
 }
 
-static int close_bounded(void **state)
+static int teardown_memory_bounded(void **state)
 {
 	int rc;
 
@@ -85,14 +85,14 @@ static void test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost(void **
 	(void)state;
 	for (unsigned i = 0; i < 200; i++) {
 		budget_write_all();
-		fixture_run(50 * MS);
+		fixture_run_for_ns(50 * MS);
 		assert_true(atomic_load(&memory.used) < LIMIT + SLACK);
 	}
 	assert_true(atomic_load(&memory.used) > LIMIT / 2);
 	end = fixture_now_ns + 600 * SEC;
 	while (!budget_read_all()) {
 		budget_write_all();
-		fixture_run(20 * MS);
+		fixture_run_for_ns(20 * MS);
 		assert_true(fixture_now_ns < end);
 		assert_true(atomic_load(&memory.used) < LIMIT + SLACK);
 	}
@@ -108,12 +108,12 @@ static void test_writer_that_waits_for_memory_is_told(void **state)
 		while (fixture_send_bytes(client[i], EACH) != 0)
 			;
 		assert_true(vma_tcp_tx_queued(client[i]->conn) <= 4608);
-		waiting += (fixture_readiness(client[i]) & EPOLLOUT) == 0;
+		waiting += (fixture_poll_events_of_app(client[i]) & EPOLLOUT) == 0;
 		fixture_take_app_events(client[i]);
 	}
 	assert_int_equal(waiting, CONNS);
 	atomic_fetch_sub(&memory.used, LIMIT);
-	fixture_run(100 * MS); /* all is acknowledged */
+	fixture_run_for_ns(100 * MS); /* all is acknowledged */
 	for (unsigned i = 0; i < CONNS; i++)
 		told += (fixture_take_app_events(client[i]) & VMA_TCP_WRITABLE) != 0;
 	assert_int_equal(told, CONNS);
@@ -124,7 +124,7 @@ static void test_connection_that_reads_goes_on_while_memory_is_spent(void **stat
 {
 	(void)state;
 	atomic_store(&memory.used, LIMIT);
-	transfer(client[3], server_end_of_client(3), 100000, 60 * SEC);
+	fixture_transfer_and_check_bytes(client[3], server_end_of_client(3), 100000, 60 * SEC);
 	atomic_fetch_sub(&memory.used, LIMIT);
 }
 
@@ -135,7 +135,7 @@ static void test_buffers_do_not_grow_under_pressure(void **state)
 
 	(void)state;
 	atomic_store(&memory.used, LIMIT / 2);
-	transfer(client[0], server_end_of_client(0), 2000000, 60 * SEC);
+	fixture_transfer_and_check_bytes(client[0], server_end_of_client(0), 2000000, 60 * SEC);
 	assert_int_equal(atomic_load(&server_end_of_client(0)->conn->rcvbuf), rcvbuf);
 	assert_int_equal(atomic_load(&client[0]->conn->sndbuf), sndbuf);
 	atomic_fetch_sub(&memory.used, LIMIT / 2);
@@ -147,7 +147,7 @@ static void run_until_all_bytes_read(void)
 	bool done = false;
 
 	while (!done && fixture_now_ns < end) {
-		fixture_run(1 * MS);
+		fixture_run_for_ns(1 * MS);
 		done = true;
 		for (unsigned k = 0; k < CONNS; k++) {
 			read_bytes(server_end_of_client(k), EACH);
@@ -158,7 +158,7 @@ static void run_until_all_bytes_read(void)
 }
 
 /* Right after all have written: what left at once is not acknowledged yet. */
-static int64_t segments_of_a_burst(int64_t max)
+static int64_t most_segments_queued_in_bursts(int64_t max)
 {
 	int64_t most = 0;
 
@@ -169,7 +169,7 @@ static int64_t segments_of_a_burst(int64_t max)
 			fixture_send_bytes(client[k], 10000);
 		if (atomic_load(&memory.segments) > most)
 			most = atomic_load(&memory.segments);
-		fixture_run(20 * MS);
+		fixture_run_for_ns(20 * MS);
 		for (unsigned k = 0; k < CONNS; k++)
 			read_bytes(server_end_of_client(k), EACH);
 	}
@@ -181,12 +181,12 @@ static int64_t segments_of_a_burst(int64_t max)
 static void test_segments_are_as_many_as_the_environment_says(void **state)
 {
 	(void)state;
-	assert_in_range(segments_of_a_burst(40), 30, 40 + 2 * CONNS);
-	transfer(client[3], server_end_of_client(3), 100000, 60 * SEC);
-	assert_true(segments_of_a_burst(0) > 40 + 2 * CONNS);
+	assert_in_range(most_segments_queued_in_bursts(40), 30, 40 + 2 * CONNS);
+	fixture_transfer_and_check_bytes(client[3], server_end_of_client(3), 100000, 60 * SEC);
+	assert_true(most_segments_queued_in_bursts(0) > 40 + 2 * CONNS);
 }
 
-#define MEMORY_BOUNDED_CASE(f) cmocka_unit_test_setup_teardown(f, fixture_open_memory_bounded, close_bounded)
+#define MEMORY_BOUNDED_CASE(f) cmocka_unit_test_setup_teardown(f, fixture_open_memory_bounded, teardown_memory_bounded)
 static const struct CMUnitTest tests[] = {
         MEMORY_BOUNDED_CASE(test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost),
         MEMORY_BOUNDED_CASE(test_writer_that_waits_for_memory_is_told),

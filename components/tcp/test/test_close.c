@@ -17,34 +17,34 @@ static void test_half_closed_connection_still_receives(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	fixture_send_bytes(client, 5);
 	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_FIN_WAIT2);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE_WAIT);
 	assert_true(fixture_take_app_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn)); /* five bytes before it */
-	assert_int_equal(fixture_readiness(server), IN_BITS | OUT_BITS | EPOLLRDHUP);
+	assert_int_equal(fixture_poll_events_of_app(server), IN_BITS | OUT_BITS | EPOLLRDHUP);
 	assert_int_equal(read_bytes(server, 100), 5);
 	assert_true(vma_tcp_rx_eof(server->conn));
-	transfer(server, client, 50000, SEC);
+	fixture_transfer_and_check_bytes(server, client, 50000, SEC);
 	assert_int_equal(vma_tcp_tx_reserve(client->conn, 1, &(struct iovec){0}, 1), -EPIPE);
 	vma_tcp_shutdown(server->conn, SHUT_WR);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(server->conn), 0);
 	assert_true(fixture_take_app_events(server) & VMA_TCP_CLOSED);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE); /* and TIME_WAIT, which is no longer it */
 	assert_int_equal(fixture_stack_counts(0).time_waits, 1);
 	assert_int_equal(fixture_stack_counts(1).time_waits, 0);
-	assert_int_equal(fixture_readiness(client), IN_BITS | OUT_BITS | EPOLLRDHUP | EPOLLHUP);
+	assert_int_equal(fixture_poll_events_of_app(client), IN_BITS | OUT_BITS | EPOLLRDHUP | EPOLLHUP);
 	app_free(client);
 }
 
 static void test_fin_rides_on_the_last_bytes(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	const struct raw_segment *s;
 
 	(void)state;
@@ -65,13 +65,13 @@ static void test_close_delivers_what_is_queued(void **state)
 	size_t sent;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	sent = fixture_send_bytes(client, 40000);
 	vma_tcp_close(client->conn, false);
 	close_disown_and_free(client);
-	fixture_run(10 * MS);
+	fixture_run_for_ns(10 * MS);
 	assert_int_equal(read_bytes(server, 100000), sent);
-	fixture_run(10 * MS);
+	fixture_run_for_ns(10 * MS);
 	assert_true(vma_tcp_rx_eof(server->conn));
 	assert_int_equal(vma_tcp_error(server->conn), 0);
 	free(client);
@@ -82,11 +82,11 @@ static void test_close_with_unread_data_resets(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	fixture_send_bytes(client, 10);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	vma_tcp_close(server->conn, false);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 	assert_true(fixture_take_app_events(client) & VMA_TCP_FAILED);
@@ -98,11 +98,11 @@ static void test_bytes_received_before_a_reset_can_be_read(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	fixture_send_bytes(server, 10);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	vma_tcp_close(server->conn, true);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	assert_int_equal(read_bytes(client, 100), 10);
 	assert_true(vma_tcp_rx_eof(client->conn));
@@ -111,12 +111,12 @@ static void test_bytes_received_before_a_reset_can_be_read(void **state)
 
 static void test_abort_resets_at_once(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	fixture_send_bytes(app, 10);
 	fixture_run_until_idle();
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	vma_tcp_close(app->conn, true);
 	fixture_run_until_idle();
 	assert_true(raw_next_segment()->flags & TCP_RST);
@@ -128,12 +128,12 @@ static void test_abort_resets_at_once(void **state)
 /* Who closes is not who drives: the driver takes a step of the connection before it is told. */
 static void test_close_with_unread_data_sends_no_fin_before_its_reset(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	raw_send_bytes(1, 1, 10);
-	fixture_run(MS);
-	raw_forget_seen();
+	fixture_run_for_ns(MS);
+	raw_mark_all_segments_seen();
 	assert_true(vma_ring_acquire(side[0].ring));
 	vma_tcp_close(app->conn, false);
 	assert_int_not_equal(atomic_load(&app->conn->work), 0); /* posted, and not taken */
@@ -148,15 +148,15 @@ static void test_close_with_unread_data_sends_no_fin_before_its_reset(void **sta
 /* Nagle's rule holds the second piece back, and nothing will come that could release it. */
 static void test_close_with_unread_data_sends_a_short_segment_before_its_reset(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	const struct raw_segment *s;
 
 	(void)state;
 	raw_send_bytes(1, 1, 10);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	fixture_send_bytes(app, 6);
 	fixture_run_until_idle();
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	fixture_send_bytes(app, 4);
 	fixture_run_until_idle();
 	assert_int_equal(raw_unseen_count(), 0);
@@ -173,13 +173,13 @@ static void test_close_with_unread_data_sends_a_short_segment_before_its_reset(v
 /* The answer has come, and nobody has looked at it: what was posted is done first. */
 static void test_answer_to_an_attempt_that_is_given_up_is_not_acknowledged(void **state)
 {
-	struct app *app = raw_connect_begin();
+	struct app *app = stack_sends_syn_to_raw_peer();
 
 	(void)state;
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	assert_true(vma_ring_acquire(side[0].ring));
-	raw_send(0, 1, TCP_SYN | TCP_ACK, "", 0);
-	fixture_run(MS);
+	raw_send_segment(0, 1, TCP_SYN | TCP_ACK, "", 0);
+	fixture_run_for_ns(MS);
 	vma_tcp_close(app->conn, true);
 	assert_int_not_equal(atomic_load(&app->conn->work), 0); /* posted, and not taken */
 	vma_ring_release(side[0].ring);
@@ -193,12 +193,12 @@ static void test_answer_to_an_attempt_that_is_given_up_is_not_acknowledged(void 
 /* As the kernel's: what the connection would have said otherwise. */
 static void test_window_of_a_reset_is_the_connections(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	uint16_t window;
 
 	(void)state;
 	raw_send_bytes(1, 1, 10);
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	window = raw_last_segment()->window;
 	assert_true(window != 0);
 	vma_tcp_close(app->conn, true);
@@ -211,11 +211,11 @@ static void test_window_of_a_reset_is_the_connections(void **state)
 /* The answer to a segment that is none of a handshake's: the kernel's has no window, either. */
 static void test_window_of_a_reset_in_the_handshake_is_none(void **state)
 {
-	struct app *app = raw_connect_begin();
+	struct app *app = stack_sends_syn_to_raw_peer();
 
 	(void)state;
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
-	raw_send(0, 77, TCP_ACK, "", 0);
+	raw_send_segment(0, 77, TCP_ACK, "", 0);
 	assert_true(raw.log[raw.seen].flags & TCP_RST);
 	assert_int_equal(raw_next_segment()->window, 0);
 	app_free(app);
@@ -223,7 +223,7 @@ static void test_window_of_a_reset_in_the_handshake_is_none(void **state)
 
 static void test_disowned_without_close_is_reset(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	close_disown_and_free(app);
@@ -234,13 +234,13 @@ static void test_disowned_without_close_is_reset(void **state)
 
 static void test_data_for_a_closed_connection_is_reset(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	vma_tcp_close(app->conn, false);
 	fixture_run_until_idle();
 	assert_true(raw_next_segment()->flags & TCP_FIN);
-	raw_send(1, 2, TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_FIN_WAIT2);
 	raw_send_bytes(1, 2, 10);
 	assert_true(raw_next_segment()->flags & TCP_RST);
@@ -251,7 +251,7 @@ static void test_data_for_a_closed_connection_is_reset(void **state)
 /* The peer has not got the FIN: any number but the one that it awaits would be challenged, not believed. */
 static void test_reset_for_late_data_has_the_number_that_is_awaited(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	const struct raw_segment *s;
 
 	(void)state;
@@ -270,33 +270,33 @@ static void test_reset_for_late_data_has_the_number_that_is_awaited(void **state
 
 static void test_shutdown_of_reading_alone_resets_nobody(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	assert_int_equal(vma_tcp_shutdown(app->conn, SHUT_RD), 0);
 	fixture_run_until_idle();
-	assert_int_equal(fixture_readiness(app), IN_BITS | OUT_BITS | EPOLLRDHUP);
+	assert_int_equal(fixture_poll_events_of_app(app), IN_BITS | OUT_BITS | EPOLLRDHUP);
 	assert_true(vma_tcp_rx_eof(app->conn));
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	assert_int_equal(vma_tcp_rx_bytes(app->conn), 10); /* the kernel takes it, too */
+	assert_int_equal(vma_tcp_readable_bytes(app->conn), 10); /* the kernel takes it, too */
 	app_free(app);
 }
 
 static void test_both_may_close_at_once(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	const struct raw_segment *s;
 
 	(void)state;
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->seq, 1);
-	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0); /* has not seen it */
+	raw_send_segment(1, 1, TCP_FIN | TCP_ACK, "", 0); /* has not seen it */
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSING);
 	s = raw_next_segment();
 	assert_int_equal(s->ack, 2);
-	raw_send(2, 2, TCP_ACK, "", 0);
+	raw_send_segment(2, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(fixture_stack_counts(0).time_waits, 1);
 	app_free(app);
@@ -304,11 +304,11 @@ static void test_both_may_close_at_once(void **state)
 
 static void test_passive_close_ends_with_last_ack(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	const struct raw_segment *fin;
 
 	(void)state;
-	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
 	vma_tcp_close(app->conn, false);
 	fixture_run_until_idle();
@@ -317,7 +317,7 @@ static void test_passive_close_ends_with_last_ack(void **state)
 	assert_int_equal(fin->ack, 2); /* its first */
 	assert_true(fin->flags & TCP_FIN);
 	assert_false(app->events & VMA_TCP_DRAINED);
-	raw_send(2, 2, TCP_ACK, "", 0);
+	raw_send_segment(2, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_true(fixture_take_app_events(app) & VMA_TCP_DRAINED);
 	app_free(app);
@@ -326,12 +326,12 @@ static void test_passive_close_ends_with_last_ack(void **state)
 /* As with the kernel: who closes in answer has it told by his own FIN. */
 static void test_fin_is_acknowledged_a_moment_later(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
-	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_unseen_count(), 0);
-	fixture_run(2 * MS);
+	fixture_run_for_ns(2 * MS);
 	assert_int_equal(raw_unseen_count(), 1);
 	assert_int_equal(raw_next_segment()->ack, 2);
 	app_free(app);
@@ -339,36 +339,36 @@ static void test_fin_is_acknowledged_a_moment_later(void **state)
 
 static void test_reset_in_close_wait_is_a_broken_pipe(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
-	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
-	raw_send(2, 1, TCP_RST, "", 0);
+	raw_send_segment(1, 1, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(2, 1, TCP_RST, "", 0);
 	assert_int_equal(vma_tcp_error(app->conn), EPIPE);
 	app_free(app);
 }
 
 static void test_drained_is_told_when_the_fin_is_acknowledged(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	fixture_send_bytes(app, 100);
 	vma_tcp_close(app->conn, false);
 	fixture_run_until_idle();
-	raw_send(1, 101, TCP_ACK, "", 0);
+	raw_send_segment(1, 101, TCP_ACK, "", 0);
 	assert_false(app->events & VMA_TCP_DRAINED);
-	raw_send(1, 102, TCP_ACK, "", 0);
+	raw_send_segment(1, 102, TCP_ACK, "", 0);
 	assert_true(app->events & VMA_TCP_DRAINED);
 	app_free(app);
 }
 
 static void test_fin_behind_a_hole_waits_for_what_is_missing(void **state)
 {
-	struct app *app = raw_connect_sack();
+	struct app *app = stack_connects_to_raw_peer_with_sack();
 
 	(void)state;
-	raw_send(11, 1, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(11, 1, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
@@ -379,26 +379,26 @@ static void test_fin_behind_a_hole_waits_for_what_is_missing(void **state)
 
 static void test_orphan_in_fin_wait_2_ends_after_a_minute(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	unsigned before;
 
 	(void)state;
 	vma_tcp_close(app->conn, false);
 	close_disown_and_free(app);
 	fixture_run_until_idle();
-	raw_send(1, 2, TCP_ACK, "", 0);
-	fixture_run(50 * SEC);
+	raw_send_segment(1, 2, TCP_ACK, "", 0);
+	fixture_run_for_ns(50 * SEC);
 	before = fixture_allocated;
-	fixture_run(20 * SEC);
+	fixture_run_for_ns(20 * SEC);
 	assert_true(fixture_allocated < before);
-	raw_forget_seen();
-	raw_send(1, 2, TCP_ACK, "", 0); /* nobody is there: without a listener, not even an answer */
+	raw_mark_all_segments_seen();
+	raw_send_segment(1, 2, TCP_ACK, "", 0); /* nobody is there: without a listener, not even an answer */
 	free(app);
 }
 
 static void test_orphans_beyond_the_limit_are_reset(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	side[0].tcp->attr.orphans_max = 1;
@@ -412,12 +412,12 @@ static void test_orphans_beyond_the_limit_are_reset(void **state)
 
 static void test_closing_an_attempt_tells_nobody(void **state)
 {
-	struct app *app = raw_connect_begin();
+	struct app *app = stack_sends_syn_to_raw_peer();
 
 	(void)state;
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	vma_tcp_close(app->conn, false);
-	fixture_run(10 * SEC);
+	fixture_run_for_ns(10 * SEC);
 	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
@@ -425,10 +425,10 @@ static void test_closing_an_attempt_tells_nobody(void **state)
 
 static void test_shutdown_of_what_has_ended_is_enotconn(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
-	raw_send(1, 1, TCP_RST, "", 0);
+	raw_send_segment(1, 1, TCP_RST, "", 0);
 	assert_int_equal(vma_tcp_shutdown(app->conn, SHUT_RDWR), -ENOTCONN);
 	assert_int_equal(vma_tcp_shutdown(app->conn, 17), -EINVAL);
 	app_free(app);
@@ -436,7 +436,7 @@ static void test_shutdown_of_what_has_ended_is_enotconn(void **state)
 
 static void test_bare_fin_is_taken_with_a_closed_window(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	uint32_t at = 1;
 
 	(void)state;
@@ -444,11 +444,11 @@ static void test_bare_fin_is_taken_with_a_closed_window(void **state)
 	while (raw_unseen_count() == 0 || raw.log[raw.count - 1].window != 0) {
 		raw_send_bytes(at, 1, 1000);
 		at += 1000;
-		fixture_run(50 * MS);
+		fixture_run_for_ns(50 * MS);
 		assert_true(at < 100000);
 	}
 	at = raw.log[raw.count - 1].ack; /* the last segment did not fit as a whole */
-	raw_send(at, 1, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(at, 1, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
 	assert_int_equal(read_bytes(app, 1000000), at - 1);
 	app_free(app);

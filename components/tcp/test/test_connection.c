@@ -6,12 +6,12 @@ static void test_handshake_makes_a_connection_on_both_sides(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_true(fixture_take_app_events(client) & VMA_TCP_CONNECTED);
 	assert_true(fixture_take_app_events(server) & VMA_TCP_CONNECTED);
 	assert_int_equal(fixture_wire_frames_sent(0), 2); /* SYN, ACK */
 	assert_int_equal(fixture_wire_frames_sent(1), 1); /* SYN-ACK */
-	assert_int_equal(fixture_readiness(client), EPOLLOUT | EPOLLWRNORM);
+	assert_int_equal(fixture_poll_events_of_app(client), EPOLLOUT | EPOLLWRNORM);
 	app_free(client);
 }
 
@@ -20,10 +20,10 @@ static void test_bytes_go_both_ways(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
-	transfer(client, server, 100000, SEC);
-	transfer(server, client, 100000, SEC);
-	transfer(client, server, 1, SEC);
+	fixture_establish_connection_pair(&client, &server);
+	fixture_transfer_and_check_bytes(client, server, 100000, SEC);
+	fixture_transfer_and_check_bytes(server, client, 100000, SEC);
+	fixture_transfer_and_check_bytes(client, server, 1, SEC);
 	app_free(client);
 }
 
@@ -41,16 +41,16 @@ static void test_bytes_arrive_in_order_over_a_bad_wire(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	fixture_set_wire_faults(0, bad);
 	bad.seed = 8;
 	fixture_set_wire_faults(1, bad);
-	transfer(client, server, 500000, 100 * SEC);
-	transfer(server, client, 500000, 100 * SEC);
+	fixture_transfer_and_check_bytes(client, server, 500000, 100 * SEC);
+	fixture_transfer_and_check_bytes(server, client, 500000, 100 * SEC);
 	assert_true(fixture_stack_counts(0).retransmits > 0);
 	fixture_set_wire_faults(0, none);
 	fixture_set_wire_faults(1, none);
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	app_free(client);
 }
 
@@ -74,7 +74,7 @@ static void test_only_what_is_lost_is_sent_again(void **state)
 	fixture_set_wire_faults(1, lossless);
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	server = fixture_last_accepted();
 	server->conn->rtt.min_ns = 10 * MS; /* or the ring's depth would bound the window */
 	fixture_set_wire_faults(0, lossy);
@@ -102,19 +102,19 @@ static void test_connection_lives_through_lack_of_memory(void **state)
 	size_t sent;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	sent = fixture_send_bytes(client, 20000);
 	assert_true(sent > 0);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(read_bytes(server, sent), sent);
 	sent = send_flags(client, 20000, VMA_TCP_TX_LATER);
 	fixture_alloc_fails = true;
 	vma_tcp_send_committed(client->conn);
-	fixture_run(300 * MS);
+	fixture_run_for_ns(300 * MS);
 	fixture_alloc_fails = false;
-	fixture_run(10 * SEC);
+	fixture_run_for_ns(10 * SEC);
 	assert_int_equal(read_bytes(server, 100000), sent);
-	transfer(server, client, 50000, 10 * SEC);
+	fixture_transfer_and_check_bytes(server, client, 50000, 10 * SEC);
 	app_free(client);
 }
 
@@ -137,7 +137,7 @@ static void test_names_in_use_are_eaddrinuse(void **state)
 	struct vma_flow_key names;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(fixture_connect_rc(0, 1000, PORT, &path, &app), -EADDRINUSE);
 	vma_tcp_conn_key(client->conn, &names);
 	assert_int_equal(ntohs(names.local_port_be), 1000);
@@ -151,15 +151,15 @@ static void test_idle_stack_has_nothing_to_do(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
-	transfer(client, server, 10000, SEC);
-	fixture_run(10 * SEC);
+	fixture_establish_connection_pair(&client, &server);
+	fixture_transfer_and_check_bytes(client, server, 10000, SEC);
+	fixture_run_for_ns(10 * SEC);
 	assert_true(vma_tcp_next_due_ns(side[0].tcp) == UINT64_MAX);
 	assert_true(vma_tcp_next_due_ns(side[1].tcp) == UINT64_MAX);
 	assert_false(vma_tcp_is_busy(side[0].tcp));
 	fixture_send_bytes(client, 1);
 	assert_true(vma_tcp_is_busy(side[0].tcp));
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	assert_false(vma_tcp_is_busy(side[0].tcp));
 	app_free(client);
 }
@@ -169,10 +169,10 @@ static void test_events_from_before_are_told_to_who_adopts(void **state)
 	struct app *client, *server, late = {0};
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	fixture_send_bytes(client, 10);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	vma_tcp_conn_adopt(server->conn, &fixture_app_conn_ops, &late);
 	assert_int_equal(late.events & (VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED),
 	                 VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED);
@@ -186,11 +186,11 @@ static void test_reference_keeps_a_connection_that_has_ended(void **state)
 	struct vma_tcp_conn *conn;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	conn = client->conn;
 	vma_tcp_conn_get(conn);
 	app_free(client);
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	assert_int_equal(vma_tcp_state(conn), TCP_CLOSE);
 	vma_tcp_conn_put(conn);
 }
@@ -213,7 +213,7 @@ static void test_call_after_the_last_reference_ends_nothing_twice(void **state)
 	(void)state;
 	side[0].tcp->host.retire = connection_retire_keep;
 	retired_conns_kept_n = 0;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
 	fixture_run_until_idle();

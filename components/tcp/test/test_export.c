@@ -16,7 +16,7 @@ static void export_end_and_run(struct app *app)
 	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
 	vma_tcp_export_end(app->conn, NULL);
 	vma_ring_release(vma_tcp_ring(vma_tcp_stack(app->conn)));
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 }
 
 static void test_both_sides_tell_the_same_numbers(void **state)
@@ -25,10 +25,10 @@ static void test_both_sides_tell_the_same_numbers(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
-	transfer(client, server, 100000, SEC);
-	transfer(server, client, 1234, SEC);
-	fixture_run(SEC);
+	fixture_establish_connection_pair(&client, &server);
+	fixture_transfer_and_check_bytes(client, server, 100000, SEC);
+	fixture_transfer_and_check_bytes(server, client, 1234, SEC);
+	fixture_run_for_ns(SEC);
 	assert_int_equal(export_begin(client, &mine), 0);
 	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_int_equal(mine.snd_una, theirs.rcv_nxt);
@@ -46,9 +46,9 @@ static void test_queues_are_told_byte_by_byte(void **state)
 	struct iovec span;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(fixture_send_bytes(client, 5000), 5000);
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	assert_int_equal(read_bytes(server, 1000), 1000);
 	fixture_set_wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(client, 700), 700);
@@ -57,10 +57,10 @@ static void test_queues_are_told_byte_by_byte(void **state)
 	assert_int_equal(mine.unacked, 700);
 	assert_true(mine.sent <= 700);
 	assert_int_equal(theirs.unread, 4000);
-	assert_int_equal(vma_tcp_export_tx(client->conn, 100, &span, 1), 1);
-	assert_int_equal(*(uint8_t *)span.iov_base, fixture_byte_at(5100));
-	assert_int_equal(vma_tcp_export_rx(server->conn, 100, &span, 1), 1);
-	assert_int_equal(*(uint8_t *)span.iov_base, fixture_byte_at(1100));
+	assert_int_equal(vma_tcp_export_peek_unacked_tx_bytes(client->conn, 100, &span, 1), 1);
+	assert_int_equal(*(uint8_t *)span.iov_base, fixture_pattern_byte_at(5100));
+	assert_int_equal(vma_tcp_export_peek_rx_bytes(server->conn, 100, &span, 1), 1);
+	assert_int_equal(*(uint8_t *)span.iov_base, fixture_pattern_byte_at(1100));
 	app_free(client);
 }
 
@@ -71,11 +71,11 @@ static void test_the_peers_fin_is_told_beside_the_numbers(void **state)
 	uint32_t before;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(export_begin(client, &mine), 0);
 	before = mine.rcv_nxt;
 	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(export_begin(client, &mine), 0);
 	assert_true(mine.fin_received);
 	assert_int_equal(mine.rcv_nxt, before);
@@ -90,11 +90,11 @@ static void lose_first_segment(struct app *client)
 	assert_int_equal(vma_tcp_set_option(client->conn, VMA_TCP_OPT_NODELAY, 1), 0);
 	fixture_set_wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(client, 1000), 1000);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	fixture_set_wire_faults(0, (struct vma_wire_faults){0});
 	fixture_set_wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000}); /* the client does not hear of it */
 	assert_int_equal(fixture_send_bytes(client, 700), 700);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 }
 
 static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
@@ -106,18 +106,18 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 	bool fin = true;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	lose_first_segment(client);
 	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
-	assert_int_equal(vma_tcp_export_ooo(server->conn, 0, &seq, &fin, bytes, 699), -EMSGSIZE);
-	assert_int_equal(vma_tcp_export_ooo(server->conn, 0, &seq, &fin, bytes, sizeof(bytes)), 700);
-	assert_int_equal(vma_tcp_export_ooo(server->conn, 1, &seq, &fin, bytes, sizeof(bytes)), -ENOENT);
+	assert_int_equal(vma_tcp_export_copy_ooo_segment(server->conn, 0, &seq, &fin, bytes, 699), -EMSGSIZE);
+	assert_int_equal(vma_tcp_export_copy_ooo_segment(server->conn, 0, &seq, &fin, bytes, sizeof(bytes)), 700);
+	assert_int_equal(vma_tcp_export_copy_ooo_segment(server->conn, 1, &seq, &fin, bytes, sizeof(bytes)), -ENOENT);
 	vma_ring_release(side[1].ring);
 	assert_int_equal(seq, theirs.rcv_nxt + 1000);
 	assert_false(fin);
-	assert_int_equal(bytes[0], fixture_byte_at(1000));
-	assert_int_equal(bytes[699], fixture_byte_at(1699));
+	assert_int_equal(bytes[0], fixture_pattern_byte_at(1000));
+	assert_int_equal(bytes[699], fixture_pattern_byte_at(1699));
 	app_free(client);
 }
 
@@ -127,7 +127,7 @@ struct kept_late_sink {
 	uint32_t bytes, seq;
 };
 
-static void keep_late_packet(struct vma_tcp_late_sink *late, struct vma_buf *packet)
+static void late_sink_count_packet(struct vma_tcp_late_sink *late, struct vma_buf *packet)
 {
 	struct kept_late_sink *kept = (struct kept_late_sink *)late;
 	const uint8_t *tcp = (const uint8_t *)vma_buf_data(fixture_arena, packet) + packet->l4_off;
@@ -139,24 +139,24 @@ static void keep_late_packet(struct vma_tcp_late_sink *late, struct vma_buf *pac
 
 static void test_what_comes_until_the_rule_has_gone_is_passed_on(void **state)
 {
-	struct kept_late_sink kept = {.late = {.packet = keep_late_packet}};
+	struct kept_late_sink kept = {.late = {.packet = late_sink_count_packet}};
 	struct vma_tcp_export theirs;
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
 	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
 	vma_tcp_export_end(server->conn, &kept.late);
 	vma_ring_release(side[1].ring);
 	assert_int_equal(fixture_send_bytes(client, 700), 700);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(kept.packets, 1);
 	assert_int_equal(kept.seq, theirs.rcv_nxt);
 	assert_int_equal(kept.bytes, 700);
 	vma_tcp_export_detach(server->conn);
-	fixture_run(500 * MS);
+	fixture_run_for_ns(500 * MS);
 	assert_int_equal(kept.packets, 1);
 	assert_int_equal(vma_tcp_error(client->conn), 0);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
@@ -165,12 +165,12 @@ static void test_what_comes_until_the_rule_has_gone_is_passed_on(void **state)
 
 static void test_what_the_nic_has_when_the_rule_goes_is_passed_on(void **state)
 {
-	struct kept_late_sink kept = {.late = {.packet = keep_late_packet}};
+	struct kept_late_sink kept = {.late = {.packet = late_sink_count_packet}};
 	struct vma_tcp_export theirs;
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
 	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
@@ -189,19 +189,19 @@ static void test_it_goes_without_a_word(void **state)
 	uint64_t frames;
 
 	(void)state;
-	establish(&client, &server);
-	fixture_run(SEC);
+	fixture_establish_connection_pair(&client, &server);
+	fixture_run_for_ns(SEC);
 	told = server->told;
 	frames = fixture_wire_frames_sent(1);
 	export_end_and_run(server);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(server->told, told);
 	assert_int_equal(fixture_send_bytes(client, 100), 100);
-	fixture_run(100 * MS);
+	fixture_run_for_ns(100 * MS);
 	assert_int_equal(fixture_wire_frames_sent(1), frames);
 	assert_int_equal(vma_tcp_error(client->conn), 0);
 	assert_int_equal(vma_tcp_tx_queued(client->conn), 100);
-	fixture_run(2 * SEC);
+	fixture_run_for_ns(2 * SEC);
 	/* Long after it has gone, its address is answered for as anybody's. */
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	app_free(client);
@@ -213,10 +213,10 @@ static void test_what_is_not_established_stays(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	vma_tcp_close(client->conn, false);
 	assert_int_equal(export_begin(client, &mine), -ENOTCONN);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(export_begin(client, &mine), -ENOTCONN);
 	app_free(client);
 }

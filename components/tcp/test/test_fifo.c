@@ -52,7 +52,7 @@ static int setup(void **state)
 	return 0;
 }
 
-static int teardown(void **state)
+static int teardown_fifo_check_no_leak(void **state)
 {
 	(void)state;
 	fifo_fini(&fifo);
@@ -60,7 +60,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static uint8_t tcp_fifo_pattern(uint64_t position)
+static uint8_t tcp_fifo_pattern_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + position / 251);
 }
@@ -77,28 +77,28 @@ static void fifo_put_pattern(size_t bytes)
 		assert_in_range(n, 1, 3);
 		for (unsigned i = 0; i < n; i++)
 			for (size_t k = 0; k < spans[i].iov_len; k++)
-				((uint8_t *)spans[i].iov_base)[k] = tcp_fifo_pattern(at + sum++);
+				((uint8_t *)spans[i].iov_base)[k] = tcp_fifo_pattern_byte_at(at + sum++);
 		assert_true(sum <= bytes);
 		fifo_commit(&fifo, sum);
 		bytes -= sum;
 	}
 }
 
-static void check_spans(uint64_t at, const struct iovec *spans, unsigned n)
+static void check_spans_have_pattern(uint64_t at, const struct iovec *spans, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		for (size_t k = 0; k < spans[i].iov_len; k++)
-			assert_int_equal(((uint8_t *)spans[i].iov_base)[k], tcp_fifo_pattern(at++));
+			assert_int_equal(((uint8_t *)spans[i].iov_base)[k], tcp_fifo_pattern_byte_at(at++));
 }
 
-static void fifo_take(size_t bytes)
+static void fifo_take_and_check_bytes(size_t bytes)
 {
 	while (bytes > 0) {
 		struct iovec span;
 		size_t len;
 
 		assert_int_equal(fifo_peek_spans(&fifo, 0, &span, 1), 1);
-		check_spans(fifo_consumed(&fifo), &span, 1);
+		check_spans_have_pattern(fifo_consumed(&fifo), &span, 1);
 		len = span.iov_len < bytes ? span.iov_len : bytes;
 		fifo_consume(&fifo, len);
 		bytes -= len;
@@ -131,9 +131,9 @@ static void test_bytes_come_out_as_they_went_in(void **state)
 		fifo_put_pattern(seed >> 8 & (i % 50 == 0 ? 0x3ffff : 0x3ff));
 		held = fifo_queued_bytes(&fifo);
 		if (held > 0)
-			fifo_take(i % 37 == 0 ? held : (seed >> 16) % held);
+			fifo_take_and_check_bytes(i % 37 == 0 ? held : (seed >> 16) % held);
 	}
-	fifo_take(fifo_queued_bytes(&fifo));
+	fifo_take_and_check_bytes(fifo_queued_bytes(&fifo));
 }
 
 static void test_conversation_in_small_messages_stays_in_the_same_memory(void **state)
@@ -168,7 +168,7 @@ static void test_bytes_do_not_move_until_they_are_consumed(void **state)
 	for (unsigned i = 0; i < 64; i++) {
 		for (unsigned k = i; k < 64; k++)
 			assert_ptr_equal(fifo_span(&fifo, k * 1000ULL).iov_base, at[k]);
-		fifo_take(1000);
+		fifo_take_and_check_bytes(1000);
 		fifo_put_pattern(10);
 	}
 }
@@ -198,7 +198,7 @@ static void test_chunks_are_as_large_as_they_are_to_be(void **state)
 	for (int i = 0; i < 100; i++)
 		fifo_put_pattern(100);
 	assert_int_equal(last_allocation_size, 1000 + sizeof(struct fifo_chunk));
-	fifo_take(10000);
+	fifo_take_and_check_bytes(10000);
 }
 
 static void test_consumer_gives_chunks_back_one_by_one(void **state)
@@ -208,7 +208,7 @@ static void test_consumer_gives_chunks_back_one_by_one(void **state)
 	(void)state;
 	fifo_put_pattern(1 << 20);
 	before = allocated;
-	fifo_take(1 << 19);
+	fifo_take_and_check_bytes(1 << 19);
 	assert_true(allocated < before * 2 / 3);
 	assert_true(allocated >= (1 << 19) / 65536);
 }
@@ -218,11 +218,11 @@ static void test_large_fifo_that_runs_empty_keeps_no_chunk(void **state)
 	(void)state;
 	for (int i = 0; i < 3; i++) {
 		fifo_put_pattern(200000);
-		fifo_take(200000);
+		fifo_take_and_check_bytes(200000);
 		assert_int_equal(allocated, 0);
 		fifo_put_pattern(1);
 		assert_true(last_allocation_size <= 512);
-		fifo_take(1);
+		fifo_take_and_check_bytes(1);
 		assert_int_equal(allocated, 1);
 	}
 }
@@ -234,12 +234,12 @@ static void test_chunk_that_is_being_written_is_not_given_back(void **state)
 	(void)state;
 	fifo_put_pattern(10000);
 	assert_int_equal(fifo_reserve(&fifo, 100, &span, 1), 1);
-	fifo_take(10000);
+	fifo_take_and_check_bytes(10000);
 	assert_int_equal(allocated, 1);
 	for (int i = 0; i < 100; i++)
-		((uint8_t *)span.iov_base)[i] = tcp_fifo_pattern(10000 + (uint64_t)i);
+		((uint8_t *)span.iov_base)[i] = tcp_fifo_pattern_byte_at(10000 + (uint64_t)i);
 	fifo_commit(&fifo, 100);
-	fifo_take(100);
+	fifo_take_and_check_bytes(100);
 	assert_int_equal(allocated, 0);
 }
 
@@ -254,10 +254,10 @@ static void test_commit_may_take_less_and_keeps_no_unused_chunk(void **state)
 	assert_int_equal(allocated, 1);
 	assert_int_equal(fifo_queued_bytes(&fifo), 100);
 	assert_true(fifo_reserve(&fifo, 200000, spans, 8) > 1);
-	((uint8_t *)spans[0].iov_base)[0] = tcp_fifo_pattern(100);
+	((uint8_t *)spans[0].iov_base)[0] = tcp_fifo_pattern_byte_at(100);
 	fifo_commit(&fifo, 1);
 	assert_int_equal(allocated, 1);
-	fifo_take(101);
+	fifo_take_and_check_bytes(101);
 }
 
 static void test_reservation_is_as_long_as_asked_in_enough_spans(void **state)
@@ -284,9 +284,9 @@ static void test_front_skips_and_stops_where_the_bytes_end(void **state)
 
 	(void)state;
 	fifo_put_pattern(150000);
-	fifo_take(333);
+	fifo_take_and_check_bytes(333);
 	n = fifo_peek_spans(&fifo, 70000, spans, 16);
-	check_spans(70333, spans, n);
+	check_spans_have_pattern(70333, spans, n);
 	for (unsigned i = 0; i < n; i++)
 		sum += spans[i].iov_len;
 	assert_int_equal(sum, 150000 - 70333);
@@ -306,13 +306,13 @@ static void test_span_goes_forward_and_back(void **state)
 		struct iovec span = fifo_span(&fifo, positions[i]);
 
 		assert_true(span.iov_len > 0);
-		check_spans(positions[i], &span, 1);
+		check_spans_have_pattern(positions[i], &span, 1);
 	}
-	fifo_take(100000);
+	fifo_take_and_check_bytes(100000);
 	for (uint64_t at = 100000; at < 150000;) {
 		struct iovec span = fifo_span(&fifo, at);
 
-		check_spans(at, &span, 1);
+		check_spans_have_pattern(at, &span, 1);
 		at += span.iov_len;
 	}
 	assert_int_equal(fifo_span(&fifo, 150000).iov_len, 0);
@@ -334,7 +334,7 @@ static void test_out_of_memory_takes_nothing_and_passes(void **state)
 		alloc_failures_left = 0;
 		fifo_put_pattern(1);
 	}
-	fifo_take(fifo_queued_bytes(&fifo));
+	fifo_take_and_check_bytes(fifo_queued_bytes(&fifo));
 	assert_int_equal(allocated, 0); /* the reserve that failed does not hold the large tail */
 }
 
@@ -344,7 +344,7 @@ static void test_positions_beyond_32_bits_change_nothing(void **state)
 	atomic_store(&fifo.produced, UINT32_MAX - 50000ULL);
 	atomic_store(&fifo.consumed, UINT32_MAX - 50000ULL);
 	fifo_put_pattern(100000);
-	fifo_take(100000);
+	fifo_take_and_check_bytes(100000);
 	assert_int_equal(allocated, 0);
 }
 
@@ -360,15 +360,15 @@ static struct fifo_chunk *new_filled_chunk(uint64_t at, size_t bytes, bool in_fr
 	                             .frame = in_frame ? (struct vma_buf *)&frames_put_n : NULL,
 	                             .is_large = true};
 	for (size_t k = 0; k < bytes; k++)
-		chunk->bytes[k] = tcp_fifo_pattern(at + k);
+		chunk->bytes[k] = tcp_fifo_pattern_byte_at(at + k);
 	return chunk;
 }
 
-static void append(size_t bytes, bool in_frame)
+static void fifo_append_chunk_of_bytes(size_t bytes, bool in_frame)
 {
 	struct fifo_chunk *chunk = new_filled_chunk(fifo_produced(&fifo), bytes, in_frame);
 
-	fifo_append(&fifo, chunk, chunk, bytes);
+	fifo_append_chunks(&fifo, chunk, chunk, bytes);
 }
 
 static void fifo_consume_all(void)
@@ -380,7 +380,7 @@ static void fifo_consume_all(void)
 		size_t sum = 0;
 
 		assert_in_range(n, 1, 2);
-		check_spans(at, spans, n);
+		check_spans_have_pattern(at, spans, n);
 		for (unsigned i = 0; i < n; i++)
 			sum += spans[i].iov_len;
 		fifo_consume(&fifo, sum);
@@ -391,7 +391,7 @@ static void test_frame_is_given_back_when_the_fifo_runs_empty(void **state)
 {
 	(void)state;
 	for (unsigned i = 1; i <= 10; i++) {
-		append(100, true);
+		fifo_append_chunk_of_bytes(100, true);
 		assert_ptr_equal(fifo_peek_frame(&fifo, 0), &frames_put_n);
 		assert_int_equal(frames_put_n, i - 1);
 		fifo_consume_all();
@@ -408,11 +408,11 @@ static void test_frames_come_between_bytes_at_any_place(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(bytes) / sizeof(*bytes); i++) {
 		fifo_put_pattern(bytes[i]);
-		append(300, true);
-		append(1, false);
-		append(200, true);
+		fifo_append_chunk_of_bytes(300, true);
+		fifo_append_chunk_of_bytes(1, false);
+		fifo_append_chunk_of_bytes(200, true);
 		fifo_put_pattern(bytes[i]);
-		append(1460, true);
+		fifo_append_chunk_of_bytes(1460, true);
 		fifo_put_pattern(10);
 		if (i % 2 != 0)
 			fifo_consume_all();
@@ -428,7 +428,7 @@ static void test_frame_follows_bytes_that_were_read(void **state)
 	(void)state;
 	fifo_put_pattern(100);
 	fifo_consume_all(); /* the small chunk stays, empty */
-	append(300, true);
+	fifo_append_chunk_of_bytes(300, true);
 	fifo_put_pattern(50);
 	assert_ptr_equal(fifo_peek_frame(&fifo, 299), &frames_put_n);
 	assert_null(fifo_peek_frame(&fifo, 300));
@@ -443,7 +443,7 @@ static void test_reserved_bytes_are_given_up_for_a_frame(void **state)
 	(void)state;
 	fifo_put_pattern(400);
 	assert_true(fifo_reserve(&fifo, 5000, spans, 4) > 1);
-	append(300, true);
+	fifo_append_chunk_of_bytes(300, true);
 	fifo_consume_all();
 	assert_true(allocated <= 1);
 }
@@ -452,8 +452,8 @@ static void test_end_of_a_fifo_gives_frames_back(void **state)
 {
 	(void)state;
 	fifo_put_pattern(100);
-	append(300, true);
-	append(300, true);
+	fifo_append_chunk_of_bytes(300, true);
+	fifo_append_chunk_of_bytes(300, true);
 	fifo_fini(&fifo);
 	assert_int_equal(frames_put_n, 2);
 	assert_int_equal(allocated, 0);
@@ -461,26 +461,39 @@ static void test_end_of_a_fifo_gives_frames_back(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_new_fifo_is_empty_and_has_no_memory, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bytes_come_out_as_they_went_in, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_conversation_in_small_messages_stays_in_the_same_memory, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bytes_do_not_move_until_they_are_consumed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_filling_fifo_takes_larger_chunks_and_few, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_chunks_are_as_large_as_they_are_to_be, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_consumer_gives_chunks_back_one_by_one, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_large_fifo_that_runs_empty_keeps_no_chunk, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_chunk_that_is_being_written_is_not_given_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_commit_may_take_less_and_keeps_no_unused_chunk, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_reservation_is_as_long_as_asked_in_enough_spans, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_front_skips_and_stops_where_the_bytes_end, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_span_goes_forward_and_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_out_of_memory_takes_nothing_and_passes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_positions_beyond_32_bits_change_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_frame_is_given_back_when_the_fifo_runs_empty, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_frames_come_between_bytes_at_any_place, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_frame_follows_bytes_that_were_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_reserved_bytes_are_given_up_for_a_frame, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_end_of_a_fifo_gives_frames_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_new_fifo_is_empty_and_has_no_memory, setup, teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_bytes_come_out_as_they_went_in, setup, teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_conversation_in_small_messages_stays_in_the_same_memory, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_bytes_do_not_move_until_they_are_consumed, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_filling_fifo_takes_larger_chunks_and_few, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_chunks_are_as_large_as_they_are_to_be, setup, teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_consumer_gives_chunks_back_one_by_one, setup, teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_large_fifo_that_runs_empty_keeps_no_chunk, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_chunk_that_is_being_written_is_not_given_back, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_commit_may_take_less_and_keeps_no_unused_chunk, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_reservation_is_as_long_as_asked_in_enough_spans, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_front_skips_and_stops_where_the_bytes_end, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_span_goes_forward_and_back, setup, teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_out_of_memory_takes_nothing_and_passes, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_positions_beyond_32_bits_change_nothing, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_frame_is_given_back_when_the_fifo_runs_empty, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_frames_come_between_bytes_at_any_place, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_frame_follows_bytes_that_were_read, setup, teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_reserved_bytes_are_given_up_for_a_frame, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_end_of_a_fifo_gives_frames_back, setup, teardown_fifo_check_no_leak),
 };
 
 VMA_TEST_MAIN(tests)

@@ -26,7 +26,7 @@ static size_t icmp_message_about_segment(const struct app *app, uint8_t *bytes, 
 
 static void test_unreachable_ends_the_attempt_that_it_quotes(void **state)
 {
-	struct app *app = raw_connect_begin();
+	struct app *app = stack_sends_syn_to_raw_peer();
 	uint8_t bytes[64];
 	size_t len = icmp_message_about_segment(app, bytes, 1, 0, raw.their_isn);
 
@@ -39,14 +39,14 @@ static void test_unreachable_ends_the_attempt_that_it_quotes(void **state)
 
 static void test_smaller_mtu_cuts_segments(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 	uint8_t bytes[64];
 	size_t len;
 
 	(void)state;
 	fixture_send_bytes(app, 1000);
 	fixture_run_until_idle();
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	len = icmp_message_about_segment(app, bytes, 4, 700, raw.their_isn + 1);
 	assert_true(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
 	fixture_run_until_idle();
@@ -58,7 +58,7 @@ static void test_smaller_mtu_cuts_segments(void **state)
 
 static void test_what_quotes_no_connection_is_nobodys(void **state)
 {
-	struct app *app = raw_connect_begin();
+	struct app *app = stack_sends_syn_to_raw_peer();
 	uint8_t bytes[64];
 	const size_t len = icmp_message_about_segment(app, bytes, 1, 0, raw.their_isn);
 

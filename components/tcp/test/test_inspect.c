@@ -20,7 +20,7 @@ static enum vma_tcp_inspect_verdict judge_piece(struct vma_tcp_conn *conn, const
 
 	(void)arg;
 	for (uint32_t k = 0; k < piece->len; k++)
-		assert_int_equal(((const uint8_t *)piece->data)[k], fixture_byte_at(judge.seen + k));
+		assert_int_equal(((const uint8_t *)piece->data)[k], fixture_pattern_byte_at(judge.seen + k));
 	judge.seen += piece->len;
 	if (judge.inside != NULL)
 		judge.inside(conn);
@@ -33,7 +33,7 @@ static enum vma_tcp_inspect_verdict judge_piece(struct vma_tcp_conn *conn, const
 }
 static const struct vma_tcp_inspector inspector = {.judge = judge_piece};
 
-static int inspect_open(void **state)
+static int setup_pair_with_memory_account(void **state)
 {
 	struct vma_tcp_attr requests = {.gro_streams_max = 16, .memory = &memory_limit_account};
 
@@ -46,7 +46,7 @@ static int inspect_open(void **state)
 
 static void return_held_pieces(struct vma_tcp_conn *conn)
 {
-	const uint64_t number = conn != NULL ? vma_tcp_zcopy_number(conn) : 0;
+	const uint64_t number = conn != NULL ? vma_tcp_zcopy_conn_id(conn) : 0;
 	const unsigned count = judge.held_count;
 
 	while (judge.held_count > 0)
@@ -55,7 +55,7 @@ static void return_held_pieces(struct vma_tcp_conn *conn)
 	judge.held_bytes = 0;
 }
 
-static int inspect_close(void **state)
+static int teardown_pair_with_memory_account(void **state)
 {
 	return_held_pieces(NULL);
 	assert_int_equal(fixture_close(state), 0);
@@ -66,9 +66,9 @@ static int inspect_close(void **state)
 
 static void establish_inspected(struct app **client, struct app **server)
 {
-	establish(client, server);
-	assert_int_equal(vma_tcp_set_inspected((*server)->conn, true), 0);
-	fixture_run(MS);
+	fixture_establish_connection_pair(client, server);
+	assert_int_equal(vma_tcp_enable_rx_inspection((*server)->conn, true), 0);
+	fixture_run_for_ns(MS);
 	fixture_take_app_events(*server);
 }
 
@@ -87,10 +87,10 @@ static void set_verdict(enum vma_tcp_inspect_verdict all)
 	set_verdicts(all, all, all, all);
 }
 
-static void inspect_send(struct app *app, size_t n)
+static void fixture_send_bytes_and_run(struct app *app, size_t n)
 {
 	assert_int_equal(fixture_send_bytes(app, n), n);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 }
 
 static void test_nothing_is_readable_before_it_was_inspected(void **state)
@@ -101,15 +101,15 @@ static void test_nothing_is_readable_before_it_was_inspected(void **state)
 	(void)state;
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_RECV);
-	inspect_send(client, 3000);
+	fixture_send_bytes_and_run(client, 3000);
 	assert_int_equal(fixture_take_app_events(server), VMA_TCP_ARRIVED);
-	assert_int_equal(vma_tcp_rx_bytes(server->conn), 0);
-	assert_false(fixture_readiness(server) & EPOLLIN);
+	assert_int_equal(vma_tcp_readable_bytes(server->conn), 0);
+	assert_false(fixture_poll_events_of_app(server) & EPOLLIN);
 	result = vma_tcp_inspect_received(server->conn, &inspector, 100);
 	assert_int_equal(result.received, 3000);
 	assert_true(result.pieces >= 3);
 	assert_false(result.more);
-	assert_int_equal(vma_tcp_rx_bytes(server->conn), 3000);
+	assert_int_equal(vma_tcp_readable_bytes(server->conn), 3000);
 	assert_int_equal(read_bytes(server, 3000), 3000);
 	app_free(client);
 }
@@ -122,14 +122,14 @@ static void test_dropped_bytes_are_read_bytes(void **state)
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_DROP);
 	for (int i = 0; i < 100; i++) { /* more than the buffer has room for */
-		inspect_send(client, 10000);
+		fixture_send_bytes_and_run(client, 10000);
 		assert_int_equal(vma_tcp_inspect_received(server->conn, &inspector, 100).received, 0);
 	}
 	assert_int_equal(judge.seen, 1000000);
 	assert_int_equal(zcopy_held_and_waiting_bytes(server->conn), 0);
 	assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
 	vma_tcp_close(server->conn, false);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
 	app_free(client);
 }
@@ -143,13 +143,13 @@ static void test_window_closes_while_nobody_inspects(void **state)
 	set_verdict(VMA_TCP_DROP);
 	for (int i = 0; i < 100; i++) {
 		fixture_send_bytes(client, 10000);
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 	}
 	assert_true(zcopy_waiting_bytes(server->conn) <= atomic_load(&server->conn->rcvbuf));
 	assert_true(vma_tcp_tx_unsent(client->conn) > 0);
 	while (vma_tcp_inspect_received(server->conn, &inspector, 10).more)
 		;
-	fixture_run(MS); /* at once */
+	fixture_run_for_ns(MS); /* at once */
 	assert_true(zcopy_waiting_bytes(server->conn) > 0);
 	app_free(client);
 }
@@ -163,7 +163,7 @@ static void test_held_pieces_fill_the_buffer_until_they_are_back(void **state)
 	set_verdict(VMA_TCP_HOLD);
 	for (int i = 0; i < 100; i++) {
 		fixture_send_bytes(client, 10000);
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 		vma_tcp_inspect_received(server->conn, &inspector, 100);
 	}
 	assert_true(judge.held_count > 30);
@@ -172,7 +172,7 @@ static void test_held_pieces_fill_the_buffer_until_they_are_back(void **state)
 	assert_int_equal(atomic_load(&memory_limit_account.frames), judge.held_count);
 	return_held_pieces(server->conn);
 	assert_int_equal(zcopy_held_and_waiting_bytes(server->conn), 0);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_true(zcopy_waiting_bytes(server->conn) > 0);
 	app_free(client);
 }
@@ -186,17 +186,17 @@ static void test_received_dropped_and_held_in_turn(void **state)
 	establish_inspected(&client, &server);
 	set_verdicts(VMA_TCP_RECV, VMA_TCP_DROP, VMA_TCP_HOLD, VMA_TCP_RECV);
 	for (int i = 0; i < 8; i++)
-		inspect_send(client, 100);
+		fixture_send_bytes_and_run(client, 100);
 	received = vma_tcp_inspect_received(server->conn, &inspector, 100).received;
 	assert_int_equal(received, 400);
 	{
 		static const unsigned expected[] = {0, 300, 400, 700};
 		struct iovec spans[8];
-		unsigned n = vma_tcp_rx_front(server->conn, 0, spans, 8);
+		unsigned n = vma_tcp_peek_rx_spans(server->conn, 0, spans, 8);
 
 		assert_int_equal(n, 4);
 		for (unsigned i = 0; i < n; i++)
-			assert_int_equal(((uint8_t *)spans[i].iov_base)[0], fixture_byte_at(expected[i]));
+			assert_int_equal(((uint8_t *)spans[i].iov_base)[0], fixture_pattern_byte_at(expected[i]));
 	}
 	vma_tcp_rx_consume(server->conn, 400);
 	app_free(client);
@@ -210,7 +210,7 @@ static void test_turn_is_bounded_and_says_that_there_is_more(void **state)
 	(void)state;
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_DROP);
-	inspect_send(client, 5000);
+	fixture_send_bytes_and_run(client, 5000);
 	result = vma_tcp_inspect_received(server->conn, &inspector, 1);
 	assert_int_equal(result.pieces, 1);
 	assert_true(result.more);
@@ -231,11 +231,11 @@ static void test_fin_is_told_after_what_came_before_it(void **state)
 	set_verdict(VMA_TCP_RECV);
 	assert_int_equal(fixture_send_bytes(client, 100), 100);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(fixture_take_app_events(server), VMA_TCP_ARRIVED);
 	assert_false(vma_tcp_rx_eof(server->conn));
 	vma_tcp_inspect_received(server->conn, &inspector, 100);
-	fixture_run(0);
+	fixture_run_for_ns(0);
 	assert_true(fixture_take_app_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn));
 	assert_int_equal(read_bytes(server, 100), 100);
@@ -250,10 +250,10 @@ static void test_fin_alone_is_told_at_once(void **state)
 	(void)state;
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_DROP);
-	inspect_send(client, 100);
+	fixture_send_bytes_and_run(client, 100);
 	vma_tcp_inspect_received(server->conn, &inspector, 100);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_true(fixture_take_app_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_true(vma_tcp_rx_eof(server->conn));
 	app_free(client);
@@ -262,20 +262,20 @@ static void test_fin_alone_is_told_at_once(void **state)
 static void close_conn_within_verdict(struct vma_tcp_conn *conn)
 {
 	vma_tcp_close(conn, false);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_false(vma_tcp_state(conn) == TCP_CLOSE); /* it waits for the verdict */
 }
 
-static void check_close_inside(enum vma_tcp_inspect_verdict verdict, bool resets)
+static void check_close_within_verdict(enum vma_tcp_inspect_verdict verdict, bool resets)
 {
 	struct app *client, *server;
 
 	establish_inspected(&client, &server);
 	set_verdict(verdict);
-	inspect_send(client, 100);
+	fixture_send_bytes_and_run(client, 100);
 	judge.inside = close_conn_within_verdict;
 	vma_tcp_inspect_received(server->conn, &inspector, 100);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal((client->events & VMA_TCP_FAILED) != 0, resets);
 	if (!resets)
 		assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
@@ -285,23 +285,23 @@ static void check_close_inside(enum vma_tcp_inspect_verdict verdict, bool resets
 static void test_close_during_a_verdict_of_drop_sends_fin(void **state)
 {
 	(void)state;
-	check_close_inside(VMA_TCP_DROP, false);
+	check_close_within_verdict(VMA_TCP_DROP, false);
 }
 
 static void test_close_during_a_verdict_of_hold_sends_fin(void **state)
 {
 	(void)state;
-	check_close_inside(VMA_TCP_HOLD, false);
+	check_close_within_verdict(VMA_TCP_HOLD, false);
 }
 
 static void test_close_during_a_verdict_of_receive_sends_rst(void **state)
 {
 	(void)state;
-	check_close_inside(VMA_TCP_RECV, true);
+	check_close_within_verdict(VMA_TCP_RECV, true);
 }
 
 /* The socket's last word comes with the close, before the verdict. */
-static void close_and_disown_inside(struct vma_tcp_conn *conn)
+static void close_and_disown_within_verdict(struct vma_tcp_conn *conn)
 {
 	vma_tcp_close(conn, false);
 	vma_tcp_conn_disown(conn);
@@ -314,10 +314,10 @@ static void test_owner_that_leaves_during_a_verdict_does_not_reset(void **state)
 	(void)state;
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_DROP);
-	inspect_send(client, 100);
-	judge.inside = close_and_disown_inside;
+	fixture_send_bytes_and_run(client, 100);
+	judge.inside = close_and_disown_within_verdict;
 	vma_tcp_inspect_received(server->conn, &inspector, 100);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
 	app_free(client);
 }
@@ -328,9 +328,9 @@ static void test_close_before_anybody_inspected_sends_rst(void **state)
 
 	(void)state;
 	establish_inspected(&client, &server);
-	inspect_send(client, 100);
+	fixture_send_bytes_and_run(client, 100);
 	vma_tcp_close(server->conn, false);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_true(client->events & VMA_TCP_FAILED);
 	app_free(client);
 }
@@ -344,7 +344,7 @@ static void test_connection_is_inspected_from_its_first_byte(void **state)
 	struct vma_tcp_conn_attr attr;
 
 	(void)state;
-	establish(&client, &server); /* for the listener */
+	fixture_establish_connection_pair(&client, &server); /* for the listener */
 	path = fixture_path_to_peer_of(0, side[0].nic->info.mtu);
 	attr = (struct vma_tcp_conn_attr){.owner = &fixture_app_conn_ops,
 	                                  .arg = app,
@@ -357,12 +357,12 @@ static void test_connection_is_inspected_from_its_first_byte(void **state)
 	memcpy(attr.local, side[0].ip, 16);
 	memcpy(attr.peer, side[1].ip, 16);
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app->conn), 0);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	server = fixture_last_accepted();
 	set_verdict(VMA_TCP_RECV);
-	inspect_send(server, 500);
+	fixture_send_bytes_and_run(server, 500);
 	assert_true(app->events & VMA_TCP_ARRIVED);
-	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
+	assert_int_equal(vma_tcp_readable_bytes(app->conn), 0);
 	assert_int_equal(vma_tcp_inspect_received(app->conn, &inspector, 10).received, 500);
 	app_free(app);
 	app_free(client);
@@ -375,21 +375,21 @@ static void test_inspection_ends_when_nothing_waits(void **state)
 	(void)state;
 	establish_inspected(&client, &server);
 	set_verdicts(VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_RECV, VMA_TCP_RECV);
-	inspect_send(client, 100);
-	inspect_send(client, 100);
-	assert_int_equal(vma_tcp_set_inspected(server->conn, false), 0);
-	fixture_run(MS);
+	fixture_send_bytes_and_run(client, 100);
+	fixture_send_bytes_and_run(client, 100);
+	assert_int_equal(vma_tcp_enable_rx_inspection(server->conn, false), 0);
+	fixture_run_for_ns(MS);
 	fixture_take_app_events(server);
-	inspect_send(client, 100);
+	fixture_send_bytes_and_run(client, 100);
 	assert_int_equal(fixture_take_app_events(server), VMA_TCP_ARRIVED); /* behind what waits */
 	assert_int_equal(vma_tcp_inspect_received(server->conn, &inspector, 100).received, 200);
-	fixture_run(MS);
-	inspect_send(client, 100);
+	fixture_run_for_ns(MS);
+	fixture_send_bytes_and_run(client, 100);
 	assert_int_equal(fixture_take_app_events(server), VMA_TCP_READABLE);
-	assert_int_equal(vma_tcp_rx_bytes(server->conn), 300);
+	assert_int_equal(vma_tcp_readable_bytes(server->conn), 300);
 	assert_int_equal(send_flags(client, 10, VMA_TCP_TX_URGENT), 10); /* positions are right again */
-	fixture_run(MS);
-	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 309);
+	fixture_run_for_ns(MS);
+	assert_int_equal(vma_tcp_bytes_before_urgent_mark(server->conn), 309);
 	app_free(client);
 }
 
@@ -401,10 +401,10 @@ static void test_urgent_byte_is_one_of_the_stream(void **state)
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_RECV);
 	assert_int_equal(send_flags(client, 50, VMA_TCP_TX_URGENT), 50);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(fixture_take_app_events(server), VMA_TCP_ARRIVED);
 	vma_tcp_inspect_received(server->conn, &inspector, 10);
-	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), -1);
+	assert_int_equal(vma_tcp_bytes_before_urgent_mark(server->conn), -1);
 	assert_int_equal(read_bytes(server, 50), 50);
 	app_free(client);
 }
@@ -419,13 +419,13 @@ static void test_small_pieces_beyond_the_bound_cannot_be_held(void **state)
 	set_verdict(VMA_TCP_HOLD);
 	for (int i = 0; i < 500; i++) {
 		assert_int_equal(fixture_send_bytes(client, 1), 1);
-		fixture_run(20000);
+		fixture_run_for_ns(20000);
 		vma_tcp_inspect_received(server->conn, &inspector, 10);
 	}
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	vma_tcp_inspect_received(server->conn, &inspector, 1000);
 	assert_true(atomic_load(&memory_limit_account.frames) <= ZCOPY_SMALL_FRAMES_MAX);
-	assert_int_equal(judge.held_bytes + vma_tcp_rx_bytes(server->conn), 500);
+	assert_int_equal(judge.held_bytes + vma_tcp_readable_bytes(server->conn), 500);
 	assert_true(atomic_load(&memory_limit_account.used) < 20000);
 	app_free(client);
 }
@@ -440,12 +440,12 @@ static void test_what_waits_is_bounded_and_comes_all_the_same(void **state)
 	set_verdict(VMA_TCP_DROP);
 	for (int i = 0; i < 2000; i++) {
 		assert_int_equal(fixture_send_bytes(client, 1), 1);
-		fixture_run(20000);
+		fixture_run_for_ns(20000);
 	}
 	assert_true(atomic_load(&zcopy_of(server->conn)->waiting_pieces) <= ZCOPY_ARRIVED_MAX);
 	for (int i = 0; i < 100 && judge.seen < 2000; i++) {
 		vma_tcp_inspect_received(server->conn, &inspector, 10000);
-		fixture_run(SEC);
+		fixture_run_for_ns(SEC);
 	}
 	assert_int_equal(judge.seen, 2000);
 	app_free(client);
@@ -458,9 +458,9 @@ static void test_connection_that_ends_drops_what_waits(void **state)
 	(void)state;
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_RECV);
-	inspect_send(client, 5000);
+	fixture_send_bytes_and_run(client, 5000);
 	vma_tcp_close(client->conn, true);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_true(server->events & VMA_TCP_FAILED);
 	app_free(client);
 }
@@ -474,8 +474,8 @@ static void test_export_waits_for_the_inspector(void **state)
 	(void)state;
 	establish_inspected(&client, &server);
 	set_verdicts(VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_DROP, VMA_TCP_RECV);
-	inspect_send(client, 100);
-	inspect_send(client, 100);
+	fixture_send_bytes_and_run(client, 100);
+	fixture_send_bytes_and_run(client, 100);
 	assert_int_equal(vma_tcp_export_begin(server->conn, &out), -EBUSY);
 	vma_tcp_inspect_received(server->conn, &inspector, 10);
 	assert_int_equal(vma_tcp_export_begin(server->conn, &out), 0);
@@ -484,7 +484,8 @@ static void test_export_waits_for_the_inspector(void **state)
 	app_free(client);
 }
 
-#define INSPECT_CASE(f) cmocka_unit_test_setup_teardown(f, inspect_open, inspect_close)
+#define INSPECT_CASE(f)                                                                                                \
+	cmocka_unit_test_setup_teardown(f, setup_pair_with_memory_account, teardown_pair_with_memory_account)
 
 static const struct CMUnitTest tests[] = {
         INSPECT_CASE(test_nothing_is_readable_before_it_was_inspected),

@@ -26,7 +26,7 @@ static void counting_free(void *memory)
 
 static const struct vma_tcp_host_ops counting = {.alloc = counting_alloc, .free = counting_free};
 
-static int setup(void **state)
+static int setup_lwip_with_counting_allocator(void **state)
 {
 	(void)state;
 	lwip_allocations_n = lwip_frees_n = 0;
@@ -242,7 +242,7 @@ static void test_a_stack_without_memory_is_not_made(void **state)
 	port_memory_destroy(&tcp);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup_lwip_with_counting_allocator, teardown)
 static const struct CMUnitTest tests[] = {
         TEST(test_many_segments_count_like_bytes),
         TEST(test_every_kind_is_usable_to_its_end),

@@ -29,7 +29,8 @@ static void test_connect_and_accept_of_the_answer_establish(void **state)
 	assert_int_equal(w.sent.flags, TCP_SYN);
 	assert_int_equal(w.sent.seq, FIXTURE_ISN);
 	assert_int_equal(w.conn.pcb->state, SYN_SENT);
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
+	lwip_fixture_receive_segment(&w,
+	                             (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(w.conn.pcb->state, ESTABLISHED);
 	lwip_fixture_abort(&w);
 	assert_int_equal(w.sent.flags, TCP_RST | TCP_ACK);
@@ -39,7 +40,7 @@ static void test_pcb_that_a_reset_ends_is_gone_from_its_connection(void **state)
 {
 	(void)state;
 	lwip_fixture_establish(&w);
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
+	lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
 	assert_null(w.conn.pcb);
 	assert_int_equal(w.errs, 1);
 	assert_int_equal(w.err_told, ERR_RST);
@@ -55,14 +56,16 @@ static void test_pcb_in_time_wait_stays_until_it_is_ended(void **state)
 	assert_int_equal(tcp_close(w.conn.pcb), ERR_OK);
 	lwip_leave();
 	assert_int_equal(w.sent.flags, TCP_FIN | TCP_ACK);
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
+	lwip_fixture_receive_segment(&w,
+	                             (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
 	assert_non_null(w.conn.pcb);
 	assert_int_equal(w.conn.pcb->state, TIME_WAIT);
 	lwip_fixture_output(&w);
 	assert_int_equal(w.sent.ack, 5002);
 	/* A second FIN finds it again. */
 	w.sent.count = 0;
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
+	lwip_fixture_receive_segment(&w,
+	                             (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
 	assert_int_equal(w.sent.count, 1);
 	assert_int_equal(w.sent.flags, TCP_ACK);
 	lwip_fixture_abort(&w);
@@ -72,12 +75,13 @@ static void test_pcb_that_the_last_ack_ends_is_gone_from_its_connection(void **s
 {
 	(void)state;
 	lwip_fixture_establish(&w);
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
+	lwip_fixture_receive_segment(&w,
+	                             (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(w.conn.pcb->state, CLOSE_WAIT);
 	lwip_enter(&w.tcp, &w.conn);
 	assert_int_equal(tcp_close(w.conn.pcb), ERR_OK);
 	lwip_leave();
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 2});
+	lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 2});
 	assert_null(w.conn.pcb);
 }
 
@@ -94,7 +98,7 @@ static void test_pcb_that_was_bound_and_not_connected_can_be_entered_and_ended(v
 	lwip_fixture_abort(&w);
 }
 
-static void lwip_port_listen_here(void)
+static void lwip_port_open_listener(void)
 {
 	ip_addr_t local;
 	struct tcp_pcb *pcb;
@@ -106,7 +110,7 @@ static void lwip_port_listen_here(void)
 	assert_int_equal(tcp_bind(pcb, &local, LOCAL_PORT), ERR_OK);
 	w.listener = (struct tcp_pcb_listen *)tcp_listen(pcb);
 	assert_non_null(w.listener);
-	tcp_accept((struct tcp_pcb *)w.listener, on_accept);
+	tcp_accept((struct tcp_pcb *)w.listener, lwip_accept_callback_ignore);
 	lwip_leave();
 }
 
@@ -130,14 +134,14 @@ static void syn_to_listener(void)
 static void test_pcb_that_a_syn_makes_is_given_to_the_hook_before_the_answer(void **state)
 {
 	(void)state;
-	lwip_port_listen_here();
+	lwip_port_open_listener();
 	w.rcv_wnd_max = 30000;
 	syn_to_listener();
 	assert_non_null(w.conn.pcb);
 	assert_int_equal(w.conn.pcb->state, SYN_RCVD);
 	assert_int_equal(w.sent.flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(w.sent.window, 30000);
-	lwip_fixture_segment(
+	lwip_fixture_receive_segment(
 	        &w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "hello"});
 	assert_int_equal(w.conn.pcb->state, ESTABLISHED);
 	assert_int_equal(w.received_bytes, 5);
@@ -148,7 +152,7 @@ static void test_pcb_that_a_syn_makes_is_given_to_the_hook_before_the_answer(voi
 static void test_pcb_that_the_hook_refuses_is_freed_without_an_answer(void **state)
 {
 	(void)state;
-	lwip_port_listen_here();
+	lwip_port_open_listener();
 	w.sent.count = 0;
 	w.passive = ERR_MEM;
 	syn_to_listener();
@@ -161,7 +165,7 @@ static void test_pcb_that_the_hook_refuses_is_freed_without_an_answer(void **sta
 static void test_listener_answers_an_unmatched_segment_with_a_reset(void **state)
 {
 	(void)state;
-	lwip_port_listen_here();
+	lwip_port_open_listener();
 	lwip_enter_listener(&w.tcp, w.listener);
 	lwip_fixture_input(&w, (struct segment){.flags = TCP_ACK, .seq = 1, .ack = 77});
 	lwip_leave();
@@ -181,14 +185,14 @@ static void test_a_segment_reaches_the_connection_entered_and_no_other(void **st
 	w.conn.pcb = NULL;
 	lwip_fixture_establish(&w); /* the same ports: two that only lwip_enter tells apart */
 	second = w.conn.pcb;
-	lwip_fixture_segment(&w,
-	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
+	lwip_fixture_receive_segment(
+	        &w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
 	assert_int_equal(first->rcv_nxt, 5001);
 	assert_int_equal(second->rcv_nxt, 5002);
 	lwip_fixture_abort(&w);
 	w.conn.pcb = first;
-	lwip_fixture_segment(&w,
-	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
+	lwip_fixture_receive_segment(
+	        &w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
 	assert_int_equal(first->rcv_nxt, 5004);
 	lwip_fixture_abort(&w);
 }
@@ -198,16 +202,16 @@ static void test_the_hook_drops_what_it_refuses(void **state)
 	(void)state;
 	lwip_fixture_establish(&w);
 	w.inpacket = ERR_VAL;
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
+	lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
 	assert_non_null(w.conn.pcb);
 	w.inpacket = ERR_OK;
 	lwip_fixture_abort(&w);
 }
 
-static void *segment_in_another_thread(void *arg)
+static void *thread_receive_segment(void *arg)
 {
 	fixture = arg;
-	lwip_fixture_segment(
+	lwip_fixture_receive_segment(
 	        arg, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "12345"});
 	return NULL;
 }
@@ -218,7 +222,7 @@ static void test_a_connection_goes_on_in_another_thread(void **state)
 
 	(void)state;
 	lwip_fixture_establish(&w);
-	assert_int_equal(pthread_create(&thread, NULL, segment_in_another_thread, &w), 0);
+	assert_int_equal(pthread_create(&thread, NULL, thread_receive_segment, &w), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(w.conn.pcb->rcv_nxt, 5006);
 	assert_int_equal(w.received_bytes, 5);
@@ -228,12 +232,12 @@ static void test_a_connection_goes_on_in_another_thread(void **state)
 
 /* ---- pbufs of received frames ---- */
 
-static struct vma_buf *plain_packet(uint32_t headroom, const char *payload)
+static struct vma_buf *make_packet_without_options(uint32_t headroom, const char *payload)
 {
 	struct tcp_hdr hdr = {.src = 1};
 
 	w.headroom = headroom;
-	return lwip_fixture_packet(&w, &hdr, NULL, 0, payload, (uint32_t)strlen(payload));
+	return lwip_fixture_make_received_packet(&w, &hdr, NULL, 0, payload, (uint32_t)strlen(payload));
 }
 
 static void free_pbuf(struct pbuf *p)
@@ -245,33 +249,33 @@ static void free_pbuf(struct pbuf *p)
 
 static const uint8_t some_header[20] = "the header's bytes..";
 
-static struct pbuf *pbuf_of(struct vma_buf *buf)
+static struct pbuf *wrap_buffer_as_pbuf(struct vma_buf *buf)
 {
 	struct pbuf *p;
 
 	lwip_enter(&w.tcp, NULL);
-	p = port_pbuf_of(&w.tcp, buf, some_header, sizeof(some_header));
+	p = port_pbuf_chain_from_packet(&w.tcp, buf, some_header, sizeof(some_header));
 	lwip_leave();
 	return p;
 }
 
-static bool lwip_port_is_in_a_frame(const void *at)
+static bool pointer_is_in_packet_memory(const void *at)
 {
 	return (const char *)at >= w.arena->frames && (const char *)at < w.arena->frames + FIXTURE_BUFS * 2048;
 }
 
 static void test_what_lwip_follows_lies_in_no_frame(void **state)
 {
-	struct vma_buf *buf = plain_packet(64, "payload");
+	struct vma_buf *buf = make_packet_without_options(64, "payload");
 	char *frame = vma_buf_frame(w.arena, buf);
-	struct pbuf *p = pbuf_of(buf);
+	struct pbuf *p = wrap_buffer_as_pbuf(buf);
 
 	(void)state;
-	assert_true(lwip_port_is_in_a_frame(frame));
+	assert_true(pointer_is_in_packet_memory(frame));
 	assert_int_equal(p->len, 20);
 	assert_int_equal(p->tot_len, 27);
-	assert_false(lwip_port_is_in_a_frame(p) || lwip_port_is_in_a_frame(p->payload) ||
-	             lwip_port_is_in_a_frame(p->next));
+	assert_false(pointer_is_in_packet_memory(p) || pointer_is_in_packet_memory(p->payload) ||
+	             pointer_is_in_packet_memory(p->next));
 	assert_ptr_equal(p->next->payload, vma_buf_data(w.arena, buf) + 54);
 	assert_memory_equal(p->next->payload, "payload", 7);
 	/* Another client of the interface does what it likes. */
@@ -280,15 +284,15 @@ static void test_what_lwip_follows_lies_in_no_frame(void **state)
 	assert_int_equal(p->next->len, 7);
 	free_pbuf(p);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
-	lwip_fixture_frames_are_back(&w);
+	lwip_fixture_assert_all_frames_returned(&w);
 }
 
 static void test_a_segment_without_data_keeps_no_frame(void **state)
 {
-	struct pbuf *p = pbuf_of(plain_packet(8, ""));
+	struct pbuf *p = wrap_buffer_as_pbuf(make_packet_without_options(8, ""));
 
 	(void)state;
-	lwip_fixture_frames_are_back(&w);
+	lwip_fixture_assert_all_frames_returned(&w);
 	assert_int_equal(p->tot_len, 20);
 	assert_null(p->next);
 	free_pbuf(p);
@@ -297,7 +301,7 @@ static void test_a_segment_without_data_keeps_no_frame(void **state)
 
 static void test_a_first_buffer_may_end_with_the_header(void **state)
 {
-	struct vma_buf *first = plain_packet(8, ""), *second;
+	struct vma_buf *first = make_packet_without_options(8, ""), *second;
 	struct pbuf *p;
 
 	(void)state;
@@ -308,22 +312,22 @@ static void test_a_first_buffer_may_end_with_the_header(void **state)
 	first->next = second;
 	first->payload_len = 4;
 	first->packet_len = first->len + 4;
-	p = pbuf_of(first);
+	p = wrap_buffer_as_pbuf(first);
 	assert_int_equal(p->tot_len, 24);
 	assert_int_equal(pbuf_memcmp(p, 20, "data", 4), 0);
 	free_pbuf(p);
-	lwip_fixture_frames_are_back(&w);
+	lwip_fixture_assert_all_frames_returned(&w);
 }
 
 static void test_padding_behind_the_segment_is_left_out(void **state)
 {
-	struct vma_buf *buf = plain_packet(8, "abc");
+	struct vma_buf *buf = make_packet_without_options(8, "abc");
 	struct pbuf *p;
 
 	(void)state;
 	buf->len = buf->packet_len = 60;
 	buf->payload_len = 3;
-	p = pbuf_of(buf);
+	p = wrap_buffer_as_pbuf(buf);
 	assert_int_equal(p->tot_len, 23);
 	assert_int_equal(p->next->len, 3);
 	assert_null(p->next->next);
@@ -331,9 +335,9 @@ static void test_padding_behind_the_segment_is_left_out(void **state)
 }
 
 /* A packet of three buffers: the headers and "one", "-two-" and "three" with `pad` bytes of padding. */
-static struct vma_buf *packet_of_three(uint32_t data_off, uint32_t pad)
+static struct vma_buf *make_packet_of_three_buffers(uint32_t data_off, uint32_t pad)
 {
-	struct vma_buf *first = plain_packet(data_off, "one"), *more[2];
+	struct vma_buf *first = make_packet_without_options(data_off, "one"), *more[2];
 
 	assert_int_equal(vma_bufpool_get(w.pool, more, 2), 2);
 	for (unsigned i = 0; i < 2; i++) {
@@ -350,7 +354,7 @@ static struct vma_buf *packet_of_three(uint32_t data_off, uint32_t pad)
 
 static void test_a_packet_of_several_buffers_is_a_chain(void **state)
 {
-	struct pbuf *p = pbuf_of(packet_of_three(64, 4));
+	struct pbuf *p = wrap_buffer_as_pbuf(make_packet_of_three_buffers(64, 4));
 	char bytes[64];
 
 	(void)state;
@@ -362,21 +366,21 @@ static void test_a_packet_of_several_buffers_is_a_chain(void **state)
 	assert_memory_equal(bytes, "one-two-three", 13);
 	free_pbuf(p);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
-	lwip_fixture_frames_are_back(&w);
+	lwip_fixture_assert_all_frames_returned(&w);
 }
 
 static void test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once(void **state)
 {
-	struct vma_buf *packet = packet_of_three(64, 0);
+	struct vma_buf *packet = make_packet_of_three_buffers(64, 0);
 	struct pbuf *p;
 
 	(void)state;
 	packet->payload_len = 8;
-	p = pbuf_of(packet);
+	p = wrap_buffer_as_pbuf(packet);
 	assert_int_equal(p->tot_len, 28);
 	assert_null(p->next->next->next);
 	free_pbuf(p);
-	lwip_fixture_frames_are_back(&w);
+	lwip_fixture_assert_all_frames_returned(&w);
 }
 
 static size_t allocs_until_failure;
@@ -391,13 +395,13 @@ static void test_without_memory_for_a_pbuf_the_packet_remains_the_callers(void *
 	w.tcp.host.alloc = alloc_until_limit;
 	for (allocs_until_failure = 0; allocs_until_failure < 4;) { /* a header's, and three buffers' */
 		size_t left = allocs_until_failure;
-		struct vma_buf *packet = packet_of_three(0, 0);
-		struct pbuf *p = pbuf_of(packet);
+		struct vma_buf *packet = make_packet_of_three_buffers(0, 0);
+		struct pbuf *p = wrap_buffer_as_pbuf(packet);
 
 		assert_null(p);
 		assert_int_equal(port_memory_in_use(&w.tcp), 0);
 		vma_buf_put_chain(w.arena, packet);
-		lwip_fixture_frames_are_back(&w);
+		lwip_fixture_assert_all_frames_returned(&w);
 		port_memory_destroy(&w.tcp); /* what the first try left in the lists */
 		allocs_until_failure = 1;
 		assert_int_equal(port_memory_create(&w.tcp), 0);
@@ -412,20 +416,20 @@ static void test_out_of_order_segments_keep_their_frames_until_the_hole_is_fille
 
 	(void)state;
 	lwip_fixture_establish(&w);
-	lwip_fixture_segment(&w,
-	                     (struct segment){.flags = TCP_ACK, .seq = 5004, .ack = FIXTURE_ISN + 1, .payload = "def"});
-	lwip_fixture_segment(&w,
-	                     (struct segment){.flags = TCP_ACK, .seq = 5010, .ack = FIXTURE_ISN + 1, .payload = "jkl"});
+	lwip_fixture_receive_segment(
+	        &w, (struct segment){.flags = TCP_ACK, .seq = 5004, .ack = FIXTURE_ISN + 1, .payload = "def"});
+	lwip_fixture_receive_segment(
+	        &w, (struct segment){.flags = TCP_ACK, .seq = 5010, .ack = FIXTURE_ISN + 1, .payload = "jkl"});
 	assert_int_equal(w.received_bytes, 0);
 	assert_int_equal(vma_bufpool_get(w.pool, bufs, FIXTURE_BUFS), FIXTURE_BUFS - 2);
 	vma_buf_put_burst(w.arena, bufs, FIXTURE_BUFS - 2);
-	lwip_fixture_segment(&w,
-	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
+	lwip_fixture_receive_segment(
+	        &w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
 	assert_int_equal(w.received_bytes, 6);
 	assert_int_equal(vma_bufpool_get(w.pool, bufs, FIXTURE_BUFS), FIXTURE_BUFS - 1);
 	vma_buf_put_burst(w.arena, bufs, FIXTURE_BUFS - 1);
 	lwip_fixture_abort(&w); /* with one still queued */
-	lwip_fixture_frames_are_back(&w);
+	lwip_fixture_assert_all_frames_returned(&w);
 }
 
 /* ---- what was changed in lwIP ---- */
@@ -457,11 +461,11 @@ static void establish_with_mss(uint16_t mss)
 	uint8_t options[4] = {2, 4, (uint8_t)(mss >> 8), (uint8_t)mss};
 
 	lwip_fixture_connect(&w);
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                          .seq = 5000,
-	                                          .ack = FIXTURE_ISN + 1,
-	                                          .options = options,
-	                                          .options_len = 4});
+	lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                                  .seq = 5000,
+	                                                  .ack = FIXTURE_ISN + 1,
+	                                                  .options = options,
+	                                                  .options_len = 4});
 }
 
 static void test_the_end_of_the_unacknowledged_list_is_known(void **state)
@@ -473,11 +477,11 @@ static void test_the_end_of_the_unacknowledged_list_is_known(void **state)
 
 		write_segments(3);
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
-		lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 400});
+		lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 400});
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
 		write_segments(2);
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
-		lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 5 * 400});
+		lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 5 * 400});
 		assert_null(w.conn.pcb->unacked);
 	}
 	lwip_fixture_abort(&w);
@@ -497,7 +501,8 @@ static void test_a_new_segment_has_been_sent_never_and_carries_no_mark(void **st
 			seg->marks = SEG_SACKED | SEG_LOST | SEG_RETRANSMITTED;
 			seg->sent_ns = seg->first_sent_ns = 0xffff;
 		}
-		lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = w.conn.pcb->snd_nxt});
+		lwip_fixture_receive_segment(
+		        &w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = w.conn.pcb->snd_nxt});
 	}
 	lwip_fixture_abort(&w);
 }
@@ -509,7 +514,8 @@ static void test_duplicate_acks_retransmit_nothing(void **state)
 	write_segments(4);
 	w.sent.count = 0;
 	for (unsigned i = 0; i < 6; i++) {
-		lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
+		lwip_fixture_receive_segment(&w,
+		                             (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
 		lwip_fixture_output(&w);
 	}
 	assert_int_equal(w.sent.count, 0);
@@ -526,10 +532,10 @@ static void test_input_sends_nothing_by_itself(void **state)
 	assert_int_equal(tcp_write(w.conn.pcb, bytes, sizeof(bytes), 0), ERR_OK);
 	lwip_leave();
 	w.sent.count = 0;
-	lwip_fixture_segment(&w,
-	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
-	lwip_fixture_segment(&w,
-	                     (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 1, .payload = "y"});
+	lwip_fixture_receive_segment(
+	        &w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
+	lwip_fixture_receive_segment(
+	        &w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 1, .payload = "y"});
 	assert_int_equal(w.sent.count, 0);
 	lwip_fixture_output(&w);
 	assert_int_equal(w.sent.count, 1);
@@ -557,11 +563,11 @@ static void test_a_segment_can_be_sent_again_as_it_is(void **state)
 static void test_each_connection_has_a_window_of_its_own(void **state)
 {
 	(void)state;
-	lwip_port_listen_here();
+	lwip_port_open_listener();
 	w.rcv_wnd_max = 1 << 20;
 	syn_to_listener();
 	assert_int_equal(w.sent.window, 65535); /* never scaled in a SYN */
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
+	lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(TCP_WND_MAX(w.conn.pcb), 1 << 20);
 	lwip_enter(&w.tcp, &w.conn);
 	tcp_ack_now(w.conn.pcb);
@@ -574,7 +580,8 @@ static void test_each_connection_has_a_window_of_its_own(void **state)
 	w.conn.pcb = NULL;
 	lwip_fixture_connect(&w);
 	w.conn.pcb->rcv_wnd_max = 1 << 20;
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
+	lwip_fixture_receive_segment(&w,
+	                             (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(TCP_WND_MAX(w.conn.pcb), 65535);
 	lwip_fixture_abort(&w);
 }
@@ -593,18 +600,18 @@ static void test_a_small_window_holds_from_the_syn_on(void **state)
 	assert_int_equal(tcp_connect(w.conn.pcb, &peer, PEER_PORT, NULL), ERR_OK);
 	lwip_leave();
 	assert_int_equal(w.sent.window, 4096);
-	lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                          .seq = 5000,
-	                                          .ack = FIXTURE_ISN + 1,
-	                                          .options = fixture_syn_options,
-	                                          .options_len = sizeof(fixture_syn_options)});
+	lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                                  .seq = 5000,
+	                                                  .ack = FIXTURE_ISN + 1,
+	                                                  .options = fixture_syn_options,
+	                                                  .options_len = sizeof(fixture_syn_options)});
 	assert_int_equal(w.conn.pcb->rcv_wnd, 4096);
 	lwip_fixture_output(&w);
 	assert_int_equal(w.sent.window, 4096 >> 7);
 	lwip_fixture_abort(&w);
 }
 
-static const uint8_t *find_option(uint8_t kind)
+static const uint8_t *find_tcp_option_in_sent_segment(uint8_t kind)
 {
 	const uint8_t *at = w.sent.bytes + 20, *end = w.sent.bytes + (w.sent.bytes[12] >> 4) * 4;
 
@@ -621,14 +628,14 @@ static void test_time_stamps_are_the_stacks_milliseconds_from_a_secret_origin(vo
 
 	(void)state;
 	lwip_fixture_connect(&w);
-	stamp = find_option(8);
+	stamp = find_tcp_option_in_sent_segment(8);
 	assert_non_null(stamp);
 	memcpy(&value, stamp + 2, 4);
 	assert_int_equal(ntohl(value), (uint32_t)(5000 + port_clock_offset(w.tcp.attr.secret)));
 	w.tcp.now_ns += 7 * TCP_NS_PER_MS + 999999;
 	assert_int_equal(port_clock_ms(&w.tcp), ntohl(value) + 7);
 	assert_int_not_equal(port_clock_offset(other), port_clock_offset(w.tcp.attr.secret));
-	assert_non_null(find_option(4)); /* SACK permitted */
+	assert_non_null(find_tcp_option_in_sent_segment(4)); /* SACK permitted */
 	lwip_fixture_abort(&w);
 }
 

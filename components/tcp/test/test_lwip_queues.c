@@ -13,12 +13,12 @@ static struct vma_tcp_conn *conn[2]; /* the first as it is; the second never kno
 static uint32_t taken[2];            /* bytes received in order */
 static unsigned which;
 
-static uint8_t lwip_queues_pattern(uint32_t offset)
+static uint8_t lwip_queues_pattern_byte_at(uint32_t offset)
 {
 	return (uint8_t)(offset * 167 + (offset >> 8) * 31);
 }
 
-static err_t lwip_queues_take(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
+static err_t lwip_recv_callback_check_pattern(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
 {
 	uint32_t left;
 
@@ -30,7 +30,8 @@ static err_t lwip_queues_take(void *arg, struct tcp_pcb *pcb, struct pbuf *p, er
 	for (const struct pbuf *at = p; at; at = at->next) {
 		assert_int_equal(at->tot_len, left);
 		for (uint16_t i = 0; i < at->len; i++)
-			assert_int_equal(((const uint8_t *)at->payload)[i], lwip_queues_pattern(taken[which]++));
+			assert_int_equal(((const uint8_t *)at->payload)[i],
+			                 lwip_queues_pattern_byte_at(taken[which]++));
 		left -= at->len;
 	}
 	assert_int_equal(left, 0);
@@ -57,7 +58,7 @@ static void send_flagged_segment_at_offset(unsigned i, uint32_t offset, uint16_t
 	assert_non_null(p);
 	memcpy(p->payload, &hdr, sizeof(hdr));
 	for (uint16_t k = 0; k < len; k++)
-		((uint8_t *)p->payload)[sizeof(hdr) + k] = lwip_queues_pattern(offset + k);
+		((uint8_t *)p->payload)[sizeof(hdr) + k] = lwip_queues_pattern_byte_at(offset + k);
 	lwip_tcp_input_segment(fixture_peer, fixture_local, p);
 	lwip_leave();
 }
@@ -79,13 +80,13 @@ static int setup(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		lwip_fixture_connect(&w);
 		w.conn.pcb->rcv_wnd_max = 8 << 20;
-		lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-		                                          .seq = 5000,
-		                                          .ack = FIXTURE_ISN + 1,
-		                                          .options = sack_options,
-		                                          .options_len = sizeof(sack_options)});
+		lwip_fixture_receive_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+		                                                  .seq = 5000,
+		                                                  .ack = FIXTURE_ISN + 1,
+		                                                  .options = sack_options,
+		                                                  .options_len = sizeof(sack_options)});
 		assert_true(w.conn.pcb->flags & TF_SACK);
-		tcp_recv(w.conn.pcb, lwip_queues_take);
+		tcp_recv(w.conn.pcb, lwip_recv_callback_check_pattern);
 		conn[i] = i ? &w.conn : &second;
 		if (!i) {
 			memset(&second, 0, sizeof(second));
@@ -108,7 +109,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void ooo_assert_both_equal(void)
+static void assert_both_pcbs_have_same_ooo_queue(void)
 {
 	const struct tcp_pcb *a = conn[0]->pcb, *b = conn[1]->pcb;
 	const struct tcp_seg *s = a->ooseq, *t = b->ooseq;
@@ -142,7 +143,7 @@ static void note_bytes_that_came(uint32_t offset, uint16_t len)
 	memset(segment_came + offset, 1, len);
 }
 
-static void ooo_check_received(void)
+static void check_ooo_queue_has_received_bytes(void)
 {
 	uint32_t bytes = 0;
 
@@ -175,9 +176,9 @@ static void ooo_random_conversation(uint32_t seed)
 		conn[1]->pcb->ooseq_last = NULL;
 		send_segment_at_offset(0, offset, len);
 		send_segment_at_offset(1, offset, len);
-		ooo_assert_both_equal();
+		assert_both_pcbs_have_same_ooo_queue();
 		note_bytes_that_came(offset, len);
-		ooo_check_received();
+		check_ooo_queue_has_received_bytes();
 	}
 }
 
@@ -236,7 +237,7 @@ static void test_the_end_of_the_queue_is_forgotten_when_it_is_freed(void **state
 	assert_null(conn[0]->pcb->ooseq_last);
 }
 
-static void set_window(uint32_t bytes)
+static void set_receive_window(uint32_t bytes)
 {
 	struct tcp_pcb *pcb = conn[0]->pcb;
 
@@ -250,7 +251,7 @@ static void test_out_of_order_data_is_cut_at_the_edge_of_the_window(void **state
 	for (unsigned order = 0; order < 3; order++) {
 		uint32_t base = taken[0];
 
-		set_window(1000);
+		set_receive_window(1000);
 		if (order == 1) /* behind another */
 			send_segment_at_offset(0, base + 100, 100);
 		if (order == 2) /* before another */
@@ -268,7 +269,7 @@ static void test_out_of_order_data_is_cut_at_the_edge_of_the_window(void **state
 static void test_a_fin_beyond_the_window_is_not_queued(void **state)
 {
 	(void)state;
-	set_window(1000);
+	set_receive_window(1000);
 	send_flagged_segment_at_offset(0, 900, 100, TCP_ACK | TCP_FIN);
 	send_segment_at_offset(0, 0, 900);
 	assert_int_equal(taken[0], 1000);
@@ -281,7 +282,7 @@ static void test_a_fin_beyond_the_window_is_not_queued(void **state)
 static void test_data_behind_a_fin_does_not_turn_the_window_round(void **state)
 {
 	(void)state;
-	set_window(1000);
+	set_receive_window(1000);
 	send_flagged_segment_at_offset(0, 400, 100, TCP_ACK | TCP_FIN);
 	send_segment_at_offset(0, 0, 1000); /* more than there can be, and all that the window lets in */
 	assert_true(conn[0]->pcb->rcv_wnd <= 1000);
@@ -299,7 +300,7 @@ static void test_a_peer_of_single_bytes_gets_no_more_frames_than_the_window_is_w
 	uint64_t before = port_memory_in_use(&w.tcp);
 
 	(void)state;
-	set_window(65536);
+	set_receive_window(65536);
 	send_every_second_byte(10, 30000);
 	assert_in_range(conn[0]->pcb->ooseq_pbufs, 300, 400);
 	assert_int_equal(port_memory_in_use(&w.tcp), before + 2 * conn[0]->pcb->ooseq_pbufs); /* each a segment, too */
@@ -314,7 +315,7 @@ static void test_a_peer_of_single_bytes_gets_no_more_frames_than_the_window_is_w
 static void test_a_window_of_segments_of_512_bytes_behind_a_hole_is_kept(void **state)
 {
 	(void)state;
-	set_window(1 << 20);
+	set_receive_window(1 << 20);
 	for (uint32_t offset = 512; offset < 1 << 20; offset += 512)
 		send_segment_at_offset(0, offset, 512);
 	send_segment_at_offset(0, 0, 512);

@@ -9,14 +9,14 @@
 static uint64_t measure_start_ns;
 static uint32_t measure_start_seq;
 
-static void mlx5_model_begin(uint64_t rtt_ns, double loss)
+static void setup_bbr_link_with_rtt_and_loss(uint64_t rtt_ns, double loss)
 {
-	fixture_begin(VMA_TCP_CC_BBR);
+	setup_established_connection_and_link(VMA_TCP_CC_BBR);
 	w.delay_ns = rtt_ns / 2;
 	w.loss = loss;
 	w.link_rate = LINK;
 	w.link_room_ns = SECOND;
-	fixture_write(UINT64_C(1) << 31);
+	fixture_write_app_bytes(UINT64_C(1) << 31);
 }
 
 static void measure_goodput_begin(void)
@@ -37,7 +37,7 @@ static void test_link_is_filled_and_its_queue_stays_short(void **state)
 	uint64_t sum_ns = 0;
 
 	(void)state;
-	mlx5_model_begin(20 * MS, 0);
+	setup_bbr_link_with_rtt_and_loss(20 * MS, 0);
 	fixture_run_until(w.tcp.now_ns + SECOND);
 	measure_goodput_begin();
 	for (unsigned i = 0; i < 2000; i++) {
@@ -60,7 +60,7 @@ static void test_random_loss_does_not_slow_down(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		mlx5_model_begin(cases[i].rtt_ns, cases[i].loss);
+		setup_bbr_link_with_rtt_and_loss(cases[i].rtt_ns, cases[i].loss);
 		measure_goodput_begin();
 		fixture_run_until(w.tcp.now_ns + 5 * SECOND);
 		assert_in_range(goodput_per_mille_of_link(), cases[i].least, 1000);
@@ -71,11 +71,11 @@ static void test_random_loss_does_not_slow_down(void **state)
 static void test_what_answers_to_loss_is_slow_there(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	w.loss = 0.01;
 	w.link_rate = LINK;
 	w.link_room_ns = SECOND;
-	fixture_write(UINT64_C(1) << 31);
+	fixture_write_app_bytes(UINT64_C(1) << 31);
 	measure_goodput_begin();
 	fixture_run_until(w.tcp.now_ns + 5 * SECOND);
 	assert_true(goodput_per_mille_of_link() < 400);
@@ -85,7 +85,7 @@ static void test_everything_arrives(void **state)
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 20; seed++) {
-		mlx5_model_begin(10 * MS, 0.03);
+		setup_bbr_link_with_rtt_and_loss(10 * MS, 0.03);
 		w.seed = seed;
 		w.ack_loss = 0.03;
 		w.jitter_ns = seed % 3 * MS;
@@ -101,7 +101,7 @@ static void test_everything_arrives_without_sack_and_without_time_stamps(void **
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 10; seed++) {
-		mlx5_model_begin(10 * MS, 0.02);
+		setup_bbr_link_with_rtt_and_loss(10 * MS, 0.02);
 		w.seed = seed;
 		w.no_sack = true;
 		w.no_timestamps = seed & 1;
@@ -116,7 +116,7 @@ static void test_everything_arrives_without_sack_and_without_time_stamps(void **
 static void test_waiting_for_its_time_has_a_timer_and_is_no_closed_window(void **state)
 {
 	(void)state;
-	mlx5_model_begin(200 * MS, 0);
+	setup_bbr_link_with_rtt_and_loss(200 * MS, 0);
 	w.link_rate = 5000; /* a segment takes as long as the round trip */
 	fixture_run_until(w.tcp.now_ns + 60 * SECOND);
 	assert_in_range(w.conn.cc.pacing_rate, 1000, 20000);
@@ -131,7 +131,7 @@ static void test_silence_of_the_peer_is_survived(void **state)
 	uint32_t before;
 
 	(void)state;
-	mlx5_model_begin(20 * MS, 0);
+	setup_bbr_link_with_rtt_and_loss(20 * MS, 0);
 	fixture_run_until(w.tcp.now_ns + SECOND);
 	before = w.conn.cc.cwnd;
 	w.mute = true;
@@ -151,13 +151,13 @@ static void test_pause_of_the_application_costs_neither_rate_nor_window(void **s
 	uint64_t rate;
 
 	(void)state;
-	mlx5_model_begin(20 * MS, 0);
+	setup_bbr_link_with_rtt_and_loss(20 * MS, 0);
 	atomic_store(&w.conn.tx.produced, LINK);
 	fixture_run_until(w.tcp.now_ns + 3 * SECOND);
 	assert_true(fixture_all_bytes_delivered());
 	rate = w.conn.cc.bbr.max_rate;
 	fixture_run_until(w.tcp.now_ns + 5 * SECOND);
-	fixture_write(LINK / 5);
+	fixture_write_app_bytes(LINK / 5);
 	measure_goodput_begin();
 	fixture_run_until(w.tcp.now_ns + 240 * MS);
 	assert_true(fixture_all_bytes_delivered());

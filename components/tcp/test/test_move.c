@@ -7,19 +7,19 @@
 static void (*after_ring_steer_hook)(void);
 static int steer_then_call_hook(struct vma_ring *ring, struct vma_flow *flow)
 {
-	const int rc = vma_ring_steer(ring, flow);
+	const int rc = vma_ring_request_nic_rule_of_flow(ring, flow);
 
 	if (after_ring_steer_hook != NULL)
 		after_ring_steer_hook();
 	return rc;
 }
-#define vma_ring_steer steer_then_call_hook
+#define vma_ring_request_nic_rule_of_flow steer_then_call_hook
 #include "../conn.c"
-#undef vma_ring_steer
+#undef vma_ring_request_nic_rule_of_flow
 
 static struct side other; /* on the interface of side 1 */
 
-static int move_open(void **state)
+static int setup_three_rings(void **state)
 {
 	struct vma_tcp_attr requests = {.gro_streams_max = 16};
 
@@ -29,7 +29,7 @@ static int move_open(void **state)
 	return 0;
 }
 
-static int move_close(void **state)
+static int teardown_three_rings(void **state)
 {
 	for (unsigned i = 0; i < fixture_accepted_count; i++) {
 		vma_tcp_conn_disown(fixture_accepted[i]->conn);
@@ -79,7 +79,7 @@ static void test_a_moved_connection_goes_on_in_the_other_stack(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_ptr_equal(vma_tcp_stack(server->conn), other.tcp);
 	exchange_both_ways(client, server, 3000);
@@ -94,7 +94,7 @@ static void test_what_was_under_way_meanwhile_is_not_lost(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(fixture_send_bytes(client, 4000), 4000);
 	vma_ring_progress(side[0].ring);
 	vma_wire_drive_both_ends(side[0].nic); /* it lies at side 1, and its ring was not driven */
@@ -111,7 +111,7 @@ static void test_unread_bytes_move_along(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(fixture_send_bytes(client, 2000), 2000);
 	fixture_run_until_idle();
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
@@ -125,7 +125,7 @@ static void test_one_with_its_own_rule_moves_with_it(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
@@ -140,7 +140,7 @@ static void test_its_timers_run_in_the_other_stack(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(fixture_send_bytes(client, 100), 100);
 	fixture_run_until_idle(); /* its ACK is delayed */
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
@@ -157,7 +157,7 @@ static void test_a_near_peers_window_goes_by_the_ring_that_it_comes_to(void **st
 	uint32_t before;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	server->conn->rtt.min_ns = MS / 10;
 	exchange_both_ways(client, server, 3000);
 	window_max_update(server->conn);
@@ -188,8 +188,8 @@ static int move_nic_flow_hook(struct vma_nic_qp *from, struct vma_nic_qp *to, co
 	return move_nic_hook_rc;
 }
 
-static int move_with_hook(struct app *client, struct app *server, int answer,
-                          void (*meanwhile)(struct app *client, struct app *server))
+static int move_server_while_hook_runs(struct app *client, struct app *server, int answer,
+                                       void (*meanwhile)(struct app *client, struct app *server))
 {
 	struct vma_nic_qp *qp = vma_ring_qp(vma_tcp_ring(vma_tcp_stack(server->conn)));
 	struct vma_tcp *to = vma_tcp_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
@@ -208,7 +208,7 @@ static int move_with_hook(struct app *client, struct app *server, int answer,
 	return rc;
 }
 
-static void move_to_other(struct app *server)
+static void move_server_to_other_stack(struct app *server)
 {
 	struct vma_tcp *to = vma_tcp_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
 
@@ -216,7 +216,7 @@ static void move_to_other(struct app *server)
 	assert_ptr_equal(vma_tcp_stack(server->conn), to);
 }
 
-/* As fixture_run, with the third ring. */
+/* As fixture_run_for_ns, with the third ring. */
 static void fixture_run_three_rings(uint64_t ns)
 {
 	const uint64_t end = fixture_now_ns + ns;
@@ -228,9 +228,9 @@ static void fixture_run_three_rings(uint64_t ns)
 	run_three_rings_until_idle();
 }
 
-static void establish_steered(struct app **client, struct app **server)
+static void establish_pair_with_own_nic_rule(struct app **client, struct app **server)
 {
-	establish(client, server);
+	fixture_establish_connection_pair(client, server);
 	assert_int_equal(vma_tcp_steer((*server)->conn), 0);
 }
 
@@ -239,7 +239,7 @@ static void test_what_waits_for_an_acknowledgement_moves_along(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(fixture_send_bytes(server, 100), 100);
 	vma_ring_progress(side[1].ring);
 	assert_true(vma_tcp_is_busy(side[1].tcp));
@@ -261,7 +261,7 @@ static void test_a_hundred_moves_in_the_middle_of_a_stream_each_way(void **state
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
+	establish_pair_with_own_nic_rule(&client, &server);
 	for (int round = 0; round < 100; round++) {
 		sent[0] += fixture_send_bytes(client, 40000);
 		sent[1] += fixture_send_bytes(server, 40000);
@@ -269,7 +269,7 @@ static void test_a_hundred_moves_in_the_middle_of_a_stream_each_way(void **state
 			vma_wire_drive_both_ends(side[0].nic);
 			vma_ring_progress(side[round & 1].ring);
 		}
-		move_to_other(server);
+		move_server_to_other_stack(server);
 		got[0] += read_bytes(server, SIZE_MAX);
 		got[1] += read_bytes(client, SIZE_MAX);
 		fixture_run_three_rings(MS);
@@ -290,7 +290,7 @@ static void test_data_out_of_order_moves_along(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
+	establish_pair_with_own_nic_rule(&client, &server);
 	fixture_set_wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(client, 1000), 1000);
 	run_three_rings_until_idle();
@@ -301,7 +301,7 @@ static void test_data_out_of_order_moves_along(void **state)
 	vma_ring_progress(side[1].ring);
 	assert_non_null(server->conn->pcb->ooseq);
 	assert_true(side[1].tcp->ooo_bytes != 0);
-	move_to_other(server);
+	move_server_to_other_stack(server);
 	assert_int_equal(side[1].tcp->ooo_bytes, 0);
 	assert_true(other.tcp->ooo_bytes != 0);
 	fixture_run_three_rings(5 * SEC);
@@ -317,11 +317,11 @@ static void test_a_retransmission_that_is_due_is_made_by_the_other_stack(void **
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
+	establish_pair_with_own_nic_rule(&client, &server);
 	fixture_set_wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(server, 4000), 4000);
 	run_three_rings_until_idle();
-	move_to_other(server);
+	move_server_to_other_stack(server);
 	fixture_set_wire_faults(1, (struct vma_wire_faults){0});
 	fixture_run_three_rings(5 * SEC);
 	assert_int_equal(read_bytes(client, 5000), 4000);
@@ -338,11 +338,11 @@ static void test_one_that_has_sent_its_fin_moves_and_ends_in_the_other_stack(voi
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
+	establish_pair_with_own_nic_rule(&client, &server);
 	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
 	fixture_run_three_rings(100 * MS);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_FIN_WAIT2);
-	move_to_other(server);
+	move_server_to_other_stack(server);
 	assert_int_equal(fixture_send_bytes(client, 3000), 3000);
 	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(server, 4000), 3000);
@@ -356,7 +356,7 @@ static void test_one_that_has_sent_its_fin_moves_and_ends_in_the_other_stack(voi
 	app_free(client);
 }
 
-static void finish_from_peer(struct app *client, struct app *server)
+static void client_shuts_down_writing(struct app *client, struct app *server)
 {
 	(void)server;
 	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
@@ -370,10 +370,10 @@ static void test_time_wait_that_begins_in_the_middle_of_a_move_is_the_other_stac
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
+	establish_pair_with_own_nic_rule(&client, &server);
 	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
 	fixture_run_three_rings(100 * MS);
-	assert_int_equal(move_with_hook(client, server, 0, finish_from_peer), 0);
+	assert_int_equal(move_server_while_hook_runs(client, server, 0, client_shuts_down_writing), 0);
 	fixture_run_three_rings(100 * MS);
 	vma_tcp_counts(other.tcp, &counts);
 	assert_int_equal(counts.time_waits, 1);
@@ -383,7 +383,7 @@ static void test_time_wait_that_begins_in_the_middle_of_a_move_is_the_other_stac
 	app_free(client);
 }
 
-static void reset_by_peer(struct app *client, struct app *server)
+static void client_resets_connection(struct app *client, struct app *server)
 {
 	vma_tcp_close(client->conn, true);
 	run_three_rings_until_idle();
@@ -399,7 +399,7 @@ static void server_resets_itself(struct app *client, struct app *server)
 }
 
 /* The rule is gone: another connection of the same addresses gets one. */
-static void expect_ended(struct app *client, struct app *server, int rc)
+static void expect_move_found_connection_ended(struct app *client, struct app *server, int rc)
 {
 	struct vma_flow_key key = server->conn->key;
 
@@ -408,7 +408,7 @@ static void expect_ended(struct app *client, struct app *server, int rc)
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_null(server->conn->flow.ring);
 	assert_true(vma_ring_acquire(other.ring));
-	assert_null(vma_ring_flow(other.ring, &key));
+	assert_null(vma_ring_find_first_flow_of_key(other.ring, &key));
 	vma_ring_release(other.ring);
 	assert_int_equal(vma_nic_flow_del(vma_ring_qp(other.ring), &key), -ENOENT);
 	assert_int_equal(vma_nic_flow_del(vma_ring_qp(side[1].ring), &key), -ENOENT);
@@ -422,11 +422,11 @@ static void test_a_reset_in_the_middle_of_a_move_ends_it(void **state)
 	int rc;
 
 	(void)state;
-	establish_steered(&client, &server);
-	rc = move_with_hook(client, server, 0, server_resets_itself);
-	expect_ended(client, server, rc);
-	establish_steered(&client, &server);
-	assert_int_equal(move_with_hook(client, server, 0, reset_by_peer), 0);
+	establish_pair_with_own_nic_rule(&client, &server);
+	rc = move_server_while_hook_runs(client, server, 0, server_resets_itself);
+	expect_move_found_connection_ended(client, server, rc);
+	establish_pair_with_own_nic_rule(&client, &server);
+	assert_int_equal(move_server_while_hook_runs(client, server, 0, client_resets_connection), 0);
 	run_three_rings_until_idle();
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
@@ -445,9 +445,9 @@ static void test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost(v
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
+	establish_pair_with_own_nic_rule(&client, &server);
 	for (int i = 0; i < 4; i++) {
-		assert_int_equal(move_with_hook(client, server, 0, send_both_ways), 0);
+		assert_int_equal(move_server_while_hook_runs(client, server, 0, send_both_ways), 0);
 		run_three_rings_until_idle();
 		assert_int_equal(read_bytes(server, 4000), 3000);
 		assert_int_equal(read_bytes(client, 4000), 2000);
@@ -470,8 +470,8 @@ static void test_one_that_is_closed_in_the_middle_of_a_move_is_the_other_stacks_
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
-	move_with_hook(client, server, 0, server_closes_itself);
+	establish_pair_with_own_nic_rule(&client, &server);
+	move_server_while_hook_runs(client, server, 0, server_closes_itself);
 	fixture_run_three_rings(100 * MS);
 	vma_tcp_close(client->conn, false);
 	fixture_run_three_rings(5 * SEC);
@@ -497,8 +497,8 @@ static void test_one_that_moves_is_not_steered(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
-	assert_int_equal(move_with_hook(client, server, 0, steer_all_while_conn_moves), 0);
+	establish_pair_with_own_nic_rule(&client, &server);
+	assert_int_equal(move_server_while_hook_runs(client, server, 0, steer_all_while_conn_moves), 0);
 	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
@@ -508,17 +508,17 @@ static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 	struct app *client, *server, *first;
 
 	(void)state;
-	establish_steered(&client, &server);
-	assert_int_equal(move_with_hook(client, server, -EOPNOTSUPP, send_both_ways), -EOPNOTSUPP);
+	establish_pair_with_own_nic_rule(&client, &server);
+	assert_int_equal(move_server_while_hook_runs(client, server, -EOPNOTSUPP, send_both_ways), -EOPNOTSUPP);
 	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
 	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(server, 4000), 3000);
 	assert_int_equal(read_bytes(client, 4000), 2000);
-	move_to_other(server);
+	move_server_to_other_stack(server);
 	exchange_both_ways(client, server, 500);
 	first = client;
-	establish_steered(&client, &server);
-	assert_int_equal(move_with_hook(client, server, -EPIPE, server_resets_itself), -EPIPE);
+	establish_pair_with_own_nic_rule(&client, &server);
+	assert_int_equal(move_server_while_hook_runs(client, server, -EPIPE, server_resets_itself), -EPIPE);
 	assert_null(server->conn->flow.ring);
 	run_three_rings_until_idle();
 	app_free(client);
@@ -529,7 +529,7 @@ static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 
 static struct vma_nic_ops refusing_ops;
 
-static int nic_has_no_room(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
+static int fake_flow_add_no_space(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 {
 	(void)qp, (void)rule;
 	return -ENOSPC;
@@ -541,7 +541,7 @@ static const struct vma_nic_ops *refuse_flow_rules_of_ring(struct vma_ring *ring
 	const struct vma_nic_ops *ops = vma_ring_qp(ring)->ops;
 
 	refusing_ops = *ops;
-	refusing_ops.flow_add = nic_has_no_room;
+	refusing_ops.flow_add = fake_flow_add_no_space;
 	vma_ring_qp(ring)->ops = &refusing_ops;
 	return ops;
 }
@@ -561,7 +561,7 @@ static void test_one_that_is_steered_while_its_move_fails_has_no_rule_and_may_ge
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	fixture_take_app_events(server);
 	moving_server = server;
 	after_ring_steer_hook = move_refused_by_nic;
@@ -572,7 +572,7 @@ static void test_one_that_is_steered_while_its_move_fails_has_no_rule_and_may_ge
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_tcp_has_rule(server->conn));
 	assert_true(fixture_take_app_events(server) & VMA_TCP_STEERED);
-	move_to_other(server);
+	move_server_to_other_stack(server);
 	assert_true(vma_tcp_has_rule(server->conn));
 	exchange_both_ways(client, server, 500);
 	app_free(client);
@@ -589,14 +589,14 @@ static void test_one_that_is_steered_while_it_moves_has_a_rule(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	moving_server = server;
 	after_ring_steer_hook = move_after_steer;
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_tcp_has_rule(server->conn));
 	assert_true(fixture_take_app_events(server) & VMA_TCP_STEERED);
 	exchange_both_ways(client, server, 500);
-	move_to_other(server); /* and back */
+	move_server_to_other_stack(server); /* and back */
 	assert_true(vma_tcp_has_rule(server->conn));
 	exchange_both_ways(client, server, 500);
 	app_free(client);
@@ -608,7 +608,7 @@ static void test_one_that_gets_no_rule_when_its_listener_ends_is_known_to_have_n
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	ops = refuse_flow_rules_of_ring(side[1].ring);
 	vma_tcp_listener_close(fixture_listener);
 	fixture_listener = NULL;
@@ -625,7 +625,7 @@ static void test_one_that_its_owner_has_closed_stays(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
+	establish_pair_with_own_nic_rule(&client, &server);
 	vma_tcp_close(server->conn, false);
 	run_three_rings_until_idle();
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), -EBUSY);
@@ -638,11 +638,11 @@ static void test_time_stamps_go_on_as_they_began(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish_steered(&client, &server);
+	establish_pair_with_own_nic_rule(&client, &server);
 	assert_true(server->conn->pcb->flags & TF_TIMESTAMP);
 	other.tcp->clock_offset_ms -= 1000000;
 	for (int i = 0; i < 3; i++) {
-		move_to_other(server);
+		move_server_to_other_stack(server);
 		fixture_run_three_rings(10 * MS);
 		exchange_both_ways(client, server, 3000);
 		assert_int_equal(tcp_conn_clock_ms(server->conn),
@@ -654,7 +654,7 @@ static void test_time_stamps_go_on_as_they_began(void **state)
 	app_free(client);
 }
 
-#define MOVE_CASE(name) cmocka_unit_test_setup_teardown(name, move_open, move_close)
+#define MOVE_CASE(name) cmocka_unit_test_setup_teardown(name, setup_three_rings, teardown_three_rings)
 
 int main(void)
 {

@@ -8,7 +8,7 @@ static unsigned ooo_buffers_of_conn(const struct app *app)
 	return app->conn->pcb->ooseq_pbufs;
 }
 
-static bool ooo_is_in_a_frame(const void *at)
+static bool pointer_is_in_fixture_frames(const void *at)
 {
 	return (const char *)at >= fixture_arena->frames &&
 	       (const char *)at <
@@ -19,15 +19,15 @@ static bool ooo_is_in_a_frame(const void *at)
 static void send_every_other_byte(unsigned first, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		uint8_t byte = fixture_byte_at(1 + 2 * (first + i));
+		uint8_t byte = fixture_pattern_byte_at(1 + 2 * (first + i));
 
-		raw_send(2 + 2 * (first + i), 1, TCP_ACK, &byte, 1);
+		raw_send_segment(2 + 2 * (first + i), 1, TCP_ACK, &byte, 1);
 	}
 }
 
 static void test_single_bytes_keep_no_frames(void **state)
 {
-	struct app *app = raw_connect_sack();
+	struct app *app = stack_connects_to_raw_peer_with_sack();
 
 	(void)state;
 	send_every_other_byte(0, 50);
@@ -35,11 +35,11 @@ static void test_single_bytes_keep_no_frames(void **state)
 	assert_in_range(side[0].tcp->ooo_bytes, 50 * OOO_OVERHEAD, 50 * (OOO_OVERHEAD + 128));
 	for (const struct tcp_seg *seg = app->conn->pcb->ooseq; seg != NULL; seg = seg->next)
 		for (const struct pbuf *p = seg->p; p != NULL; p = p->next)
-			assert_false(ooo_is_in_a_frame(p) || ooo_is_in_a_frame(p->payload));
+			assert_false(pointer_is_in_fixture_frames(p) || pointer_is_in_fixture_frames(p->payload));
 	for (unsigned i = 0; i < 50; i++) {
-		uint8_t byte = fixture_byte_at(2 * i);
+		uint8_t byte = fixture_pattern_byte_at(2 * i);
 
-		raw_send(1 + 2 * i, 1, TCP_ACK, &byte, 1);
+		raw_send_segment(1 + 2 * i, 1, TCP_ACK, &byte, 1);
 	}
 	assert_int_equal(read_bytes(app, 200), 100);
 	assert_int_equal(side[0].tcp->ooo_bytes, 0);
@@ -48,7 +48,7 @@ static void test_single_bytes_keep_no_frames(void **state)
 
 static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **state)
 {
-	struct app *app = raw_connect_sack();
+	struct app *app = stack_connects_to_raw_peer_with_sack();
 	const uint64_t max = ooo_max(side[0].tcp);
 
 	(void)state;
@@ -61,9 +61,9 @@ static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **sta
 	/* What is in order is taken all the same, and what was refused is said again. */
 	side[0].tcp->ooo_bytes -= max;
 	for (unsigned i = 0; i < 2 * OOO_LITTLE; i++) {
-		uint8_t bytes[2] = {fixture_byte_at(2 * i), fixture_byte_at(2 * i + 1)};
+		uint8_t bytes[2] = {fixture_pattern_byte_at(2 * i), fixture_pattern_byte_at(2 * i + 1)};
 
-		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
+		raw_send_segment(1 + 2 * i, 1, TCP_ACK, bytes, 2);
 	}
 	assert_int_equal(read_bytes(app, 1000), 4 * OOO_LITTLE);
 	assert_int_equal(side[0].tcp->ooo_bytes, 0);
@@ -73,17 +73,17 @@ static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **sta
 /* In a large window, which each ACK of ours makes small again. */
 static void send_byte_at(struct app *app, unsigned seq)
 {
-	const uint8_t byte = fixture_byte_at(0);
+	const uint8_t byte = fixture_pattern_byte_at(0);
 
 	app->conn->pcb->rcv_wnd = 1 << 20;
-	raw_send(seq, 1, TCP_ACK, &byte, 1);
+	raw_send_segment(seq, 1, TCP_ACK, &byte, 1);
 	raw.count = raw.seen = 0; /* of the answers */
 }
 
 /* A peer that has the whole queue looked through for each of its bytes. */
 static void test_place_far_from_both_ends_is_not_looked_for(void **state)
 {
-	struct app *app = raw_connect_sack();
+	struct app *app = stack_connects_to_raw_peer_with_sack();
 
 	(void)state;
 	for (unsigned i = 0; i < OOO_STEPS + 100; i++)
@@ -107,8 +107,8 @@ static unsigned sack_blocks_of_last_ack(uint32_t blocks[4][2])
 		if (s->options[at] != 5)
 			continue;
 		for (unsigned i = 2; i < s->options[at + 1]; i += 8, n++) {
-			blocks[n][0] = raw_load32(s->options + at + i) - RAW_ISN;
-			blocks[n][1] = raw_load32(s->options + at + i + 4) - RAW_ISN;
+			blocks[n][0] = raw_load_be32(s->options + at + i) - RAW_ISN;
+			blocks[n][1] = raw_load_be32(s->options + at + i + 4) - RAW_ISN;
 		}
 	}
 	return n;
@@ -117,7 +117,7 @@ static unsigned sack_blocks_of_last_ack(uint32_t blocks[4][2])
 /* What is nearer takes the place of the farthest, and the peer is told that that is gone: RFC 2018 8. */
 static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 {
-	struct app *app = raw_connect_sack();
+	struct app *app = stack_connects_to_raw_peer_with_sack();
 	const uint64_t max = ooo_max(side[0].tcp);
 	uint32_t blocks[4][2];
 	unsigned n, held;
@@ -127,17 +127,17 @@ static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 	side[0].tcp->ooo_bytes += max / 2; /* other connections' */
 	send_every_other_byte(10, OOO_LITTLE);
 	assert_int_equal(ooo_buffers_of_conn(app), OOO_LITTLE);
-	fixture_run(10 * MS);
+	fixture_run_for_ns(10 * MS);
 	n = sack_blocks_of_last_ack(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 2 + 2 * (10 + OOO_LITTLE - 1));
-	byte = fixture_byte_at(3);
-	raw_send(4, 1, TCP_ACK, &byte, 1);
+	byte = fixture_pattern_byte_at(3);
+	raw_send_segment(4, 1, TCP_ACK, &byte, 1);
 	/* An eighth is gone, the nearest and the new one are there. */
 	held = ooo_buffers_of_conn(app);
 	assert_int_equal(held, OOO_LITTLE - OOO_LITTLE / 8 + 1);
 	assert_int_equal(app->conn->pcb->ooseq->tcphdr->seqno - RAW_ISN, 4);
-	fixture_run(10 * MS);
+	fixture_run_for_ns(10 * MS);
 	n = sack_blocks_of_last_ack(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 4);
@@ -149,9 +149,9 @@ static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 	/* The peer says again what has been given up, and every byte is right. */
 	side[0].tcp->ooo_bytes -= max / 2;
 	for (unsigned i = 0; i < 2 * OOO_LITTLE; i++) {
-		uint8_t bytes[2] = {fixture_byte_at(2 * i), fixture_byte_at(2 * i + 1)};
+		uint8_t bytes[2] = {fixture_pattern_byte_at(2 * i), fixture_pattern_byte_at(2 * i + 1)};
 
-		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
+		raw_send_segment(1 + 2 * i, 1, TCP_ACK, bytes, 2);
 	}
 	assert_int_equal(read_bytes(app, 1000), 4 * OOO_LITTLE);
 	assert_int_equal(side[0].tcp->ooo_bytes, 0);
@@ -160,12 +160,12 @@ static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 
 static void test_what_is_held_goes_with_its_connection(void **state)
 {
-	struct app *app = raw_connect_sack();
+	struct app *app = stack_connects_to_raw_peer_with_sack();
 
 	(void)state;
 	send_every_other_byte(0, 10);
 	assert_int_not_equal(side[0].tcp->ooo_bytes, 0);
-	raw_send(1, 1, TCP_RST, "", 0);
+	raw_send_segment(1, 1, TCP_RST, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(side[0].tcp->ooo_bytes, 0);
 	app_free(app);

@@ -39,7 +39,7 @@ static void test_values_out_of_range_are_refused_or_brought_into_it(void **state
 	        {VMA_TCP_OPT_CONGESTION, 4, -EINVAL, VMA_TCP_CC_CUBIC},
 	        {VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_LWIP, 0, VMA_TCP_CC_LWIP},
 	};
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -57,26 +57,26 @@ static void test_maxseg_is_told_and_kept(void **state)
 
 	(void)state;
 	side[0].options.maxseg = 500;
-	app = raw_connect_begin();
+	app = stack_sends_syn_to_raw_peer();
 	s = raw_next_segment();
 	assert_int_equal(s->options[2] << 8 | s->options[3], 500);
 	app_free(app);
-	raw_forget_seen();
-	app = raw_connect();
+	raw_mark_all_segments_seen();
+	app = stack_connects_to_raw_peer();
 	fixture_send_bytes(app, 1000);
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->len, 500);
 	app_free(app);
 }
 
-static void sends_and_believes_no_time_stamps(struct app *app)
+static void check_no_timestamps_sent_or_taken(struct app *app)
 {
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	fixture_send_bytes(app, 1000);
 	fixture_run_until_idle();
 	assert_int_equal(raw_last_segment()->options_len, 0);
-	fixture_run(100 * MS);
-	raw_send(1, 1001, TCP_ACK, "", 0); /* with a stamp from long ago */
+	fixture_run_for_ns(100 * MS);
+	raw_send_segment(1, 1001, TCP_ACK, "", 0); /* with a stamp from long ago */
 	assert_false(side[0].tcp->ack.has_ts);
 	app_free(app);
 }
@@ -89,12 +89,12 @@ static void test_stack_without_time_stamps_offers_none(void **state)
 	(void)state;
 	side[0].tcp->attr.no_timestamps = true;
 	raw.ts = 1000;
-	app = raw_connect(); /* the peer answers with some all the same */
+	app = stack_connects_to_raw_peer(); /* the peer answers with some all the same */
 	s = &raw.log[0];
 	assert_int_equal(s->options_len, 4 + 4 + 4);
 	assert_int_equal(s->options[5], 3);
 	assert_int_equal(s->options[10], 4);
-	sends_and_believes_no_time_stamps(app);
+	check_no_timestamps_sent_or_taken(app);
 }
 
 /* The peer speaks of both all the same. */
@@ -105,7 +105,7 @@ static void test_stack_without_sack_and_scaling_offers_and_takes_none(void **sta
 	(void)state;
 	side[0].tcp->attr.no_sack = side[0].tcp->attr.no_window_scaling = true;
 	side[0].options.rcvbuf = 1 << 20;
-	app = raw_connect_sack();
+	app = stack_connects_to_raw_peer_with_sack();
 	assert_int_equal(raw.log[0].options_len, 4 + 12);
 	assert_int_equal(raw.log[0].options[5 + 1], 8);
 	assert_false(app->conn->pcb->flags & TF_SACK);
@@ -126,10 +126,10 @@ static void test_listener_without_sack_and_scaling_agrees_to_none(void **state)
 	side[0].tcp->attr.no_sack = side[0].tcp->attr.no_window_scaling = true;
 	fixture_listen_on(0);
 	raw.peer_port = htons(PORT);
-	raw_send_options(0, 0, TCP_SYN, options, 12, 0, "", 0);
+	raw_send_segment_with_options(0, 0, TCP_SYN, options, 12, 0, "", 0);
 	assert_int_equal(raw_next_segment()->options_len, 4);
 	raw.window = 3000;
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_false(fixture_last_accepted()->conn->pcb->flags & TF_SACK);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_last_accepted()->conn->pcb->snd_wnd, 3000);
@@ -142,25 +142,25 @@ static void test_stack_without_time_stamps_takes_none_from_a_crossing_syn(void *
 	(void)state;
 	side[0].tcp->attr.no_timestamps = true;
 	raw.ts = 1000;
-	app = raw_connect_begin();
-	raw_send(0, 0, TCP_SYN, "", 0);
-	raw_send(1, 1, TCP_ACK, "", 0);
+	app = stack_sends_syn_to_raw_peer();
+	raw_send_segment(0, 0, TCP_SYN, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	sends_and_believes_no_time_stamps(app);
+	check_no_timestamps_sent_or_taken(app);
 }
 
 static void test_keepalive_finds_out_that_the_peer_has_gone(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPIDLE, 10);
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPINTVL, 2);
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPCNT, 3);
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPALIVE, 1);
-	fixture_run(9 * SEC);
+	fixture_run_for_ns(9 * SEC);
 	assert_int_equal(raw_unseen_count(), 0);
-	fixture_run(8 * SEC);
+	fixture_run_for_ns(8 * SEC);
 	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
 	assert_int_equal(raw_unseen_count(), 4); /* three probes, and a RST */
 	assert_true(raw_last_segment()->flags & TCP_RST);
@@ -169,14 +169,14 @@ static void test_keepalive_finds_out_that_the_peer_has_gone(void **state)
 
 static void test_user_timeout_ends_a_connection_without_answers(void **state)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_USER_TIMEOUT, 3000);
 	fixture_send_bytes(app, 10);
-	fixture_run(2 * SEC);
+	fixture_run_for_ns(2 * SEC);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	fixture_run(4 * SEC);
+	fixture_run_for_ns(4 * SEC);
 	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
 	app_free(app);
 }
@@ -193,10 +193,10 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	fixture_set_wire_faults(1, far);
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
-	fixture_run(50 * MS);
+	fixture_run_for_ns(50 * MS);
 	server = fixture_last_accepted();
-	transfer(client, server, 100000, SEC);
-	fixture_run(100 * MS);
+	fixture_transfer_and_check_bytes(client, server, 100000, SEC);
+	fixture_run_for_ns(100 * MS);
 	vma_tcp_info(client->conn, &info);
 	assert_int_equal(info.kernel.tcpi_state, TCP_ESTABLISHED);
 	assert_int_equal(info.kernel.tcpi_ca_state, TCP_CA_Open);

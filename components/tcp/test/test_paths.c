@@ -28,13 +28,13 @@ static struct vma_tcp_memory *stack_memory_before_exhaustion;
 
 /* ---- the peer ---- */
 
-static bool is_after(uint32_t a, uint32_t b)
+static bool sequence_number_is_after(uint32_t a, uint32_t b)
 {
 	return (int32_t)(a - b) > 0;
 }
 
 /* What has come since it was looked at, but for what is lost on the way. */
-static void peer_looks_at_segments(bool lossy)
+static void peer_takes_segments_received(bool lossy)
 {
 	uint32_t luck = seed;
 
@@ -43,7 +43,7 @@ static void peer_looks_at_segments(bool lossy)
 
 		if (lossy && draw_random_below(&luck, 6) == 0)
 			continue;
-		if (!is_after(s->seq, peer.got) && is_after(s->seq + s->len, peer.got))
+		if (!sequence_number_is_after(s->seq, peer.got) && sequence_number_is_after(s->seq + s->len, peer.got))
 			peer.got = s->seq + s->len;
 	}
 }
@@ -55,7 +55,7 @@ static void peer_sends_message(void)
 }
 
 /* It is there when the stack is driven next. */
-static void peer_queued_messages(unsigned messages)
+static void peer_sends_messages_for_next_run(unsigned messages)
 {
 	raw.holds = true;
 	for (unsigned i = 0; i < messages; i++)
@@ -65,114 +65,114 @@ static void peer_queued_messages(unsigned messages)
 
 /* ---- what may happen ---- */
 
-static void play_peer_message(void)
+static void step_peer_sends_message(void)
 {
 	peer_sends_message();
 }
 
-static void play_app_writes(void)
+static void step_app_writes(void)
 {
 	fixture_send_bytes(app, 1 + (peer.a < 800 ? peer.a % 200 : peer.a * 3));
 }
 
-static void play_request_and_answer(void)
+static void step_app_sends_and_peer_answers(void)
 {
 	fixture_send_bytes(app, 1 + peer.a % 200);
 	fixture_run_until_idle();
-	peer_looks_at_segments(false);
+	peer_takes_segments_received(false);
 	peer_sends_message();
 }
 
-static void play_pause(void)
+static void step_medium_time_passes(void)
 {
-	fixture_run(peer.a % 400 * MS);
+	fixture_run_for_ns(peer.a % 400 * MS);
 }
 
-static void play_short_time(void)
+static void step_short_time_passes(void)
 {
-	fixture_run(peer.a * 1000 + 1);
+	fixture_run_for_ns(peer.a * 1000 + 1);
 }
 
-static void play_long_silence(void)
+static void step_long_time_passes(void)
 {
-	fixture_run(peer.a * 10 * MS);
+	fixture_run_for_ns(peer.a * 10 * MS);
 }
 
-static void play_app_reads(void)
+static void step_app_reads(void)
 {
 	read_bytes(app, peer.a * 5);
 }
 
-static void play_pure_ack_drawn(void)
+static void step_peer_sends_pure_ack(void)
 {
-	raw_send(mine, peer.got, TCP_ACK, "", 0);
+	raw_send_segment(mine, peer.got, TCP_ACK, "", 0);
 }
 
-static void play_messages_in_burst(void)
+static void step_peer_sends_message_burst(void)
 {
-	peer_queued_messages(1 + peer.a % 4);
+	peer_sends_messages_for_next_run(1 + peer.a % 4);
 }
 
-static void play_peer_leaves_hole(void)
+static void step_peer_sends_out_of_order(void)
 {
 	raw_send_bytes(mine + 50, peer.got, 50);
 	if (peer.a & 1)
-		fixture_run(peer.b * 1000);
+		fixture_run_for_ns(peer.b * 1000);
 	raw_send_bytes(mine, peer.got, 50);
 	mine += 100;
 }
 
-static void play_peer_repeats_message(void)
+static void step_peer_retransmits_message(void)
 {
 	raw_send_bytes(mine - 60, peer.got, 60 + peer.a % 30);
 	mine += peer.a % 30;
 }
 
-static void play_set_nodelay(void)
+static void step_app_toggles_nodelay(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, peer.a & 1);
 }
 
-static void play_set_cork(void)
+static void step_app_toggles_cork(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, peer.a % 5 == 0);
 }
 
-static void play_set_quickack(void)
+static void step_app_toggles_quickack(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_QUICKACK, peer.a & 1);
 }
 
-static void play_app_writes_msg_more(void)
+static void step_app_writes_msg_more(void)
 {
 	send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_MORE);
 }
 
-static void play_app_writes_deferred(void)
+static void step_app_writes_deferred(void)
 {
 	send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_LATER);
 }
 
-static void play_memory_pressure_toggle(void)
+static void step_toggle_memory_pressure(void)
 {
 	static struct vma_tcp_memory tight = {.pressure = 0, .limit = INT64_MAX};
 
 	side[0].tcp->attr.memory = peer.a & 1 ? &tight : stack_memory_before_exhaustion;
 }
 
-static void play_urgent_data(void)
+static void step_app_sends_urgent_data(void)
 {
 	if (peer.a % 4 == 0)
 		send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_URGENT);
 }
 
-static void play_change_cc(void)
+static void step_app_changes_congestion_control(void)
 {
 	if (peer.a % 4 == 0)
 		vma_tcp_set_option(app->conn, VMA_TCP_OPT_CONGESTION, (int32_t)(peer.b % 4));
 }
 
-static void play_change_path(void)
+static void step_path_mtu_changes(void)
 {
 	struct vma_tcp_path path = fixture_path_to_peer_of(0, peer.a & 1 ? 1500 : 300 + peer.b);
 
@@ -180,38 +180,38 @@ static void play_change_path(void)
 		vma_tcp_set_path(app->conn, &path);
 }
 
-static void play_set_notsent_lowat(void)
+static void step_app_sets_notsent_lowat(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, peer.a & 1 ? -1 : (int32_t)peer.b);
 }
 
-static void play_set_keepalive(void)
+static void step_app_toggles_keepalive(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPALIVE, peer.a & 1);
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPIDLE, 1 + (int32_t)(peer.b % 3));
 }
 
-static void play_set_user_timeout(void)
+static void step_app_sets_user_timeout(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_USER_TIMEOUT, peer.a & 1 ? 0 : (int32_t)(peer.b * 20));
 }
 
-static void play_set_buffer_sizes(void)
+static void step_app_sets_socket_buffer_size(void)
 {
 	vma_tcp_set_option(app->conn, peer.b & 1 ? VMA_TCP_OPT_RCVBUF : VMA_TCP_OPT_SNDBUF,
 	                   (int32_t)(2000 + peer.a * 20));
 }
 
-static void play_app_shuts_down(void)
+static void step_app_shuts_down_writing(void)
 {
 	if (peer.a % 12 != 0)
 		return;
-	peer_queued_messages(peer.b & 1);
+	peer_sends_messages_for_next_run(peer.b & 1);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 }
 
 /* One is left, or two, or none: what finds none stays behind. */
-static void play_frame_shortage(void)
+static void step_tx_frames_run_short(void)
 {
 	if (peer.a % 3 != 0)
 		return;
@@ -228,7 +228,7 @@ static void play_frame_shortage(void)
 }
 
 /* What has come is refused, and offered again later; perhaps what leaves meanwhile announces a window. */
-static void play_fifo_alloc_fails(void)
+static void step_rx_allocation_fails_at_message(void)
 {
 	if (peer.a & 1)
 		send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_LATER);
@@ -238,7 +238,7 @@ static void play_fifo_alloc_fails(void)
 }
 
 /* Of what is out a part at the end has come, and perhaps a message says so. */
-static void play_sack_with_hole(void)
+static void step_peer_sends_sack_of_last_part(void)
 {
 	uint8_t options[24] = {1, 1, 8, 10}, data[64];
 	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = raw_peer_expected_ack() - una;
@@ -247,17 +247,17 @@ static void play_sack_with_hole(void)
 	if (out < 3)
 		return;
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = fixture_byte_at(mine - 1 + i);
+		data[i] = fixture_pattern_byte_at(mine - 1 + i);
 	raw_store_be(options + 4, raw.ts, 4);
 	raw_store_be(options + 8, raw.ts_ecr, 4);
 	memcpy(options + 12, "\1\1\5\12", 4);
 	raw_store_be(options + 16, raw.their_isn + una + 1 + peer.a % (out - 1), 4);
 	raw_store_be(options + 20, raw.their_isn + una + out, 4);
-	raw_send_options(mine, una, TCP_ACK, options, sizeof(options), 0, data, len);
+	raw_send_segment_with_options(mine, una, TCP_ACK, options, sizeof(options), 0, data, len);
 	mine += len;
 }
 
-static void play_partial_ack_drawn(void)
+static void step_peer_sends_message_with_partial_ack(void)
 {
 	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = raw_peer_expected_ack() - una;
 
@@ -265,31 +265,31 @@ static void play_partial_ack_drawn(void)
 	mine += peer.len;
 }
 
-static void play_message_with_write(void)
+static void step_message_arrives_with_app_write(void)
 {
-	peer_queued_messages(1);
+	peer_sends_messages_for_next_run(1);
 	fixture_send_bytes(app, 1 + peer.a % 200);
 }
 
-static void play_message_with_deferred_write(void)
+static void step_message_arrives_with_deferred_write(void)
 {
-	peer_queued_messages(1);
+	peer_sends_messages_for_next_run(1);
 	send_flags(app, 1 + peer.a % 200, VMA_TCP_TX_LATER);
 	fixture_run_until_idle();
 }
 
-static void play_message_with_corked_write(void)
+static void step_message_arrives_with_corked_write(void)
 {
-	peer_queued_messages(1);
+	peer_sends_messages_for_next_run(1);
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 1);
 	fixture_send_bytes(app, 1 + peer.a % 200);
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 0);
 }
 
-static void play_message_as_timers_fire(void)
+static void step_message_arrives_as_timers_fire(void)
 {
-	peer_queued_messages(1);
-	fixture_run(200 * MS + peer.b * 1000);
+	peer_sends_messages_for_next_run(1);
+	fixture_run_for_ns(200 * MS + peer.b * 1000);
 }
 
 #define PATHS_STEP(f, chance)                                                                                          \
@@ -301,39 +301,39 @@ static const struct action {
 	void (*play)(void);
 	uint32_t chance; /* in a disturbed conversation */
 } actions[] = {
-        PATHS_STEP(play_peer_message, 4),
-        PATHS_STEP(play_app_writes, 4),
-        PATHS_STEP(play_request_and_answer, 2),
-        PATHS_STEP(play_app_reads, 2),
-        PATHS_STEP(play_pause, 1),
-        PATHS_STEP(play_short_time, 1),
-        PATHS_STEP(play_long_silence, 1),
-        PATHS_STEP(play_pure_ack_drawn, 1),
-        PATHS_STEP(play_messages_in_burst, 1),
-        PATHS_STEP(play_peer_leaves_hole, 1),
-        PATHS_STEP(play_peer_repeats_message, 1),
-        PATHS_STEP(play_set_nodelay, 1),
-        PATHS_STEP(play_set_cork, 1),
-        PATHS_STEP(play_set_quickack, 1),
-        PATHS_STEP(play_app_writes_msg_more, 1),
-        PATHS_STEP(play_app_writes_deferred, 1),
-        PATHS_STEP(play_memory_pressure_toggle, 1),
-        PATHS_STEP(play_urgent_data, 1),
-        PATHS_STEP(play_change_cc, 1),
-        PATHS_STEP(play_change_path, 1),
-        PATHS_STEP(play_set_notsent_lowat, 1),
-        PATHS_STEP(play_set_keepalive, 1),
-        PATHS_STEP(play_set_user_timeout, 1),
-        PATHS_STEP(play_set_buffer_sizes, 2),
-        PATHS_STEP(play_app_shuts_down, 1),
-        PATHS_STEP(play_frame_shortage, 1),
-        PATHS_STEP(play_fifo_alloc_fails, 1),
-        PATHS_STEP(play_sack_with_hole, 1),
-        PATHS_STEP(play_partial_ack_drawn, 1),
-        PATHS_STEP(play_message_with_write, 1),
-        PATHS_STEP(play_message_with_deferred_write, 1),
-        PATHS_STEP(play_message_with_corked_write, 1),
-        PATHS_STEP(play_message_as_timers_fire, 1),
+        PATHS_STEP(step_peer_sends_message, 4),
+        PATHS_STEP(step_app_writes, 4),
+        PATHS_STEP(step_app_sends_and_peer_answers, 2),
+        PATHS_STEP(step_app_reads, 2),
+        PATHS_STEP(step_medium_time_passes, 1),
+        PATHS_STEP(step_short_time_passes, 1),
+        PATHS_STEP(step_long_time_passes, 1),
+        PATHS_STEP(step_peer_sends_pure_ack, 1),
+        PATHS_STEP(step_peer_sends_message_burst, 1),
+        PATHS_STEP(step_peer_sends_out_of_order, 1),
+        PATHS_STEP(step_peer_retransmits_message, 1),
+        PATHS_STEP(step_app_toggles_nodelay, 1),
+        PATHS_STEP(step_app_toggles_cork, 1),
+        PATHS_STEP(step_app_toggles_quickack, 1),
+        PATHS_STEP(step_app_writes_msg_more, 1),
+        PATHS_STEP(step_app_writes_deferred, 1),
+        PATHS_STEP(step_toggle_memory_pressure, 1),
+        PATHS_STEP(step_app_sends_urgent_data, 1),
+        PATHS_STEP(step_app_changes_congestion_control, 1),
+        PATHS_STEP(step_path_mtu_changes, 1),
+        PATHS_STEP(step_app_sets_notsent_lowat, 1),
+        PATHS_STEP(step_app_toggles_keepalive, 1),
+        PATHS_STEP(step_app_sets_user_timeout, 1),
+        PATHS_STEP(step_app_sets_socket_buffer_size, 2),
+        PATHS_STEP(step_app_shuts_down_writing, 1),
+        PATHS_STEP(step_tx_frames_run_short, 1),
+        PATHS_STEP(step_rx_allocation_fails_at_message, 1),
+        PATHS_STEP(step_peer_sends_sack_of_last_part, 1),
+        PATHS_STEP(step_peer_sends_message_with_partial_ack, 1),
+        PATHS_STEP(step_message_arrives_with_app_write, 1),
+        PATHS_STEP(step_message_arrives_with_deferred_write, 1),
+        PATHS_STEP(step_message_arrives_with_corked_write, 1),
+        PATHS_STEP(step_message_arrives_as_timers_fire, 1),
 };
 enum { ACTIONS = sizeof(actions) / sizeof(*actions) };
 
@@ -381,11 +381,11 @@ static void open_with_random_options(int which)
 {
 	const uint32_t isn = draw_random_below(&seed, 8);
 
-	paths_open_side(which);
+	setup_stack_with_fast_or_slow_path(which);
 	side[0].options.congestion = draw_random_below(&seed, 3) == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	if (isn < 2)
 		choose_secret_for_isn(isn << 31); /* where it wraps, or changes its sign */
-	paths_open_connection(draw_random_below(&seed, 3) != 0, true);
+	handshake_with_raw_peer_and_options(draw_random_below(&seed, 3) != 0, true);
 	stack_memory_before_exhaustion = side[0].tcp->attr.memory;
 	peer.got = raw_peer_expected_ack();
 	peer.lossy = draw_random_below(&seed, 3) == 0;
@@ -401,16 +401,16 @@ static void draw_conversation_step(void)
 	                                                          : 200 + draw_random_below(&seed, 1000));
 	raw.ts += raw.ts != 0 ? draw_random_below(&seed, 3) : 0;
 	raw.ts_ecr = port_clock_ms(side[0].tcp) - draw_random_below(&seed, 3);
-	peer_looks_at_segments(peer.lossy);
+	peer_takes_segments_received(peer.lossy);
 	raw.count = raw.seen = 0;
 }
 
 /* What must be so between two runs, on either path. */
-static void check_timers(void)
+static void check_timer_invariants(void)
 {
 	const struct vma_tcp *tcp = side[0].tcp;
 	const struct vma_tcp_conn *conn = app->conn;
-	const uint64_t next_ns = wheel_next(&tcp->wheel);
+	const uint64_t next_ns = wheel_next_due_ns(&tcp->wheel);
 
 	assert_int_equal(tcp->frames_count, 0);
 	assert_true(tcp->wheel_due_ns == next_ns);
@@ -423,14 +423,14 @@ static void check_timers(void)
 
 static void check_and_record_state_of_step(struct known *known)
 {
-	check_timers();
-	fixture_readiness(app); /* a writer who finds no room */
+	check_timer_invariants();
+	fixture_poll_events_of_app(app); /* a writer who finds no room */
 	record_compared_state(known);
 	known->counts.no_memory = known->stack_counts.no_memory = 0; /* how often it was asked for */
 	known->tx_space_freed = 0;                                   /* until it is told */
 }
 
-static void paths_play_conversation(uint32_t number, int which, struct played *played)
+static void run_random_conversation_on_path(uint32_t number, int which, struct played *played)
 {
 	bool calm;
 
@@ -452,7 +452,7 @@ static void paths_play_conversation(uint32_t number, int which, struct played *p
 	}
 	played->alone = side[0].tcp->alone;
 	side[0].tcp->attr.memory = stack_memory_before_exhaustion;
-	paths_close();
+	teardown_connection_and_raw_peer();
 }
 
 /* ---- all of them ---- */
@@ -466,7 +466,7 @@ static void say_how_to_replay(uint32_t number)
 }
 
 /* An assertion has ended a conversation. */
-static int paths_end(void **state)
+static int teardown_print_seed_of_failure(void **state)
 {
 	(void)state;
 	if (seed_being_played == 0)
@@ -478,7 +478,7 @@ static int paths_end(void **state)
 }
 
 /* Says what is not, and how to have it again. */
-static bool compare_both_paths(uint32_t number)
+static bool compare_fast_and_slow_path_states(uint32_t number)
 {
 	unsigned least = played[FAST].steps < played[SLOW].steps ? played[FAST].steps : played[SLOW].steps, i;
 	char text[200] = "one goes on, the other has ended";
@@ -494,7 +494,7 @@ static bool compare_both_paths(uint32_t number)
 	return false;
 }
 
-static uint32_t paths_number_of(const char *name, uint32_t otherwise)
+static uint32_t paths_getenv_number_or_default(const char *name, uint32_t otherwise)
 {
 	const char *text = getenv(name);
 
@@ -503,8 +503,9 @@ static uint32_t paths_number_of(const char *name, uint32_t otherwise)
 
 static void test_whatever_happens_is_the_same_on_both_paths(void **state)
 {
-	uint32_t one = paths_number_of("SEED", 0), base = one != 0 ? one : paths_number_of("SEED_BASE", 1);
-	uint32_t most = one != 0 ? 1 : paths_number_of("SEEDS", 200), failed = 0;
+	uint32_t one = paths_getenv_number_or_default("SEED", 0),
+	         base = one != 0 ? one : paths_getenv_number_or_default("SEED_BASE", 1);
+	uint32_t most = one != 0 ? 1 : paths_getenv_number_or_default("SEEDS", 200), failed = 0;
 	uint64_t steps = 0, fast = 0, alone = 0;
 
 	(void)state;
@@ -512,8 +513,8 @@ static void test_whatever_happens_is_the_same_on_both_paths(void **state)
 		seed_being_played = number;
 		memset(played, 0, sizeof(played));
 		for (int which = 0; which < TCP_PATHS; which++)
-			paths_play_conversation(number, which, &played[which]);
-		failed += !compare_both_paths(number);
+			run_random_conversation_on_path(number, which, &played[which]);
+		failed += !compare_fast_and_slow_path_states(number);
 		assert_int_equal(played[SLOW].fast, 0);
 		assert_int_equal(played[SLOW].alone, 0);
 		steps += played[FAST].steps;
@@ -531,5 +532,5 @@ static void test_whatever_happens_is_the_same_on_both_paths(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_whatever_happens_is_the_same_on_both_paths, paths_end)};
+        cmocka_unit_test_teardown(test_whatever_happens_is_the_same_on_both_paths, teardown_print_seed_of_failure)};
 VMA_TEST_MAIN(tests)

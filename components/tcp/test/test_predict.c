@@ -160,10 +160,10 @@ static void predict_random_conversation(uint32_t seed, bool through_lwip, enum p
 	uint64_t said = 0;
 	struct app *app;
 
-	raw_open(NULL);
+	setup_raw_tcp_peer(NULL);
 	side[0].tcp->predicts_nothing = through_lwip;
 	raw.ts = peer == PEER_STAMPED ? 1000 : 0;
-	app = peer == PEER_SACK ? raw_connect_sack() : raw_connect();
+	app = peer == PEER_SACK ? stack_connects_to_raw_peer_with_sack() : stack_connects_to_raw_peer();
 	for (int i = 0; i < STEPS; i++) {
 		predict_peer_sends_random(&seed, &mine, app);
 		known[i] = predict_record_state(app);
@@ -173,17 +173,17 @@ static void predict_random_conversation(uint32_t seed, bool through_lwip, enum p
 		if (predict_draw(&seed, 3) == 0)
 			read_bytes(app, predict_draw(&seed, 5000));
 		if (predict_draw(&seed, 10) == 0)
-			fixture_run(predict_draw(&seed, 60) * MS);
+			fixture_run_for_ns(predict_draw(&seed, 60) * MS);
 		said = hash_of_segments_sent(said);
 		raw.count = raw.seen = raw.count % (RAW_SEGMENTS_LOGGED_MAX / 2);
 	}
 	assert_true(known[STEPS - 1].bytes_in > 50000);
 	assert_true(through_lwip ? side[0].tcp->alone == 0 : side[0].tcp->alone > 20);
 	app_free(app);
-	raw_close(NULL);
+	teardown_raw_tcp_peer(NULL);
 }
 
-static void predict_compare(enum peer peer)
+static void compare_fast_path_with_lwip_states(enum peer peer)
 {
 	static struct known fast[STEPS], slow[STEPS];
 
@@ -198,20 +198,20 @@ static void predict_compare(enum peer peer)
 static void test_fast_path_does_what_lwip_does(void **state)
 {
 	(void)state;
-	predict_compare(PEER_PLAIN);
+	compare_fast_path_with_lwip_states(PEER_PLAIN);
 }
 
 static void test_fast_path_does_what_lwip_does_with_time_stamps(void **state)
 {
 	(void)state;
-	predict_compare(PEER_STAMPED);
+	compare_fast_path_with_lwip_states(PEER_STAMPED);
 }
 
 /* Here tail-loss probes and RACK note what has been sent. */
 static void test_fast_path_does_what_lwip_does_with_sack(void **state)
 {
 	(void)state;
-	predict_compare(PEER_SACK);
+	compare_fast_path_with_lwip_states(PEER_SACK);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -23,20 +23,20 @@ static void list_segment_to_lose(uint32_t segment, uint32_t times)
 	w.drop = drop_listed_segments;
 }
 
-static void tcp_recovery_begin(void)
+static void setup_recovery_connection(void)
 {
-	fixture_begin(VMA_TCP_CC_LWIP);
+	setup_established_connection_and_link(VMA_TCP_CC_LWIP);
 	lost_count = 0;
 }
 
 /* A round-trip time is known, as after any first exchange. */
-static void begin_with_rtt_sample(void)
+static void setup_connection_with_rtt_sample(void)
 {
-	tcp_recovery_begin();
+	setup_recovery_connection();
 	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
 }
 
-static void begin_without_sack(void)
+static void disable_sack_of_connection(void)
 {
 	w.no_sack = true;
 	w.pcb.flags &= (tcpflags_t)~TF_SACK;
@@ -52,21 +52,21 @@ static uint64_t delivery_time_ns(void)
 static void test_nothing_is_sent_again_when_nothing_is_lost(void **state)
 {
 	(void)state;
-	tcp_recovery_begin();
-	fixture_write(1000 * MSS);
+	setup_recovery_connection();
+	fixture_write_app_bytes(1000 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.outs, 1000);
 	assert_int_equal(w.conn.rtt.srtt_ns, 20 * MS);
-	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
+	assert_true(wheel_next_due_ns(&w.tcp.wheel) == UINT64_MAX);
 }
 
 static void test_slow_start_doubles_each_round_trip(void **state)
 {
 	(void)state;
-	tcp_recovery_begin();
-	fixture_write(10000 * MSS);
+	setup_recovery_connection();
+	fixture_write_app_bytes(10000 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	assert_int_equal(w.outs, 10);
 	fixture_run_until(100 * SECOND + 20 * MS + 1);
@@ -78,9 +78,9 @@ static void test_slow_start_doubles_each_round_trip(void **state)
 static void test_window_that_was_not_used_does_not_grow(void **state)
 {
 	(void)state;
-	tcp_recovery_begin();
+	setup_recovery_connection();
 	for (unsigned i = 0; i < 50; i++) {
-		fixture_write(2 * MSS);
+		fixture_write_app_bytes(2 * MSS);
 		fixture_run_until(w.tcp.now_ns + 50 * MS);
 	}
 	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
@@ -89,12 +89,12 @@ static void test_window_that_was_not_used_does_not_grow(void **state)
 static void test_window_shrinks_after_silence(void **state)
 {
 	(void)state;
-	tcp_recovery_begin();
-	fixture_write(300 * MSS);
+	setup_recovery_connection();
+	fixture_write_app_bytes(300 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(w.conn.cc.cwnd > 100 * MSS);
 	fixture_run_until(w.tcp.now_ns + 3600 * SECOND);
-	fixture_write(100 * MSS);
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(w.tcp.now_ns + 1);
 	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
 	assert_int_equal(scoreboard_bytes_unacked(&w.conn), 10 * MSS);
@@ -107,14 +107,14 @@ static void test_window_stays_after_silence_where_the_host_says_so(void **state)
 	uint32_t cwnd;
 
 	(void)state;
-	tcp_recovery_begin();
-	fixture_write(100 * MSS);
+	setup_recovery_connection();
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(100 * SECOND + 500 * MS);
 	cwnd = w.conn.cc.cwnd;
 	assert_true(cwnd > 40 * MSS);
 	w.tcp.attr.no_idle_restart = true;
 	fixture_run_until(110 * SECOND);
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(110 * SECOND + MS);
 	assert_int_equal(w.conn.cc.cwnd, cwnd);
 }
@@ -122,9 +122,9 @@ static void test_window_stays_after_silence_where_the_host_says_so(void **state)
 static void test_one_loss_is_repaired_in_one_more_round_trip(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(3, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 1);
@@ -137,11 +137,11 @@ static void test_one_loss_is_repaired_in_one_more_round_trip(void **state)
 static void test_several_losses_in_a_window_need_no_more_time_than_one(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(0, 1);
 	list_segment_to_lose(2, 1);
 	list_segment_to_lose(4, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 3);
@@ -153,11 +153,11 @@ static void test_several_losses_in_a_window_need_no_more_time_than_one(void **st
 static void test_window_is_halved_once_for_losses_of_one_flight(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(20, 1);
 	list_segment_to_lose(25, 1);
 	list_segment_to_lose(29, 1);
-	fixture_write(200 * MSS);
+	fixture_write_app_bytes(200 * MSS);
 	fixture_run_until(100 * SECOND + 55 * MS);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
 	fixture_run_until(FOREVER);
@@ -172,9 +172,9 @@ static void test_rate_is_reduced_in_proportion(void **state)
 	uint32_t before, sent;
 
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(70, 1); /* the first of a flight of 80 */
-	fixture_write(2000 * MSS);
+	fixture_write_app_bytes(2000 * MSS);
 	fixture_run_until(100 * SECOND + 60 * MS + 1);
 	before = w.sent;
 	assert_int_equal(before, 150);
@@ -196,26 +196,26 @@ static void test_two_duplicates_are_reordering_and_let_new_data_out(void **state
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
-	fixture_write(100 * MSS);
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(100 * SECOND + 20 * MS);
 	assert_int_equal(w.outs, 10);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS + MSS;
 	ack.block[0].right = ISS + 2 * MSS;
 	fixture_receive_ack(&ack);
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.outs, 11); /* RFC 3042 */
 	ack.block[0].right = ISS + 3 * MSS;
 	fixture_receive_ack(&ack);
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.outs, 12);
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_DISORDER);
 	ack.block[0].right = ISS + 4 * MSS;
 	fixture_receive_ack(&ack);
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
 }
@@ -224,9 +224,9 @@ static void test_two_duplicates_are_reordering_and_let_new_data_out(void **state
 static void test_lost_retransmission_is_found_by_what_comes_after_it(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(15, 2);
-	fixture_write(400 * MSS);
+	fixture_write_app_bytes(400 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -237,10 +237,10 @@ static void test_lost_retransmission_is_found_by_what_comes_after_it(void **stat
 static void test_lost_retransmission_is_found_by_one_that_left_behind_it(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(3, 2);
 	list_segment_to_lose(4, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -250,9 +250,9 @@ static void test_lost_retransmission_is_found_by_one_that_left_behind_it(void **
 static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(15, 4);
-	fixture_write(1000 * MSS);
+	fixture_write_app_bytes(1000 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -264,10 +264,10 @@ static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
 static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(3, 1);
 	list_segment_to_lose(9, 1); /* the last of all */
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 24 * MS);
 	assert_int_equal(w.agains, 1);
 	fixture_run_until(100 * SECOND + 26 * MS);
@@ -278,11 +278,11 @@ static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.conn.counts.timeouts, 0);
 
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.no_dsack = true;
 	list_segment_to_lose(3, 3);
 	list_segment_to_lose(9, 3);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 100 * MS);
 	assert_int_equal(w.agains, 2);
 	fixture_run_until(FOREVER);
@@ -293,11 +293,11 @@ static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 static void test_what_waited_behind_a_hole_is_no_sample(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
-	begin_without_sack();
+	setup_connection_with_rtt_sample();
+	disable_sack_of_connection();
 	w.no_timestamps = true;
 	list_segment_to_lose(3, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 1);
@@ -310,18 +310,18 @@ static void test_answer_to_an_original_makes_nothing_lost(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
 	w.conn.cc.cwnd = 11 * MSS;
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 3 * MS);
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(100 * SECOND + 5 * MS);
 	for (struct tcp_seg *seg = w.pcb.unacked; seg; seg = seg->next) {
 		if (seg_seq(seg) == ISS + 9 * MSS)
 			scoreboard_mark_lost(&w.conn, seg);
 	}
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.last_again_seq, ISS + 9 * MSS);
 	w.tcp.now_ns = 100 * SECOND + 20 * MS;
 	ack = (struct tcp_ack){.ackno = ISS + 10 * MSS, .window = w.window};
@@ -336,27 +336,27 @@ static void test_what_leaves_below_the_threshold_grows_by_one_segment_per_ack(vo
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
 	w.conn.cc.cwnd = 40 * MSS;
-	fixture_write(1000 * MSS);
+	fixture_write_app_bytes(1000 * MSS);
 	fixture_run_until(100 * SECOND + 20 * MS);
 	assert_int_equal(w.outs, 40);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS + 30 * MSS;
 	ack.block[0].right = ISS + 40 * MSS;
 	fixture_receive_ack(&ack); /* 30 lost, nothing in flight, ssthresh 20: ten delivered, ten may leave */
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.conn.cc.ssthresh, 20 * MSS);
 	assert_int_equal(w.agains, 10);
 	w.tcp.now_ns += 20 * MS;
 	ack.ackno = ISS + MSS;
 	fixture_receive_ack(&ack); /* the first repair: one left, one more than that may come */
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.agains, 12);
 	ack.ackno = ISS + 2 * MSS;
 	fixture_receive_ack(&ack);
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.agains, 14);
 	assert_int_equal(w.outs, 40);
 }
@@ -366,15 +366,15 @@ static void test_duplicates_never_stand_for_more_than_is_out(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
-	begin_without_sack();
+	setup_connection_with_rtt_sample();
+	disable_sack_of_connection();
 	w.mute = true;
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 20 * MS);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 100; i++) {
 		fixture_receive_ack(&ack);
-		fixture_output();
+		fixture_send_allowed_segments();
 	}
 	assert_int_equal(w.conn.recovery.dup_bytes, 9 * MSS);
 	assert_int_equal(w.agains, 1);
@@ -383,16 +383,16 @@ static void test_duplicates_never_stand_for_more_than_is_out(void **state)
 static void test_new_data_does_not_overtake_what_is_lost(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
-	fixture_write(100 * MSS);
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(100 * SECOND + 50 * MS);
-	recovery_timeout(&w.conn);
+	recovery_on_rto(&w.conn);
 	w.conn.cc.cwnd = 5 * MSS;
-	assert_int_equal(recovery_may_send(&w.conn), 0);
+	assert_int_equal(recovery_new_bytes_allowed(&w.conn), 0);
 	w.pcb.snd_wnd = 0; /* nor when the window keeps it from leaving */
-	fixture_output();
-	assert_int_equal(recovery_may_send(&w.conn), 0);
+	fixture_send_allowed_segments();
+	assert_int_equal(recovery_new_bytes_allowed(&w.conn), 0);
 }
 
 static void test_use_of_the_window_is_forgotten_after_a_round(void **state)
@@ -400,15 +400,15 @@ static void test_use_of_the_window_is_forgotten_after_a_round(void **state)
 	uint32_t cwnd;
 
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.conn.cc.ssthresh = 20 * MSS; /* so that only a full window counts */
-	fixture_write(100 * MSS);
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(FOREVER);
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(FOREVER);
 	cwnd = w.conn.cc.cwnd;
 	for (unsigned i = 0; i < 200; i++) {
-		fixture_write(2 * MSS);
+		fixture_write_app_bytes(2 * MSS);
 		fixture_run_until(w.tcp.now_ns + 100 * MS);
 	}
 	assert_int_equal(w.conn.cc.cwnd, cwnd);
@@ -419,12 +419,12 @@ static void test_use_of_the_window_is_forgotten_after_a_round(void **state)
 static void test_newreno_repairs_one_loss_per_round_trip(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
-	begin_without_sack();
+	setup_connection_with_rtt_sample();
+	disable_sack_of_connection();
 	list_segment_to_lose(10, 1);
 	list_segment_to_lose(14, 1);
 	list_segment_to_lose(18, 1);
-	fixture_write(60 * MSS);
+	fixture_write_app_bytes(60 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 3);
@@ -437,19 +437,19 @@ static void test_newreno_begins_at_the_third_duplicate(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
-	begin_without_sack();
-	fixture_write(100 * MSS);
+	setup_connection_with_rtt_sample();
+	disable_sack_of_connection();
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 2; i++) {
 		fixture_receive_ack(&ack);
-		fixture_output();
+		fixture_send_allowed_segments();
 	}
 	assert_int_equal(w.outs, 12);
 	assert_int_equal(w.agains, 0);
 	fixture_receive_ack(&ack);
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.last_again_seq, ISS);
 	assert_int_equal(w.conn.cc.ssthresh, 6 * MSS);
@@ -460,20 +460,20 @@ static void test_window_update_is_no_duplicate(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
-	begin_without_sack();
-	fixture_write(100 * MSS);
+	setup_connection_with_rtt_sample();
+	disable_sack_of_connection();
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 5; i++) {
 		ack.window -= 1000;
 		fixture_receive_ack(&ack);
-		fixture_output();
+		fixture_send_allowed_segments();
 	}
 	ack.payload = 100;
 	for (unsigned i = 0; i < 5; i++) {
 		fixture_receive_ack(&ack);
-		fixture_output();
+		fixture_send_allowed_segments();
 	}
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.conn.recovery.dup_acks, 0);
@@ -484,9 +484,9 @@ static void test_window_update_is_no_duplicate(void **state)
 static void test_timeout_repeats_the_head_and_doubles(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 41 * MS + 1);
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	fixture_run_until(100 * SECOND + 41 * MS + 219 * MS);
@@ -507,10 +507,10 @@ static void test_timeout_repeats_the_head_and_doubles(void **state)
 static void test_after_a_timeout_all_is_repaired_in_slow_start(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	for (uint32_t i = 0; i < 10; i++)
 		list_segment_to_lose(i, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.spurious, 0);
@@ -524,10 +524,10 @@ static void test_second_timeout_for_the_same_loss_leaves_the_threshold(void **st
 	uint32_t ssthresh;
 
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC); /* which reduces by cwnd, one segment by now */
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC); /* which reduces by cwnd, one segment by now */
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.mute = true;
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(101 * SECOND);
 	ssthresh = w.conn.cc.ssthresh;
 	assert_int_equal(ssthresh, 7 * MSS);
@@ -538,9 +538,9 @@ static void test_second_timeout_for_the_same_loss_leaves_the_threshold(void **st
 static void test_receiver_that_drops_what_it_has_sacked_gets_it_again(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(0, 3);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 50 * MS);
 	assert_true(w.conn.recovery.sacked_segments > 0);
 	w.ooo_count = 0; /* reneging */
@@ -553,9 +553,9 @@ static void test_receiver_that_drops_what_it_has_sacked_gets_it_again(void **sta
 static void test_receiver_that_drops_what_it_has_sacked_is_soon_known(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(0, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.conn.recovery.sacked_segments, 9);
 	w.ooo_count = 0; /* reneging */
@@ -568,8 +568,8 @@ static void test_receiver_that_drops_what_it_has_sacked_is_soon_known(void **sta
 static void test_all_lost_for_a_while_and_all_arrives(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
-	fixture_write(500 * MSS);
+	setup_connection_with_rtt_sample();
+	fixture_write_app_bytes(500 * MSS);
 	fixture_run_until(100 * SECOND + 50 * MS);
 	w.mute = true;
 	fixture_run_until(200 * SECOND);
@@ -584,9 +584,9 @@ static void test_all_lost_for_a_while_and_all_arrives(void **state)
 static void test_lost_tail_is_found_by_a_probe_not_by_a_timeout(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(9, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.tail_probes, 1);
@@ -596,10 +596,10 @@ static void test_lost_tail_is_found_by_a_probe_not_by_a_timeout(void **state)
 static void test_several_lost_at_the_tail_are_found_by_one_probe(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	for (uint32_t i = 5; i < 10; i++)
 		list_segment_to_lose(i, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.tail_probes, 1);
@@ -610,9 +610,9 @@ static void test_several_lost_at_the_tail_are_found_by_one_probe(void **state)
 static void test_probe_is_new_data_if_there_is_some(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
-	fixture_write(11 * MSS);
+	fixture_write_app_bytes(11 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	assert_int_equal(w.outs, 10);
 	fixture_run_until(100 * SECOND + 50 * MS);
@@ -624,13 +624,13 @@ static void test_probe_is_new_data_if_there_is_some(void **state)
 static void test_probe_that_repaired_a_loss_counts_as_one(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(9, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 500 * MS);
 	assert_true(fixture_all_bytes_delivered());
 	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
-	fixture_write(5 * MSS);
+	fixture_write_app_bytes(5 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(w.conn.cc.ssthresh != UINT32_MAX);
 }
@@ -638,25 +638,25 @@ static void test_probe_that_repaired_a_loss_counts_as_one(void **state)
 static void test_probe_for_nothing_counts_as_nothing(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.delay_ns = 40 * MS; /* later than the probe expects */
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 500 * MS);
 	assert_int_equal(w.conn.counts.tail_probes, 1);
-	fixture_write(5 * MSS);
+	fixture_write_app_bytes(5 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
 	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
 }
 
 /* A peer that says it again, as it does for a probe that it did not need, or reports what came twice. */
-static void probe_after_duplicate(unsigned dsacks)
+static void check_tail_probe_after_duplicate_ack(unsigned dsacks)
 {
 	struct tcp_ack twice = {.window = 1 << 24, .has_ts = true, .blocks = dsacks};
 
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(9, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.pcb.lastack, ISS + 9 * MSS);
 	twice.ackno = w.pcb.lastack;
@@ -675,8 +675,8 @@ static void probe_after_duplicate(unsigned dsacks)
 static void test_probe_is_sent_after_a_duplicate_acknowledgement(void **state)
 {
 	(void)state;
-	probe_after_duplicate(0);
-	probe_after_duplicate(1);
+	check_tail_probe_after_duplicate_ack(0);
+	check_tail_probe_after_duplicate_ack(1);
 }
 
 /* ---- what was not lost ---- */
@@ -694,8 +694,8 @@ static void test_spurious_timeout_is_taken_back_by_time_stamps(void **state)
 	uint32_t cwnd;
 
 	(void)state;
-	begin_with_rtt_sample();
-	fixture_write(300 * MSS);
+	setup_connection_with_rtt_sample();
+	fixture_write_app_bytes(300 * MSS);
 	fixture_run_until(100 * SECOND + 55 * MS);
 	cwnd = w.conn.cc.cwnd;
 	delay_all_by_a_second();
@@ -711,9 +711,9 @@ static void test_spurious_timeout_is_taken_back_by_time_stamps(void **state)
 static void test_spurious_timeout_is_taken_back_without_time_stamps(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.no_timestamps = true;
-	fixture_write(300 * MSS);
+	fixture_write_app_bytes(300 * MSS);
 	fixture_run_until(100 * SECOND + 55 * MS);
 	delay_all_by_a_second();
 	fixture_run_until(FOREVER);
@@ -727,13 +727,13 @@ static void test_true_timeout_is_not_taken_back(void **state)
 {
 	(void)state;
 	for (unsigned without = 0; without < 4; without++) {
-		begin_with_rtt_sample();
+		setup_connection_with_rtt_sample();
 		w.no_timestamps = without & 1;
 		if (without & 2)
-			begin_without_sack();
+			disable_sack_of_connection();
 		for (uint32_t i = 10; i < 30; i++)
 			list_segment_to_lose(i, 2);
-		fixture_write(300 * MSS);
+		fixture_write_app_bytes(300 * MSS);
 		fixture_run_until(FOREVER);
 		assert_true(fixture_all_bytes_delivered());
 		assert_true(w.conn.counts.timeouts > 0);
@@ -761,8 +761,8 @@ static void delay_segment(uint32_t number, uint64_t by_ns)
 static void test_reordering_is_taken_back_and_learned_from(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
-	fixture_write(1000 * MSS);
+	setup_connection_with_rtt_sample();
+	fixture_write_app_bytes(1000 * MSS);
 	fixture_run_until(100 * SECOND + 45 * MS); /* a flight of 40: 30 to 69 */
 	delay_segment(32, 8 * MS);
 	fixture_run_until(100 * SECOND + 100 * MS);
@@ -789,10 +789,10 @@ static void test_dsack_takes_back_what_time_stamps_could_not(void **state)
 	uint32_t ssthresh_before;
 
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.no_timestamps = true;
 	ssthresh_before = w.conn.cc.ssthresh;
-	fixture_write(100 * MSS);
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(100 * SECOND + 45 * MS);
 	delay_segment(32, 8 * MS);
 	fixture_run_until(FOREVER);
@@ -807,8 +807,8 @@ static void test_dsack_for_what_was_never_repeated_is_the_networks(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
-	fixture_write(100 * MSS);
+	setup_connection_with_rtt_sample();
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(100 * SECOND + 25 * MS);
 	ack = (struct tcp_ack){.ackno = w.pcb.lastack, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS;
@@ -837,8 +837,8 @@ static void test_impossible_sack_blocks_change_nothing(void **state)
 	};
 
 	(void)state;
-	begin_with_rtt_sample();
-	fixture_write(100 * MSS);
+	setup_connection_with_rtt_sample();
+	fixture_write_app_bytes(100 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct tcp_ack ack = {.ackno = ISS, .window = w.window, .blocks = 2};
@@ -858,12 +858,12 @@ static void test_ack_beyond_what_was_sent_changes_nothing(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
-	fixture_write(10 * MSS);
+	setup_connection_with_rtt_sample();
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS + 11 * MSS, .window = w.window};
 	fixture_receive_ack(&ack);
-	fixture_check();
+	fixture_check_scoreboard_invariants();
 	assert_int_equal(w.conn.recovery.delta.acked, 0);
 	fixture_run_until(FOREVER);
 	assert_true(fixture_all_bytes_delivered());
@@ -874,9 +874,9 @@ static void test_ack_beyond_what_was_sent_changes_nothing(void **state)
 static void test_no_frame_means_later_not_never(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	list_segment_to_lose(3, 1);
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 15 * MS);
 	w.frames = 0;
 	fixture_run_until(100 * SECOND + 25 * MS);
@@ -893,17 +893,17 @@ static void test_no_frame_means_later_not_never(void **state)
 static void test_rebuilt_list_is_counted_anew(void **state)
 {
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	w.pcb.unacked->marks |= SEG_LOST;
 	w.pcb.unacked->next->marks |= SEG_LOST;
-	recovery_detect_losses_again(&w.conn);
-	fixture_check();
+	recovery_begin_resend_of_oversized(&w.conn);
+	fixture_check_scoreboard_invariants();
 	assert_int_equal(scoreboard_bytes_to_resend(&w.conn), 2 * MSS);
 	w.mute = false;
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
 	fixture_run_until(FOREVER);
@@ -916,9 +916,9 @@ static void test_what_is_beyond_a_shrunk_window_waits(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	w.pcb.snd_wnd = w.window = 2 * MSS;
 	fixture_run_until(102 * SECOND);
@@ -926,12 +926,13 @@ static void test_what_is_beyond_a_shrunk_window_waits(void **state)
 	ack = (struct tcp_ack){.ackno = ISS + MSS, .window = MSS};
 	w.agains = 0;
 	fixture_receive_ack(&ack);
-	fixture_output();
+	fixture_send_allowed_segments();
 	assert_int_equal(w.agains, 1); /* the head, and nothing behind it */
 }
 
 /* An ACK for the segments before `una`, with two blocks (the second may be empty); what follows from it is sent. */
-static void take_sacks(uint32_t una, uint32_t left, uint32_t right, uint32_t left2, uint32_t right2)
+static void receive_ack_with_two_sack_blocks(uint32_t una, uint32_t left, uint32_t right, uint32_t left2,
+                                             uint32_t right2)
 {
 	struct tcp_ack ack = {.ackno = ISS + una * MSS, .window = 1 << 24, .blocks = left2 != right2 ? 2 : 1};
 
@@ -940,7 +941,7 @@ static void take_sacks(uint32_t una, uint32_t left, uint32_t right, uint32_t lef
 	ack.block[1].left = ISS + left2 * MSS;
 	ack.block[1].right = ISS + right2 * MSS;
 	fixture_receive_ack(&ack);
-	fixture_output();
+	fixture_send_allowed_segments();
 }
 
 /* By one ACK new segments leave, by another at the same time an old one again. The new ones arrive first. */
@@ -949,55 +950,55 @@ static void test_what_leaves_again_behind_new_segments_is_not_lost_when_those_ar
 	uint32_t end;
 
 	(void)state;
-	fixture_begin(VMA_TCP_CC_NONE);
+	setup_established_connection_and_link(VMA_TCP_CC_NONE);
 	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
 	w.mute = true;
-	fixture_write(20 * MSS);
+	fixture_write_app_bytes(20 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	w.tcp.now_ns += 20 * MS;
-	take_sacks(0, 1, 4, 0, 0);
+	receive_ack_with_two_sack_blocks(0, 1, 4, 0, 0);
 	assert_int_equal(w.agains, 1); /* the head */
 	w.tcp.now_ns += MS;
-	fixture_write(10 * MSS);
-	take_sacks(0, 1, 6, 0, 0);
+	fixture_write_app_bytes(10 * MSS);
+	receive_ack_with_two_sack_blocks(0, 1, 6, 0, 0);
 	assert_true(TCP_SEQ_GT(w.pcb.snd_nxt, ISS + 20 * MSS));
 	end = (w.pcb.snd_nxt - ISS) / MSS;
-	take_sacks(0, 7, 20, 1, 6);
+	receive_ack_with_two_sack_blocks(0, 7, 20, 1, 6);
 	assert_int_equal(w.agains, 2); /* one more */
 	w.tcp.now_ns += 19 * MS;
-	take_sacks(6, 7, 20, 0, 0);
+	receive_ack_with_two_sack_blocks(6, 7, 20, 0, 0);
 	w.tcp.now_ns += MS;
-	take_sacks(6, 7, end, 0, 0);
+	receive_ack_with_two_sack_blocks(6, 7, end, 0, 0);
 	assert_int_equal(w.agains, 2);
 }
 
 /* ---- any loss at all ---- */
 
-static void run_random(uint32_t seed)
+static void run_random_lossy_transfer(uint32_t seed)
 {
 	static const double losses[] = {0, 0.001, 0.01, 0.05, 0.1, 0.25};
 
-	fixture_begin(seed % 3);
+	setup_established_connection_and_link(seed % 3);
 	w.seed = seed * 7919 + 1;
-	w.loss = losses[fixture_draw() % 6];
-	w.ack_loss = losses[fixture_draw() % 6];
-	w.delay_ns = (1 + fixture_draw() % 100) * (fixture_draw() % 2 ? MS : MS / 100);
-	w.jitter_ns = fixture_draw() % 2 ? 0 : fixture_draw() % (2 * w.delay_ns);
-	w.ack_every = 1 + fixture_draw() % 3;
-	w.no_timestamps = fixture_draw() % 4 == 0;
-	w.no_dsack = fixture_draw() % 4 == 0;
-	w.window = w.pcb.snd_wnd = fixture_draw() % 4 ? 1 << 24 : (2 + fixture_draw() % 30) * MSS;
-	if (fixture_draw() % 4 == 0)
-		begin_without_sack();
+	w.loss = losses[fixture_draw_random() % 6];
+	w.ack_loss = losses[fixture_draw_random() % 6];
+	w.delay_ns = (1 + fixture_draw_random() % 100) * (fixture_draw_random() % 2 ? MS : MS / 100);
+	w.jitter_ns = fixture_draw_random() % 2 ? 0 : fixture_draw_random() % (2 * w.delay_ns);
+	w.ack_every = 1 + fixture_draw_random() % 3;
+	w.no_timestamps = fixture_draw_random() % 4 == 0;
+	w.no_dsack = fixture_draw_random() % 4 == 0;
+	w.window = w.pcb.snd_wnd = fixture_draw_random() % 4 ? 1 << 24 : (2 + fixture_draw_random() % 30) * MSS;
+	if (fixture_draw_random() % 4 == 0)
+		disable_sack_of_connection();
 	for (unsigned i = 0; i < 5; i++) {
-		fixture_write(fixture_draw() % (200 * MSS));
-		fixture_run_until(w.tcp.now_ns + fixture_draw() % 100 * MS);
+		fixture_write_app_bytes(fixture_draw_random() % (200 * MSS));
+		fixture_run_until(w.tcp.now_ns + fixture_draw_random() % 100 * MS);
 	}
 	fixture_run_until(FOREVER);
 	if (!fixture_all_bytes_delivered())
 		fail_msg("seed %u: error %d, %u of %u bytes, state %d", seed, w.error, w.rcv_nxt - ISS,
 		         (uint32_t)fifo_produced(&w.conn.tx), (int)w.conn.recovery.state);
-	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
+	assert_true(wheel_next_due_ns(&w.tcp.wheel) == UINT64_MAX);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
 }
 
@@ -1007,11 +1008,11 @@ static void test_everything_arrives_whatever_is_lost(void **state)
 
 	(void)state;
 	if (only) {
-		run_random((uint32_t)strtoul(only, NULL, 10));
+		run_random_lossy_transfer((uint32_t)strtoul(only, NULL, 10));
 		return;
 	}
 	for (uint32_t seed = 0; seed < 1500; seed++)
-		run_random(seed);
+		run_random_lossy_transfer(seed);
 }
 
 /* What an ACK costs must not depend on how much is unacknowledged: counted, not timed. */
@@ -1020,10 +1021,10 @@ static void test_segments_are_looked_at_once(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_rtt_sample();
+	setup_connection_with_rtt_sample();
 	w.mute = true;
 	w.conn.cc.cwnd = 4000 * MSS;
-	fixture_write(4000 * MSS);
+	fixture_write_app_bytes(4000 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	assert_int_equal(w.outs, 4000);
 	/* A head that is missing, and SACKs that grow by a segment each: the search goes on where it was. */
@@ -1039,7 +1040,7 @@ static void test_segments_are_looked_at_once(void **state)
 		recovery_ack_after_lwip(&w.conn, &ack);
 		recovery_retransmit(&w.conn);
 	}
-	fixture_check();
+	fixture_check_scoreboard_invariants();
 	assert_int_equal(w.conn.recovery.sacked_segments, 3998);
 }
 

@@ -24,7 +24,7 @@ static int flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 	return wire_ops->flow_del(qp, key);
 }
 
-static void rules_prune(void *arg)
+static void count_prune_requests(void *arg)
 {
 	(void)arg;
 	stack_prunes_n++;
@@ -41,7 +41,7 @@ static int fixture_open_nic_flows_watched(void **state)
 	ops.flow_add = flow_add;
 	ops.flow_del = flow_del;
 	qp->ops = &ops;
-	side[0].tcp->host.prune = rules_prune;
+	side[0].tcp->host.prune = count_prune_requests;
 	flows_added_n = deleted = stack_prunes_n = 0;
 	refusal = 0;
 	while_nic_is_asked_hook = NULL;
@@ -53,14 +53,14 @@ static void test_the_end_of_a_connection_asks_the_nic_for_nothing(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(flows_added_n, 1);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(deleted, 0);
 	assert_int_equal(stack_prunes_n, 1);
-	assert_false(vma_ring_prune(side[0].ring, 16, UINT64_MAX, NULL));
+	assert_false(vma_ring_delete_stale_nic_rules(side[0].ring, 16, UINT64_MAX, NULL));
 	assert_int_equal(deleted, 1);
 }
 
@@ -69,17 +69,17 @@ static void test_the_end_of_time_wait_neither(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	vma_tcp_close(client->conn, false);
 	app_free(client);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	vma_tcp_close(server->conn, false);
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	assert_int_equal(stack_prunes_n, 0); /* the rule is TIME_WAIT's */
-	fixture_run(61 * SEC);
+	fixture_run_for_ns(61 * SEC);
 	assert_int_equal(stack_prunes_n, 1);
 	assert_int_equal(deleted, 0);
-	assert_false(vma_ring_prune(side[0].ring, 16, UINT64_MAX, NULL));
+	assert_false(vma_ring_delete_stale_nic_rules(side[0].ring, 16, UINT64_MAX, NULL));
 	assert_int_equal(deleted, 1);
 }
 
@@ -89,10 +89,10 @@ static void test_a_host_without_the_time_has_it_done_at_once(void **state)
 
 	(void)state;
 	side[0].tcp->host.prune = NULL;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(deleted, 1);
 }
 
@@ -101,11 +101,11 @@ static void test_a_stack_that_ends_leaves_no_rule(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	fixture_run(MS);
-	vma_tcp_leave_at_exit(side[0].tcp);
+	fixture_run_for_ns(MS);
+	vma_tcp_end_all_connections_at_exit(side[0].tcp);
 	assert_int_equal(deleted, 1);
 }
 
@@ -113,7 +113,7 @@ static struct app *other[2];
 
 static void transfer_meanwhile(void)
 {
-	transfer(other[0], other[1], 100000, SEC);
+	fixture_transfer_and_check_bytes(other[0], other[1], 100000, SEC);
 }
 
 static void test_other_connections_go_on_while_the_nic_is_asked_for_a_rule(void **state)
@@ -121,9 +121,9 @@ static void test_other_connections_go_on_while_the_nic_is_asked_for_a_rule(void 
 	struct app *client, *server;
 
 	(void)state;
-	establish(&other[0], &other[1]);
+	fixture_establish_connection_pair(&other[0], &other[1]);
 	while_nic_is_asked_hook = transfer_meanwhile;
-	establish(&client, &server);
+	fixture_establish_connection_pair(&client, &server);
 	assert_null(while_nic_is_asked_hook);
 	app_free(client);
 	app_free(other[0]);
@@ -149,7 +149,7 @@ static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
 	fixture_listen_on(0); /* whose rule brings it in */
 	while_nic_is_asked_hook = peer_connects_meanwhile;
 	assert_int_equal(fixture_connect_rc(0, PORT, 7000, &path, &app), 0);
-	fixture_run(5 * SEC);
+	fixture_run_for_ns(5 * SEC);
 	assert_int_equal(vma_tcp_state(app.conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state(app_of_crossing_connection.conn), TCP_ESTABLISHED);
 	vma_tcp_conn_disown(app_of_crossing_connection.conn);
@@ -180,7 +180,7 @@ static struct app *late;
 static void connect_one_more_meanwhile(void)
 {
 	late = fixture_connect_from(1, 2000);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 }
 
 static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(void **state)
@@ -191,7 +191,7 @@ static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(vo
 	fixture_listen_on(0);
 	for (uint16_t i = 0; i < 8; i++)
 		apps[i] = fixture_connect_from(1, (uint16_t)(1000 + i));
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(fixture_accepted_count, 8);
 	assert_int_equal(flows_added_n, 1);
 	while_nic_is_asked_hook = connect_one_more_meanwhile;

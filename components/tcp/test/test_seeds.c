@@ -18,14 +18,14 @@
 
 static struct sim_scenario scenario;
 
-static uint64_t seeds_number_of(const char *name, uint64_t otherwise)
+static uint64_t seeds_getenv_number_or_default(const char *name, uint64_t otherwise)
 {
 	const char *text = getenv(name);
 
 	return text != NULL && *text != '\0' ? strtoull(text, NULL, 0) : otherwise;
 }
 
-static double seeds_seconds(void)
+static double seeds_monotonic_seconds(void)
 {
 	struct timespec now;
 
@@ -35,7 +35,7 @@ static double seeds_seconds(void)
 
 /* ---- what a failure says ---- */
 
-static void describe_peer(const struct sim_peer *peer)
+static void print_peer_plan_and_state(const struct sim_peer *peer)
 {
 	const struct sim_plan *plan = &peer->plan;
 
@@ -50,12 +50,12 @@ static void describe_peer(const struct sim_peer *peer)
 	if (peer->conn != NULL)
 		printf("#       state %d, error %d, queued in %" PRIu64 " out %" PRIu64 " unsent %" PRIu64
 		       " room %" PRIu64 ", readiness %#x\n",
-		       vma_tcp_state(peer->conn), vma_tcp_error(peer->conn), vma_tcp_rx_bytes(peer->conn),
+		       vma_tcp_state(peer->conn), vma_tcp_error(peer->conn), vma_tcp_readable_bytes(peer->conn),
 		       vma_tcp_tx_queued(peer->conn), vma_tcp_tx_unsent(peer->conn), vma_tcp_tx_space(peer->conn),
 		       vma_tcp_poll_events(peer->conn));
 }
 
-static void describe(const struct sim_scenario *s)
+static void print_scenario_settings(const struct sim_scenario *s)
 {
 	printf("# seed %" PRIu64 ": %s%s, mtu %u frames %u queue %u rx %u tx %u, at %.6f s (began %.6f)\n", s->seed,
 	       s->disturbed ? "disturbed" : "calm", s->cut ? ", cut" : "", s->attr.mtu, s->attr.frame_size,
@@ -77,8 +77,8 @@ static void describe(const struct sim_scenario *s)
 	for (unsigned i = 0; i < s->pairs; i++) {
 		printf("#   connection %u: side %d connects%s\n", i, s->pair[i].connector,
 		       s->pair[i].simultaneous ? ", and the other" : "");
-		describe_peer(&s->pair[i].peer[0]);
-		describe_peer(&s->pair[i].peer[1]);
+		print_peer_plan_and_state(&s->pair[i].peer[0]);
+		print_peer_plan_and_state(&s->pair[i].peer[1]);
 	}
 }
 
@@ -111,7 +111,7 @@ static bool pair_early_ends_are_shut_wr(const struct sim_scenario *s, const stru
 	return calm;
 }
 
-static void check_disturbed(struct sim_scenario *s, struct sim_peer *peer)
+static void check_peer_of_disturbed_scenario(struct sim_scenario *s, struct sim_peer *peer)
 {
 	if (peer->gone && !error_can_happen_in_scenario(s, peer->error))
 		sim_peer_fail(peer, "ends with %s, which cannot be", strerror(peer->error));
@@ -121,13 +121,13 @@ static void check_disturbed(struct sim_scenario *s, struct sim_peer *peer)
 		              sim_other_peer(peer)->written);
 }
 
-static void check_wire(struct sim_scenario *s)
+static void check_no_checksum_errors_received(struct sim_scenario *s)
 {
 	for (int i = 0; i < 2; i++) {
 		struct vma_stats_ring_rx *rx = &vma_ring_stats(s->sim.side[i].ring)->rx;
 
-		if (s->attr.faults[1 - i].corrupt_ppm == 0 &&
-		    (vma_stats_read(&rx->rx_drop_l4_checksum) != 0 || vma_stats_read(&rx->rx_drop_ip_checksum) != 0))
+		if (s->attr.faults[1 - i].corrupt_ppm == 0 && (vma_stats_read_counter(&rx->rx_drop_l4_checksum) != 0 ||
+		                                               vma_stats_read_counter(&rx->rx_drop_ip_checksum) != 0))
 			sim_fail(&s->sim, "side %d: sends wrong checksums", 1 - i);
 	}
 }
@@ -176,7 +176,7 @@ static uint64_t scenario_time_limit_ns(const struct sim_scenario *s)
 }
 
 /* Where nothing is lost, nothing is sent twice, and nobody waits for a timer that stands for something lost. */
-static void sim_check_undisturbed(struct sim_scenario *s)
+static void sim_check_no_retransmits_without_loss(struct sim_scenario *s)
 {
 	uint64_t took = s->left_ns - s->attr.start_ns;
 	struct vma_tcp_counts counts[2];
@@ -208,20 +208,20 @@ static void sim_check_undisturbed(struct sim_scenario *s)
 
 static void sim_check_scenario(struct sim_scenario *s)
 {
-	sim_check_undisturbed(s);
+	sim_check_no_retransmits_without_loss(s);
 	for (unsigned i = 0; i < s->pairs; i++)
 		for (int side = 0; side < 2; side++) {
 			if (s->disturbed)
-				check_disturbed(s, &s->pair[i].peer[side]);
+				check_peer_of_disturbed_scenario(s, &s->pair[i].peer[side]);
 			else
-				sim_check_peer_undisturbed(&s->pair[i].peer[side]);
+				sim_check_peer_read_all_without_error(&s->pair[i].peer[side]);
 		}
-	check_wire(s);
+	check_no_checksum_errors_received(s);
 }
 
 /* ---- running ---- */
 
-static void seeds_run(struct sim_scenario *s)
+static void run_scenario_until_stacks_are_idle(struct sim_scenario *s)
 {
 	struct sim *sim = &s->sim;
 
@@ -229,14 +229,14 @@ static void seeds_run(struct sim_scenario *s)
 	sim->act = sim_run_all_peers;
 	sim->due = sim_next_due_of_all_peers;
 	sim->end_ns = s->attr.start_ns + 6 * 3600 * SIM_S;
-	if (!sim_run(sim, sim_all_left) && !sim->failed)
+	if (!sim_run_until_done(sim, sim_all_connections_have_ended) && !sim->failed)
 		sim_fail(sim, sim->now_ns > sim->end_ns ? "it does not end" : "it hangs: nothing is due any more");
 	if (sim->failed)
 		return;
 	s->left_ns = sim->now_ns;
 	sim_check_scenario(s);
 	sim_close_listeners(s);
-	if (!sim_run(sim, sim_all_silent) && !sim->failed)
+	if (!sim_run_until_done(sim, sim_both_stacks_are_idle) && !sim->failed)
 		sim_fail(sim, "something of the connections is left: all %p %p, due %d %d, busy %d %d",
 		         (void *)sim->side[0].tcp->all, (void *)sim->side[1].tcp->all,
 		         vma_tcp_next_due_ns(sim->side[0].tcp) != UINT64_MAX,
@@ -258,17 +258,17 @@ static bool seed_passes(uint64_t seed)
 {
 	struct sim_scenario *s = &scenario;
 
-	sim_plan_all(s, seed);
+	sim_draw_scenario_from_seed(s, seed);
 	sim_start(&s->sim, &s->attr);
 	s->sim.trace = getenv("SIM_TRACE") != NULL;
 	sim_listen(s, 0);
 	sim_listen(s, 1);
-	seeds_run(s);
+	run_scenario_until_stacks_are_idle(s);
 	if (s->sim.failed)
-		describe(s);
+		print_scenario_settings(s);
 	sim_drop_remaining_conns(s);
-	sim_held_return_due(NULL, UINT64_MAX);
-	sim_end(&s->sim);
+	sim_return_held_pieces_when_due(NULL, UINT64_MAX);
+	sim_end_and_check_leaks(&s->sim);
 	if (s->sim.failed)
 		printf("# seed %" PRIu64 " failed: %s\n#   again: make test-tcp T='*seeds*' SEED=%" PRIu64 "\n", seed,
 		       s->sim.failure, seed);
@@ -276,35 +276,36 @@ static bool seed_passes(uint64_t seed)
 	return !s->sim.failed;
 }
 
-static void report(uint64_t base, uint64_t run, uint64_t failures, double begin)
+static void print_seeds_run_summary(uint64_t base, uint64_t run, uint64_t failures, double begin)
 {
 	printf("# %" PRIu64 " seeds from %" PRIu64 ", %.1f a second, %" PRIu64 " failed\n", run, base,
-	       (double)run / (seeds_seconds() - begin), failures);
+	       (double)run / (seeds_monotonic_seconds() - begin), failures);
 	fflush(stdout);
 }
 
 static void test_all_seeds_end_as_they_must(void **state)
 {
-	uint64_t base = seeds_number_of("SEED_BASE", 1), most = seeds_number_of("SEEDS", UINT64_MAX), run = 0,
-	         failures = 0;
-	double begin = seeds_seconds(), limit = (double)seeds_number_of("SEEDS_SECONDS", 25), said = begin;
+	uint64_t base = seeds_getenv_number_or_default("SEED_BASE", 1),
+	         most = seeds_getenv_number_or_default("SEEDS", UINT64_MAX), run = 0, failures = 0;
+	double begin = seeds_monotonic_seconds(), limit = (double)seeds_getenv_number_or_default("SEEDS_SECONDS", 25),
+	       said = begin;
 
 	(void)state;
-	sim_table_fill();
+	sim_fill_pattern_table();
 	if (getenv("SEED") != NULL && *getenv("SEED") != '\0') {
-		base = seeds_number_of("SEED", 1);
+		base = seeds_getenv_number_or_default("SEED", 1);
 		most = 1;
 	}
 	if (most != UINT64_MAX)
 		limit = 1e9;
-	for (; run < most && seeds_seconds() - begin < limit && failures < 5; run++) {
+	for (; run < most && seeds_monotonic_seconds() - begin < limit && failures < 5; run++) {
 		failures += !seed_passes(base + run);
-		if (seeds_seconds() - said > 30) {
-			said = seeds_seconds();
-			report(base, run + 1, failures, begin);
+		if (seeds_monotonic_seconds() - said > 30) {
+			said = seeds_monotonic_seconds();
+			print_seeds_run_summary(base, run + 1, failures, begin);
 		}
 	}
-	report(base, run, failures, begin);
+	print_seeds_run_summary(base, run, failures, begin);
 	assert_int_equal(failures, 0);
 	assert_true(run > 0);
 }

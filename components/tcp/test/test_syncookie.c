@@ -61,7 +61,7 @@ static void test_cookie_of_another_is_none(void **state)
 
 /* ---- the listener ---- */
 
-static unsigned open_connections(void)
+static unsigned count_open_connections(void)
 {
 	unsigned n = 0;
 
@@ -76,10 +76,10 @@ static void fixture_open_with_full_backlog(void)
 	fixture_listen_with(0, &side[0].options, 4);
 	for (uint16_t i = 1; i <= 4; i++) {
 		raw.port = (uint16_t)(RAW_PORT + i);
-		raw_syn(0);
+		raw_send_syn_to_listener(0);
 	}
 	raw.port = RAW_PORT;
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 }
 
 static void test_client_gets_in_during_a_flood(void **state)
@@ -88,19 +88,19 @@ static void test_client_gets_in_during_a_flood(void **state)
 
 	(void)state;
 	fixture_open_with_full_backlog();
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(s->ack, 1);
 	assert_int_equal(s->options_len, 4);
 	assert_int_equal(s->options[2] << 8 | s->options[3], 1460);
-	assert_int_equal(open_connections(), 4); /* nothing is kept of it */
-	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(count_open_connections(), 4); /* nothing is kept of it */
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(raw_unseen_count(), 0); /* its SYN-ACK is not said again */
 	raw_send_bytes(1, 1, 100);
 	assert_int_equal(read_bytes(fixture_last_accepted(), 1000), 100);
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	assert_int_equal(fixture_send_bytes(fixture_last_accepted(), 3000), 3000);
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->len, 536); /* the largest that is known to fit into 1000 */
@@ -112,7 +112,7 @@ static void test_data_brings_the_cookie_when_the_ack_was_lost(void **state)
 {
 	(void)state;
 	fixture_open_with_full_backlog();
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_accepted_count, 1);
@@ -124,7 +124,7 @@ static void test_segments_behind_the_one_with_the_cookie_may_come_first(void **s
 {
 	(void)state;
 	fixture_open_with_full_backlog();
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
 	raw_send_bytes(11, 1, 10);
 	raw_send_bytes(21, 1, 10);
@@ -139,17 +139,17 @@ static void test_wrong_or_old_cookie_is_reset_when_it_comes_again(void **state)
 {
 	(void)state;
 	fixture_open_with_full_backlog();
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
-	raw_send(1, 2, TCP_ACK, "", 0);
-	fixture_run(200 * MS);
-	raw_forget_seen();
-	raw_send(1, 2, TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_ACK, "", 0);
+	fixture_run_for_ns(200 * MS);
+	raw_mark_all_segments_seen();
+	raw_send_segment(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(raw_next_segment()->flags, TCP_RST);
-	raw_send(2, 1, TCP_ACK, "", 0);
+	raw_send_segment(2, 1, TCP_ACK, "", 0);
 	assert_int_equal(raw_next_segment()->flags, TCP_RST);
-	fixture_run(129 * SEC);
-	raw_send(1, 1, TCP_ACK, "", 0);
+	fixture_run_for_ns(129 * SEC);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(raw_next_segment()->flags, TCP_RST);
 	assert_int_equal(fixture_accepted_count, 0);
 }
@@ -160,7 +160,7 @@ static void send_syn_with_all_options(void)
 	uint8_t options[20] = {2, 4, 1460 >> 8, 1460 & 255, 4, 2, 8, 10, 0, 0, 0, 5, 0, 0, 0, 0, 1, 3, 3, 9};
 
 	raw.peer_port = htons(PORT);
-	raw_send_options(0, 0, TCP_SYN, options, sizeof(options), 0, "", 0);
+	raw_send_segment_with_options(0, 0, TCP_SYN, options, sizeof(options), 0, "", 0);
 }
 
 static void test_time_stamps_bring_back_scaling_and_sack(void **state)
@@ -176,15 +176,15 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	assert_int_equal(s->options_len, 20);
 	assert_int_equal(s->options[4], 4); /* SACK */
 	assert_int_equal(s->options[6], 8);
-	assert_int_equal(raw_load32(s->options + 12), 5);
+	assert_int_equal(raw_load_be32(s->options + 12), 5);
 	assert_int_equal(s->options[17], 3);
 	assert_int_equal(s->options[19], 7);
-	stamp = raw_load32(s->options + 8);
+	stamp = raw_load_be32(s->options + 8);
 	assert_true((int32_t)(port_clock_ms(side[0].tcp) - stamp) >= 0);
 	assert_true((int32_t)(port_clock_ms(side[0].tcp) - stamp) < 64);
 	raw.ts = 6;
 	raw.ts_ecr = stamp;
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 	vma_tcp_info(fixture_last_accepted()->conn, &info);
 	assert_int_equal(info.kernel.tcpi_options & 7, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
@@ -201,7 +201,7 @@ static bool ring_has_flow_of_peer(void)
 
 	memcpy(key.local, side[0].ip, 16);
 	memcpy(key.peer, side[1].ip, 16);
-	return vma_ring_flow(side[0].ring, &key) != NULL;
+	return vma_ring_find_first_flow_of_key(side[0].ring, &key) != NULL;
 }
 
 /* Its rule at the device would go with it, before the cookie is back, and the owner of the device resets what comes. */
@@ -211,29 +211,29 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 
 	(void)state;
 	fixture_listen_with(0, &side[0].options, 4);
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	server = fixture_last_accepted();
 	vma_tcp_close(server->conn, false);
 	fixture_run_until_idle();
 	raw_next_segment();
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(fixture_stack_counts(0).time_waits, 1);
 	for (uint16_t i = 1; i <= 4; i++) {
 		raw.port = (uint16_t)(RAW_PORT + i);
-		raw_syn(0);
+		raw_send_syn_to_listener(0);
 	}
 	raw.port = RAW_PORT;
-	raw_forget_seen();
-	raw_syn(1000);
+	raw_mark_all_segments_seen();
+	raw_send_syn_to_listener(1000);
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(fixture_stack_counts(0).cookies_sent, 1);
 	assert_true(ring_has_flow_of_peer());
-	raw_send(1001, 5, TCP_ACK, "", 0); /* no cookie */
+	raw_send_segment(1001, 5, TCP_ACK, "", 0); /* no cookie */
 	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	assert_int_equal(fixture_accepted_count, 1);
-	raw_send(1001, 1, TCP_ACK, (uint8_t[]){fixture_byte_at(0)}, 1);
+	raw_send_segment(1001, 1, TCP_ACK, (uint8_t[]){fixture_pattern_byte_at(0)}, 1);
 	assert_int_equal(fixture_accepted_count, 2);
 	assert_int_equal(fixture_stack_counts(0).cookies_received, 1);
 	assert_true(ring_has_flow_of_peer());
@@ -244,10 +244,10 @@ static void test_full_queue_of_the_owner_takes_the_cookie_later(void **state)
 {
 	(void)state;
 	fixture_open_with_full_backlog();
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
 	fixture_listener_admits = false;
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(fixture_accepted_count, 0);
 	fixture_listener_admits = true;
@@ -260,7 +260,7 @@ static void test_no_cookie_is_sent_or_taken_where_there_are_to_be_none(void **st
 	(void)state;
 	side[0].options.syncookies = 0;
 	fixture_open_with_full_backlog();
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(fixture_stack_counts(0).syns_dropped, 1);
 }
@@ -270,10 +270,10 @@ static void test_cookies_always_if_so_requested(void **state)
 	(void)state;
 	side[0].options.syncookies = 2;
 	fixture_listen_with(0, &side[0].options, 4);
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
-	assert_int_equal(open_connections(), 0);
-	raw_send(1, 1, TCP_ACK, "", 0);
+	assert_int_equal(count_open_connections(), 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 }
 
@@ -283,15 +283,15 @@ static void test_flood_takes_no_memory(void **state)
 	fixture_open_with_full_backlog();
 	for (uint32_t i = 0; i < 20000; i++) {
 		raw.port = (uint16_t)(20000 + i % 40000);
-		raw_syn(0);
+		raw_send_syn_to_listener(0);
 	}
-	assert_int_equal(open_connections(), 4);
+	assert_int_equal(count_open_connections(), 4);
 	assert_int_equal(fixture_stack_counts(0).cookies_sent, 20000);
 	raw.port = RAW_PORT;
-	raw_forget_seen();
-	raw_syn(0);
+	raw_mark_all_segments_seen();
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 }
 
@@ -300,10 +300,10 @@ static void test_cookie_without_memory_is_as_good_as_lost(void **state)
 {
 	(void)state;
 	fixture_open_with_full_backlog();
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
 	fixture_alloc_fails = true;
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	fixture_alloc_fails = false;
 	assert_int_equal(fixture_accepted_count, 0);
 	raw_send_bytes(1, 1, 10);

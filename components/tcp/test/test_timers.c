@@ -6,7 +6,7 @@ static void option(enum vma_tcp_option which, int32_t value)
 	atomic_store(&w.conn.option[which], value);
 }
 
-static uint64_t passed(void)
+static uint64_t elapsed_virtual_ns(void)
 {
 	return w.tcp.now_ns - 100 * SECOND;
 }
@@ -15,20 +15,20 @@ static uint64_t passed(void)
 static uint32_t retransmission_times_ms[64];
 static unsigned retransmission_count;
 
-static bool note_retransmission(uint32_t offset, bool ack)
+static bool drop_data_and_note_retransmission(uint32_t offset, bool ack)
 {
 	(void)offset;
 	if (!ack && w.again && retransmission_count < 64)
-		retransmission_times_ms[retransmission_count++] = (uint32_t)(passed() / MS);
+		retransmission_times_ms[retransmission_count++] = (uint32_t)(elapsed_virtual_ns() / MS);
 	return !ack;
 }
 
 /* Nothing arrives; what is sent again is noted. */
-static void timers_begin_unanswered(enum tcp_state state)
+static void setup_connection_without_answers(enum tcp_state state)
 {
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	retransmission_count = 0;
-	w.drop = note_retransmission;
+	w.drop = drop_data_and_note_retransmission;
 	if (state != ESTABLISHED) {
 		w.pcb.state = state;
 		w.conn.connected = false;
@@ -56,13 +56,13 @@ static void test_syn_is_repeated_as_the_kernel_does(void **state)
 	static const uint32_t times[] = {1000, 2000, 3000, 4000, 5000, 7000, 11000, 19000, 35000, 67000};
 
 	(void)state;
-	timers_begin_unanswered(SYN_SENT);
+	setup_connection_without_answers(SYN_SENT);
 	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
 	assert_retransmissions_at(times, 10);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_false(w.reset);
-	assert_int_equal(passed() / MS, 131000);
+	assert_int_equal(elapsed_virtual_ns() / MS, 131000);
 }
 
 static void test_syncnt_limits_it(void **state)
@@ -70,30 +70,31 @@ static void test_syncnt_limits_it(void **state)
 	static const uint32_t times[] = {1000, 2000};
 
 	(void)state;
-	timers_begin_unanswered(SYN_SENT);
+	setup_connection_without_answers(SYN_SENT);
 	option(VMA_TCP_OPT_SYNCNT, 1);
 	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
 	assert_retransmissions_at(times, 2);
 	assert_int_equal(w.error, ETIMEDOUT);
-	assert_int_equal(passed() / MS, 3000); /* 1 s + 2 s: the time that one doubled repetition would take */
+	assert_int_equal(elapsed_virtual_ns() / MS,
+	                 3000); /* 1 s + 2 s: the time that one doubled repetition would take */
 }
 
 static void test_user_timeout_ends_a_handshake_to_the_point(void **state)
 {
 	(void)state;
-	timers_begin_unanswered(SYN_SENT);
+	setup_connection_without_answers(SYN_SENT);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 2500);
 	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
-	assert_int_equal(passed() / MS, 2500);
+	assert_int_equal(elapsed_virtual_ns() / MS, 2500);
 }
 
 static void test_soft_error_is_the_reason_that_is_told(void **state)
 {
 	(void)state;
-	timers_begin_unanswered(SYN_SENT);
+	setup_connection_without_answers(SYN_SENT);
 	w.conn.soft_error = EHOSTUNREACH;
 	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
@@ -105,24 +106,24 @@ static void test_syn_ack_is_repeated_five_times_doubled(void **state)
 	static const uint32_t times[] = {1000, 3000, 7000, 15000, 31000};
 
 	(void)state;
-	timers_begin_unanswered(SYN_RCVD);
+	setup_connection_without_answers(SYN_RCVD);
 	w.conn.passive = true;
 	queue_segment_with_flag(TCP_SYN | TCP_ACK);
 	fixture_run_until(FOREVER);
 	assert_retransmissions_at(times, 5);
-	assert_int_equal(passed() / MS, 63000);
+	assert_int_equal(elapsed_virtual_ns() / MS, 63000);
 	assert_false(w.reset);
 }
 
 static void test_user_timeout_is_not_a_requests(void **state)
 {
 	(void)state;
-	timers_begin_unanswered(SYN_RCVD);
+	setup_connection_without_answers(SYN_RCVD);
 	w.conn.passive = true;
 	option(VMA_TCP_OPT_USER_TIMEOUT, 100);
 	queue_segment_with_flag(TCP_SYN | TCP_ACK);
 	fixture_run_until(FOREVER);
-	assert_int_equal(passed() / MS, 63000);
+	assert_int_equal(elapsed_virtual_ns() / MS, 63000);
 }
 
 /* The peer's ACK has come, its data has not: the SYN-ACK is repeated only when the time for that is over. */
@@ -131,7 +132,7 @@ static void test_deferred_accept_repeats_nothing_until_its_time_is_over(void **s
 	static const uint32_t times[] = {15000, 31000};
 
 	(void)state;
-	timers_begin_unanswered(SYN_RCVD);
+	setup_connection_without_answers(SYN_RCVD);
 	w.conn.passive = true;
 	w.conn.created_ns = w.tcp.now_ns;
 	w.conn.defer_data = true;
@@ -144,7 +145,7 @@ static void test_deferred_accept_repeats_nothing_until_its_time_is_over(void **s
 static void test_handshake_gets_through_at_last(void **state)
 {
 	(void)state;
-	timers_begin_unanswered(SYN_SENT);
+	setup_connection_without_answers(SYN_SENT);
 	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(103500 * MS);
 	w.drop = NULL;
@@ -164,9 +165,9 @@ static void test_data_is_given_up_after_the_kernels_time(void **state)
 	uint64_t first_ns;
 
 	(void)state;
-	timers_begin_unanswered(ESTABLISHED);
+	setup_connection_without_answers(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(100 * SECOND + 900 * MS);
 	assert_true(w.conn.recovery.timeouts > 0);
 	first_ns = w.conn.recovery.stuck_since_ns;
@@ -182,10 +183,10 @@ static void test_retries2_shortens_that(void **state)
 	uint64_t first_ns;
 
 	(void)state;
-	timers_begin_unanswered(ESTABLISHED);
+	setup_connection_without_answers(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_RETRIES2, 3);
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(100 * SECOND + 900 * MS);
 	first_ns = w.conn.recovery.stuck_since_ns;
 	fixture_run_until(FOREVER);
@@ -198,10 +199,10 @@ static void test_user_timeout_ends_it_to_the_point(void **state)
 	uint64_t first_ns;
 
 	(void)state;
-	timers_begin_unanswered(ESTABLISHED);
+	setup_connection_without_answers(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 5000);
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(100 * SECOND + 900 * MS);
 	first_ns = w.conn.recovery.stuck_since_ns;
 	fixture_run_until(FOREVER);
@@ -212,12 +213,12 @@ static void test_user_timeout_ends_it_to_the_point(void **state)
 static void test_progress_begins_the_count_anew(void **state)
 {
 	(void)state;
-	timers_begin_unanswered(ESTABLISHED);
+	setup_connection_without_answers(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 5000);
 	for (unsigned i = 0; i < 5; i++) {
-		w.drop = note_retransmission;
-		fixture_write(MSS);
+		w.drop = drop_data_and_note_retransmission;
+		fixture_write_app_bytes(MSS);
 		fixture_run_until(w.tcp.now_ns + 1 * SECOND);
 		assert_true(w.conn.recovery.timeouts > 0);
 		w.drop = NULL;
@@ -230,21 +231,21 @@ static void test_progress_begins_the_count_anew(void **state)
 static void test_connection_without_owner_is_given_up_sooner(void **state)
 {
 	(void)state;
-	timers_begin_unanswered(ESTABLISHED);
+	setup_connection_without_answers(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.conn.is_orphan = true;
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
-	assert_in_range(passed() / SECOND, 102, 225); /* eight retries: 102.2 s */
+	assert_in_range(elapsed_virtual_ns() / SECOND, 102, 225); /* eight retries: 102.2 s */
 }
 
 static void test_window_that_was_taken_back_is_waited_for_while_the_peer_answers(void **state)
 {
 	(void)state;
-	timers_begin_unanswered(ESTABLISHED);
+	setup_connection_without_answers(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(100 * SECOND + 1);
 	w.pcb.snd_wnd = w.window = 0;
 	for (unsigned i = 0; i < 60; i++) {
@@ -258,18 +259,18 @@ static void test_window_that_was_taken_back_is_waited_for_while_the_peer_answers
 
 /* ---- the window is closed ---- */
 
-static void begin_with_closed_window(void)
+static void setup_connection_with_closed_window(void)
 {
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.pcb.snd_wnd = w.window = 0;
-	fixture_write(10 * MSS);
+	fixture_write_app_bytes(10 * MSS);
 }
 
 static void test_closed_window_is_probed_at_growing_intervals_without_end(void **state)
 {
 	(void)state;
-	begin_with_closed_window();
+	setup_connection_with_closed_window();
 	fixture_run_until(100 * SECOND + 219 * MS);
 	assert_int_equal(w.keepalives, 0);
 	fixture_run_until(100 * SECOND + 221 * MS);
@@ -291,7 +292,7 @@ static void test_closed_window_is_probed_at_growing_intervals_without_end(void *
 static void test_window_is_not_probed_before_the_wait_has_begun(void **state)
 {
 	(void)state;
-	begin_with_closed_window();
+	setup_connection_with_closed_window();
 	assert_int_equal(w.conn.recovery.persist_due_ns, 0);
 	timers_fire(&w.conn, TCP_TIMER_RETRANSMIT);
 	assert_int_equal(w.keepalives + w.forced, 0);
@@ -305,7 +306,7 @@ static void test_window_is_not_probed_before_the_wait_has_begun(void **state)
 static void test_probes_without_any_answer_end(void **state)
 {
 	(void)state;
-	begin_with_closed_window();
+	setup_connection_with_closed_window();
 	w.mute = true;
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
@@ -316,20 +317,20 @@ static void test_probes_without_any_answer_end(void **state)
 static void test_user_timeout_ends_the_wait_for_a_window_even_if_the_peer_answers(void **state)
 {
 	(void)state;
-	begin_with_closed_window();
+	setup_connection_with_closed_window();
 	option(VMA_TCP_OPT_USER_TIMEOUT, 3000);
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
-	assert_in_range(passed() / MS, 3000, 6000);
+	assert_in_range(elapsed_virtual_ns() / MS, 3000, 6000);
 }
 
 static void test_window_of_a_few_bytes_is_used_in_the_end(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.pcb.snd_wnd = w.window = 100; /* less than a segment: not worth sending at once */
-	fixture_write(MSS);
+	fixture_write_app_bytes(MSS);
 	fixture_run_until(100 * SECOND + 200 * MS);
 	assert_int_equal(w.outs, 0);
 	fixture_run_until(100 * SECOND + 230 * MS);
@@ -341,7 +342,7 @@ static void test_window_of_a_few_bytes_is_used_in_the_end(void **state)
 static void test_probe_without_a_frame_is_tried_a_millisecond_later_and_not_counted(void **state)
 {
 	(void)state;
-	begin_with_closed_window();
+	setup_connection_with_closed_window();
 	w.frames = 0;
 	fixture_run_until(100 * SECOND + 230 * MS);
 	assert_int_equal(w.keepalives, 0);
@@ -353,9 +354,9 @@ static void test_probe_without_a_frame_is_tried_a_millisecond_later_and_not_coun
 
 /* ---- keepalive ---- */
 
-static void begin_keepalive(void)
+static void setup_connection_with_keepalive(void)
 {
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	option(VMA_TCP_OPT_KEEPALIVE, 1);
 	option(VMA_TCP_OPT_KEEPIDLE, 10);
 	option(VMA_TCP_OPT_KEEPINTVL, 2);
@@ -366,7 +367,7 @@ static void begin_keepalive(void)
 static void test_idle_connection_is_asked_after_keepidle(void **state)
 {
 	(void)state;
-	begin_keepalive();
+	setup_connection_with_keepalive();
 	fixture_run_until(100 * SECOND + 9999 * MS);
 	assert_int_equal(w.keepalives, 0);
 	fixture_run_until(100 * SECOND + 10001 * MS);
@@ -379,11 +380,11 @@ static void test_idle_connection_is_asked_after_keepidle(void **state)
 static void test_silent_peer_is_given_up_with_a_reset(void **state)
 {
 	(void)state;
-	begin_keepalive();
+	setup_connection_with_keepalive();
 	w.mute = true;
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.keepalives, 3);
-	assert_int_equal(passed() / MS, 16000); /* 10 s, then 3 times 2 s */
+	assert_int_equal(elapsed_virtual_ns() / MS, 16000); /* 10 s, then 3 times 2 s */
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_true(w.reset);
 }
@@ -391,20 +392,20 @@ static void test_silent_peer_is_given_up_with_a_reset(void **state)
 static void test_user_timeout_overrides_keepcnt(void **state)
 {
 	(void)state;
-	begin_keepalive();
+	setup_connection_with_keepalive();
 	option(VMA_TCP_OPT_USER_TIMEOUT, 11000);
 	w.mute = true;
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.keepalives, 1);
-	assert_int_equal(passed() / MS, 12000);
+	assert_int_equal(elapsed_virtual_ns() / MS, 12000);
 }
 
 static void test_traffic_puts_the_question_off(void **state)
 {
 	(void)state;
-	begin_keepalive();
+	setup_connection_with_keepalive();
 	for (unsigned i = 0; i < 50; i++) {
-		fixture_write(100);
+		fixture_write_app_bytes(100);
 		fixture_run_until(w.tcp.now_ns + 9 * SECOND);
 	}
 	assert_int_equal(w.keepalives, 0);
@@ -413,16 +414,16 @@ static void test_traffic_puts_the_question_off(void **state)
 static void test_without_the_option_nothing_is_asked(void **state)
 {
 	(void)state;
-	begin_keepalive();
+	setup_connection_with_keepalive();
 	option(VMA_TCP_OPT_KEEPALIVE, 0);
 	timers_keepalive_update(&w.conn);
-	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
+	assert_true(wheel_next_due_ns(&w.tcp.wheel) == UINT64_MAX);
 }
 
 static void test_keepalive_without_a_frame_is_tried_a_millisecond_later(void **state)
 {
 	(void)state;
-	begin_keepalive();
+	setup_connection_with_keepalive();
 	w.frames = 0;
 	fixture_run_until(111 * SECOND);
 	assert_int_equal(w.conn.recovery.probes, 0);
@@ -435,7 +436,7 @@ static void test_keepalive_without_a_frame_is_tried_a_millisecond_later(void **s
 static void test_a_peer_is_asked_at_once_unless_something_unacknowledged_asks_anyway(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	keepalive_probe(&w.conn);
 	assert_int_equal(w.keepalives, 1);
 	assert_int_equal(w.conn.todo, 0);
@@ -450,7 +451,7 @@ static void test_a_peer_is_asked_at_once_unless_something_unacknowledged_asks_an
 static void test_a_peer_that_cannot_be_asked_for_want_of_a_frame_is_asked_later(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	w.frames = 0;
 	keepalive_probe(&w.conn);
 	assert_int_equal(w.keepalives, 0);
@@ -463,13 +464,13 @@ static void test_a_peer_that_cannot_be_asked_for_want_of_a_frame_is_asked_later(
 static void test_half_closed_connection_without_owner_ends_after_a_minute(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.conn.is_orphan = true;
 	w.pcb.state = FIN_WAIT_2;
 	w.ready = true;
 	fixture_run_until(FOREVER);
-	assert_int_equal(passed() / MS, 60000);
+	assert_int_equal(elapsed_virtual_ns() / MS, 60000);
 	assert_int_equal(w.failed, 1);
 	assert_false(w.reset);
 }
@@ -477,33 +478,33 @@ static void test_half_closed_connection_without_owner_ends_after_a_minute(void *
 static void test_linger2_says_how_long(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_LINGER2, 5);
 	w.conn.is_orphan = true;
 	w.pcb.state = FIN_WAIT_2;
 	w.ready = true;
 	fixture_run_until(FOREVER);
-	assert_int_equal(passed() / MS, 5000);
+	assert_int_equal(elapsed_virtual_ns() / MS, 5000);
 }
 
 static void test_negative_linger2_resets_at_once(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	option(VMA_TCP_OPT_LINGER2, -1);
 	w.conn.is_orphan = true;
 	w.pcb.state = FIN_WAIT_2;
 	w.ready = true;
 	fixture_run_until(FOREVER);
-	assert_int_equal(passed(), 0);
+	assert_int_equal(elapsed_virtual_ns(), 0);
 	assert_true(w.reset);
 }
 
 static void test_half_closed_connection_with_owner_stays(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	w.pcb.state = FIN_WAIT_2;
 	w.ready = true;
 	fixture_run_until(FOREVER);
@@ -515,7 +516,7 @@ static void test_half_closed_connection_with_owner_stays(void **state)
 static void test_delayed_acknowledgement_comes_in_time(void **state)
 {
 	(void)state;
-	fixture_begin(VMA_TCP_CC_CUBIC);
+	setup_established_connection_and_link(VMA_TCP_CC_CUBIC);
 	timers_set_delack(&w.conn, 40 * MS);
 	fixture_run_until(100 * SECOND + 39 * MS);
 	assert_int_equal(w.forced, 0);
@@ -530,13 +531,13 @@ static void test_delayed_acknowledgement_comes_in_time(void **state)
 static void test_stopped_timers_do_not_fire(void **state)
 {
 	(void)state;
-	begin_keepalive();
+	setup_connection_with_keepalive();
 	timers_set_delack(&w.conn, 40 * MS);
-	fixture_write(MSS);
-	w.drop = note_retransmission;
+	fixture_write_app_bytes(MSS);
+	w.drop = drop_data_and_note_retransmission;
 	fixture_run_until(100 * SECOND + 1);
 	timers_stop_all(&w.conn);
-	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
+	assert_true(wheel_next_due_ns(&w.tcp.wheel) == UINT64_MAX);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -2,21 +2,21 @@
 #include "raw.h"
 
 /* The raw peer's connection is in TIME_WAIT: both FINs have gone and are acknowledged. Theirs next: 2, mine: 2. */
-static void timewait_enter(void)
+static void bring_raw_connection_into_timewait(void)
 {
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	vma_tcp_close(app->conn, false);
 	fixture_run_until_idle();
 	raw_next_segment();
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_next_segment()->ack, 2);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
-	fixture_run(0);
+	fixture_run_for_ns(0);
 }
 
-static int again(struct app *app)
+static int reconnect_with_same_ports(struct app *app)
 {
 	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1500);
 
@@ -26,8 +26,8 @@ static int again(struct app *app)
 static void test_repeated_fin_is_acknowledged(void **state)
 {
 	(void)state;
-	timewait_enter();
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	bring_raw_connection_into_timewait();
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_unseen_count(), 1);
 	assert_int_equal(raw.log[raw.seen].ack, 2);
 	assert_int_equal(raw_next_segment()->seq, 2);
@@ -38,26 +38,27 @@ static void test_it_is_told_of_by_address_and_port(void **state)
 	struct vma_tcp_closed closed[2];
 	uint8_t elsewhere[4] = {192, 0, 2, 1};
 	struct vma_tcp *tcp = side[0].tcp;
-	struct app *app = raw_connect();
+	struct app *app = stack_connects_to_raw_peer();
 
 	(void)state;
-	assert_int_equal(vma_tcp_list_closed_first(tcp, NULL, htons(1000), closed, 2), 0); /* open */
+	assert_int_equal(vma_tcp_list_one_closed_conn_per_address(tcp, NULL, htons(1000), closed, 2), 0); /* open */
 	vma_tcp_close(app->conn, false);
 	fixture_run_until_idle();
 	raw_next_segment();
-	assert_int_equal(vma_tcp_list_closed_first(tcp, side[0].ip, htons(1000), closed, 2), 1); /* on the way */
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	assert_int_equal(vma_tcp_list_one_closed_conn_per_address(tcp, side[0].ip, htons(1000), closed, 2),
+	                 1); /* on the way */
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	raw_next_segment();
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
-	fixture_run(0);
-	assert_int_equal(vma_tcp_list_closed_first(tcp, NULL, htons(1000), closed, 2), 1);
+	fixture_run_for_ns(0);
+	assert_int_equal(vma_tcp_list_one_closed_conn_per_address(tcp, NULL, htons(1000), closed, 2), 1);
 	assert_int_equal(closed[0].key.peer_port_be, htons(RAW_PORT));
 	assert_int_equal(closed[0].rcv_nxt, RAW_ISN + 2);
-	assert_int_equal(vma_tcp_list_closed_first(tcp, elsewhere, htons(1000), closed, 2), 0);
-	assert_int_equal(vma_tcp_list_closed_first(tcp, NULL, htons(1001), closed, 2), 0);
-	fixture_run(61 * SEC);
-	assert_int_equal(vma_tcp_list_closed_first(tcp, NULL, htons(1000), closed, 2), 0);
+	assert_int_equal(vma_tcp_list_one_closed_conn_per_address(tcp, elsewhere, htons(1000), closed, 2), 0);
+	assert_int_equal(vma_tcp_list_one_closed_conn_per_address(tcp, NULL, htons(1001), closed, 2), 0);
+	fixture_run_for_ns(61 * SEC);
+	assert_int_equal(vma_tcp_list_one_closed_conn_per_address(tcp, NULL, htons(1000), closed, 2), 0);
 }
 
 static void test_names_are_free_after_a_minute(void **state)
@@ -65,12 +66,12 @@ static void test_names_are_free_after_a_minute(void **state)
 	struct app app = {0};
 
 	(void)state;
-	timewait_enter();
-	assert_int_equal(again(&app), -EADDRINUSE);
-	fixture_run(59 * SEC);
-	assert_int_equal(again(&app), -EADDRINUSE);
-	fixture_run(2 * SEC);
-	assert_int_equal(again(&app), 0);
+	bring_raw_connection_into_timewait();
+	assert_int_equal(reconnect_with_same_ports(&app), -EADDRINUSE);
+	fixture_run_for_ns(59 * SEC);
+	assert_int_equal(reconnect_with_same_ports(&app), -EADDRINUSE);
+	fixture_run_for_ns(2 * SEC);
+	assert_int_equal(reconnect_with_same_ports(&app), 0);
 	vma_tcp_conn_disown(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
@@ -85,7 +86,7 @@ static unsigned count_conns_in_timewait(unsigned n)
 	memcpy(key.peer, side[1].ip, 16);
 	for (unsigned i = 0; i < n; i++) {
 		key.local_port_be = htons((uint16_t)(1000 + i));
-		count += vma_ring_flow(side[0].ring, &key) != NULL;
+		count += vma_ring_find_first_flow_of_key(side[0].ring, &key) != NULL;
 	}
 	return count;
 }
@@ -97,7 +98,7 @@ static void test_those_that_began_together_end_one_turn_after_the_other(void **s
 
 	(void)state;
 	for (unsigned i = 0; i < 48; i++)
-		establish(&client[i], &server);
+		fixture_establish_connection_pair(&client[i], &server);
 	for (unsigned i = 0; i < 48; i++)
 		vma_tcp_close(client[i]->conn, false);
 	fixture_run_until_idle();
@@ -106,12 +107,12 @@ static void test_those_that_began_together_end_one_turn_after_the_other(void **s
 	fixture_run_until_idle();
 	for (unsigned i = 0; i < 48; i++)
 		app_free(client[i]);
-	fixture_run(59 * SEC);
+	fixture_run_for_ns(59 * SEC);
 	assert_int_equal(count_conns_in_timewait(48), 48);
 	fixture_now_ns += 2 * SEC;
 	vma_ring_progress(side[0].ring);
 	assert_true(count_conns_in_timewait(48) >= 48 - 16);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(count_conns_in_timewait(48), 0);
 }
 
@@ -120,13 +121,13 @@ static void test_late_segment_prolongs_it(void **state)
 	struct app app = {0};
 
 	(void)state;
-	timewait_enter();
-	fixture_run(50 * SEC);
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	fixture_run(50 * SEC);
-	assert_int_equal(again(&app), -EADDRINUSE);
-	fixture_run(11 * SEC);
-	assert_int_equal(again(&app), 0);
+	bring_raw_connection_into_timewait();
+	fixture_run_for_ns(50 * SEC);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	fixture_run_for_ns(50 * SEC);
+	assert_int_equal(reconnect_with_same_ports(&app), -EADDRINUSE);
+	fixture_run_for_ns(11 * SEC);
+	assert_int_equal(reconnect_with_same_ports(&app), 0);
 	vma_tcp_conn_disown(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
@@ -136,11 +137,11 @@ static void test_reset_ends_it(void **state)
 	struct app app = {0};
 
 	(void)state;
-	timewait_enter();
-	raw_send(1, 2, TCP_RST, "", 0); /* not the next number */
-	assert_int_equal(again(&app), -EADDRINUSE);
-	raw_send(2, 2, TCP_RST, "", 0);
-	assert_int_equal(again(&app), 0);
+	bring_raw_connection_into_timewait();
+	raw_send_segment(1, 2, TCP_RST, "", 0); /* not the next number */
+	assert_int_equal(reconnect_with_same_ports(&app), -EADDRINUSE);
+	raw_send_segment(2, 2, TCP_RST, "", 0);
+	assert_int_equal(reconnect_with_same_ports(&app), 0);
 	vma_tcp_conn_disown(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
@@ -163,11 +164,11 @@ static void test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamp
 	attr.arg = &app;
 	memcpy(attr.local, side[0].ip, 16);
 	memcpy(attr.peer, side[1].ip, 16);
-	timewait_enter();
+	bring_raw_connection_into_timewait();
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
-	fixture_run(61 * SEC);
+	fixture_run_for_ns(61 * SEC);
 	raw.ts = 1000;
-	timewait_enter();
+	bring_raw_connection_into_timewait();
 	old_isn = raw.their_isn;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
 	fixture_run_until_idle();
@@ -191,7 +192,7 @@ static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_
 
 	(void)state;
 	raw.ts = 1000;
-	before = raw_connect();
+	before = stack_connects_to_raw_peer();
 	vma_tcp_conn_key(before->conn, &key);
 	attr.arg = &app;
 	memcpy(attr.local, key.local, 16);
@@ -203,7 +204,7 @@ static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_
 	fixture_run_until_idle();
 	raw_next_segment();
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
-	raw_send(1, 2, TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(before->conn), TCP_FIN_WAIT2);
 	old_isn = raw.their_isn;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
@@ -224,11 +225,11 @@ static void test_names_are_used_again_after_a_second_with_time_stamps(void **sta
 
 	(void)state;
 	raw.ts = 1000;
-	timewait_enter();
+	bring_raw_connection_into_timewait();
 	old_isn = raw.their_isn;
-	assert_int_equal(again(&app), -EADDRINUSE);
-	fixture_run(1100 * MS);
-	assert_int_equal(again(&app), 0);
+	assert_int_equal(reconnect_with_same_ports(&app), -EADDRINUSE);
+	fixture_run_for_ns(1100 * MS);
+	assert_int_equal(reconnect_with_same_ports(&app), 0);
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
@@ -253,12 +254,12 @@ static void test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is
 	memcpy(attr.local, side[0].ip, 16);
 	memcpy(attr.peer, side[1].ip, 16);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
-	timewait_enter();
+	bring_raw_connection_into_timewait();
 	old_isn = raw.their_isn;
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0); /* too young */
 	attr.local_port_be = htons(1000);
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
-	fixture_run(260 * MS);
+	fixture_run_for_ns(260 * MS);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), htons(1000));
 	attr.peer_port_be ^= 1;
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0); /* another peer's */
@@ -286,27 +287,27 @@ static void test_the_oldest_is_found_behind_many_of_another_service(void **state
 	for (uint16_t port = 2000; port < 2100; port++) {
 		struct app *client = fixture_connect_from(0, port), *server;
 
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 		server = fixture_last_accepted();
 		vma_tcp_close(client->conn, false);
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 		vma_tcp_close(server->conn, false);
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 		app_free(client);
 		app_free(server);
 		fixture_accepted_count--;
 	}
-	fixture_run(260 * MS);
+	fixture_run_for_ns(260 * MS);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
-	timewait_enter();
+	bring_raw_connection_into_timewait();
 	assert_int_equal(fixture_stack_counts(0).time_waits, 101);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
-	fixture_run(260 * MS);
+	fixture_run_for_ns(260 * MS);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), htons(1000));
 	attr.peer_port_be = htons(PORT);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr),
 	                 htons(2000)); /* it is looked for from the first again */
-	fixture_run(62 * SEC);
+	fixture_run_for_ns(62 * SEC);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
 }
 
@@ -317,23 +318,23 @@ static void test_new_request_opens_it_again_with_a_listener(void **state)
 
 	(void)state;
 	fixture_listen_on(0);
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	raw_next_segment();
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	server = fixture_last_accepted();
 	vma_tcp_close(server->conn, false);
 	fixture_run_until_idle();
 	raw_next_segment();
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(fixture_stack_counts(0).time_waits, 1);
-	raw_forget_seen();
+	raw_mark_all_segments_seen();
 	old_isn = raw.their_isn;
-	raw_syn(1); /* an old duplicate: not beyond what was received */
+	raw_send_syn_to_listener(1); /* an old duplicate: not beyond what was received */
 	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
-	raw_syn(1000);
+	raw_send_syn_to_listener(1000);
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 	assert_true(TCP_SEQ_GT(raw.their_isn, old_isn + 2));
-	raw_send(1001, 1, TCP_ACK, "", 0);
+	raw_send_segment(1001, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 2);
 }
 
@@ -345,19 +346,19 @@ static void test_many_connect_and_close_from_few_ports(void **state)
 		for (uint16_t port = 2000; port < 2010; port++) {
 			struct app *client = fixture_connect_from(0, port), *server;
 
-			fixture_run(MS);
+			fixture_run_for_ns(MS);
 			server = fixture_last_accepted();
 			vma_tcp_close(client->conn, false);
-			fixture_run(MS);
+			fixture_run_for_ns(MS);
 			vma_tcp_close(server->conn, false);
-			fixture_run(MS);
+			fixture_run_for_ns(MS);
 			assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 			assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 			app_free(client);
 			app_free(server);
 			fixture_accepted_count--;
 		}
-		fixture_run(1100 * MS);
+		fixture_run_for_ns(1100 * MS);
 	}
 	assert_int_equal(fixture_stack_counts(0).time_waits, 500);
 }

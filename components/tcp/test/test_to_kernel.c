@@ -21,7 +21,7 @@ static int record_segment_for_kernel(struct vma_nic_qp *qp, const struct vma_buf
 	if (kernel.rc < 0)
 		return kernel.rc;
 	assert_true(kernel.count < KEPT);
-	kernel.seq[kernel.count] = raw_load32(tcp + 4) - RAW_ISN;
+	kernel.seq[kernel.count] = raw_load_be32(tcp + 4) - RAW_ISN;
 	kernel.flags[kernel.count++] = tcp[13];
 	return 0;
 }
@@ -30,7 +30,7 @@ static int setup(void **state)
 {
 	struct vma_nic_qp *qp;
 
-	raw_open(state);
+	setup_raw_tcp_peer(state);
 	memset(&kernel, 0, sizeof(kernel));
 	qp = vma_ring_qp(side[0].ring);
 	ops_to_kernel = *qp->backend_ops;
@@ -47,13 +47,13 @@ static void open_listener(void)
 }
 
 /* Accepted from the raw peer's port. */
-static struct app *open_connection(void)
+static struct app *accept_connection_from_raw_peer(void)
 {
 	const unsigned before = fixture_accepted_count;
 
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	assert_true(raw_last_segment()->flags & TCP_SYN);
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, before + 1);
 	return fixture_last_accepted();
 }
@@ -63,10 +63,10 @@ static void test_what_nobody_knows_is_the_kernels_in_order(void **state)
 	(void)state;
 	open_listener();
 	for (uint32_t i = 0; i < 20; i++)
-		raw_send(1000 + i * 100, 1, TCP_ACK, "0123456789", 10);
-	raw_send(5000, 1, TCP_SYN | TCP_ACK, "", 0);
-	raw_send(5001, 1, TCP_FIN | TCP_ACK, "", 0);
-	raw_send(5002, 0, TCP_RST, "", 0);
+		raw_send_segment(1000 + i * 100, 1, TCP_ACK, "0123456789", 10);
+	raw_send_segment(5000, 1, TCP_SYN | TCP_ACK, "", 0);
+	raw_send_segment(5001, 1, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(5002, 0, TCP_RST, "", 0);
 	assert_int_equal(kernel.count, 23);
 	for (uint32_t i = 0; i < 20; i++)
 		assert_int_equal(kernel.seq[i], 1000 + i * 100);
@@ -81,7 +81,7 @@ static void test_what_the_kernel_cannot_be_given_is_lost_without_a_word(void **s
 	(void)state;
 	open_listener();
 	kernel.rc = -ENOBUFS;
-	raw_send(1000, 1, TCP_ACK, "0123456789", 10);
+	raw_send_segment(1000, 1, TCP_ACK, "0123456789", 10);
 	assert_int_equal(kernel.count, 0);
 	assert_int_equal(raw_unseen_count(), 0);
 }
@@ -92,9 +92,9 @@ static void test_requests_and_connections_are_not_the_kernels(void **state)
 
 	(void)state;
 	open_listener();
-	app = open_connection();
+	app = accept_connection_from_raw_peer();
 	raw_send_bytes(1, 1, 100);
-	assert_int_equal(vma_tcp_rx_bytes(app->conn), 100);
+	assert_int_equal(vma_tcp_readable_bytes(app->conn), 100);
 	assert_int_equal(kernel.count, 0);
 }
 
@@ -103,11 +103,11 @@ static void test_cookies_come_back_here(void **state)
 	(void)state;
 	side[0].options.syncookies = 2;
 	open_listener();
-	raw_syn(0);
+	raw_send_syn_to_listener(0);
 	assert_true(raw_last_segment()->flags & TCP_SYN);
-	raw_send(1, 2, TCP_ACK, "", 0); /* another number */
+	raw_send_segment(1, 2, TCP_ACK, "", 0); /* another number */
 	assert_int_equal(kernel.count, 1);
-	raw_send(1, 1, TCP_ACK, "", 0);
+	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(kernel.count, 1);
 	assert_int_equal(fixture_accepted_count, 1);
 }
@@ -118,14 +118,14 @@ static void test_late_segments_of_a_connection_that_was_reset_are_answered_here(
 
 	(void)state;
 	open_listener();
-	app = open_connection();
+	app = accept_connection_from_raw_peer();
 	vma_tcp_close(app->conn, true);
 	fixture_run_until_idle();
 	assert_true(raw_last_segment()->flags & TCP_RST);
 	raw_send_bytes(1, 1, 100);
 	assert_true(raw_last_segment()->flags & TCP_RST);
 	assert_int_equal(kernel.count, 0);
-	fixture_run(2 * SEC);
+	fixture_run_for_ns(2 * SEC);
 	raw_send_bytes(101, 1, 100); /* it is no more remembered */
 	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(kernel.count, 1);
@@ -135,9 +135,9 @@ static void test_late_segments_of_a_connection_that_the_peer_has_reset_are_answe
 {
 	(void)state;
 	open_listener();
-	open_connection();
-	raw_send(1, 0, TCP_RST, "", 0);
-	raw_forget_seen();
+	accept_connection_from_raw_peer();
+	raw_send_segment(1, 0, TCP_RST, "", 0);
+	raw_mark_all_segments_seen();
 	raw_send_bytes(1, 1, 100);
 	assert_true(raw_last_segment()->flags & TCP_RST);
 	assert_int_equal(kernel.count, 0);
@@ -149,14 +149,14 @@ static void test_time_wait_answers_here(void **state)
 
 	(void)state;
 	open_listener();
-	app = open_connection();
+	app = accept_connection_from_raw_peer();
 	vma_tcp_close(app->conn, false);
 	fixture_run_until_idle();
 	assert_true(raw_last_segment()->flags & TCP_FIN);
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	raw_forget_seen();
-	fixture_run(3 * SEC);
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_mark_all_segments_seen();
+	fixture_run_for_ns(3 * SEC);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_last_segment()->flags, TCP_ACK);
 	assert_int_equal(kernel.count, 0);
 }
@@ -168,8 +168,8 @@ static void test_what_has_become_the_kernels_is_the_kernels_at_once(void **state
 
 	(void)state;
 	open_listener();
-	app = open_connection();
-	raw_forget_seen();
+	app = accept_connection_from_raw_peer();
+	raw_mark_all_segments_seen();
 	assert_true(vma_ring_acquire(side[0].ring));
 	assert_int_equal(vma_tcp_export_begin(app->conn, &exported), 0);
 	vma_tcp_export_end(app->conn, NULL);
@@ -190,8 +190,8 @@ static void test_what_is_remembered_has_a_bound(void **state)
 	open_listener();
 	for (unsigned i = 0; i < 3000; i++) {
 		raw.port = (uint16_t)(RAW_PORT + 1 + i); /* nobody looks at the answers */
-		raw_syn(0);
-		raw_send(1, 0, TCP_RST, "", 0);
+		raw_send_syn_to_listener(0);
+		raw_send_segment(1, 0, TCP_RST, "", 0);
 		if (i == 100)
 			allocated = fixture_allocated;
 	}
@@ -204,20 +204,20 @@ static void test_time_wait_of_a_connection_that_began_here_is_brief(void **state
 	struct app *app;
 
 	(void)state;
-	app = raw_connect();
+	app = stack_connects_to_raw_peer();
 	vma_tcp_close(app->conn, false);
 	fixture_run_until_idle();
 	assert_true(raw_last_segment()->flags & TCP_FIN);
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	raw_forget_seen();
-	fixture_run(900 * MS);
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_mark_all_segments_seen();
+	fixture_run_for_ns(900 * MS);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_last_segment()->flags, TCP_ACK);
-	fixture_run(900 * MS); /* it lives on from there */
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	fixture_run_for_ns(900 * MS); /* it lives on from there */
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_last_segment()->flags, TCP_ACK);
-	fixture_run(1100 * MS);
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	fixture_run_for_ns(1100 * MS);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
@@ -229,30 +229,30 @@ static void test_brief_and_long_time_waits_end_each_in_its_time(void **state)
 
 	(void)state;
 	open_listener();
-	accepted = open_connection();
+	accepted = accept_connection_from_raw_peer();
 	vma_tcp_close(accepted->conn, false);
 	fixture_run_until_idle();
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	raw_forget_seen();
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_mark_all_segments_seen();
 	raw.port = RAW_PORT;
-	app = raw_connect();
+	app = stack_connects_to_raw_peer();
 	vma_tcp_close(app->conn, false);
 	fixture_run_until_idle();
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_is_empty(side[0].tcp), false);
-	fixture_run(58 * SEC);
+	fixture_run_for_ns(58 * SEC);
 	raw.peer_port = htons(PORT);
-	raw_forget_seen();
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	raw_mark_all_segments_seen();
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_last_segment()->flags, TCP_ACK);
-	fixture_run(61 * SEC);
-	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
+	fixture_run_for_ns(61 * SEC);
+	raw_send_segment(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(kernel.count, 1);
 	app_free(app);
 }
 
-#define TO_KERNEL_CASE(f) cmocka_unit_test_setup_teardown(f, setup, raw_close)
+#define TO_KERNEL_CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown_raw_tcp_peer)
 static const struct CMUnitTest tests[] = {
         TO_KERNEL_CASE(test_what_nobody_knows_is_the_kernels_in_order),
         TO_KERNEL_CASE(test_what_the_kernel_cannot_be_given_is_lost_without_a_word),

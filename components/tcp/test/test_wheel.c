@@ -18,19 +18,19 @@ static uint64_t now;
 static unsigned timer_fired_n[NODES], timers_fired_in_all;
 static uint64_t seed;
 
-static uint64_t wheel_draw(void)
+static uint64_t wheel_draw_random(void)
 {
 	seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 	return seed >> 16;
 }
 
 /* Any order of magnitude is as likely as any other. */
-static uint64_t draw_span(unsigned bits)
+static uint64_t draw_random_time_span(unsigned bits)
 {
-	return wheel_draw() & ((UINT64_C(1) << wheel_draw() % bits) - 1);
+	return wheel_draw_random() & ((UINT64_C(1) << wheel_draw_random() % bits) - 1);
 }
 
-static void wheel_begin(uint64_t at, uint64_t with_seed)
+static void setup_timer_wheel(uint64_t at, uint64_t with_seed)
 {
 	seed = with_seed;
 	now = at;
@@ -78,8 +78,8 @@ static void fire_expected(struct tcp_timer_node *timer, void *arg)
 	timers_fired_in_all++;
 }
 
-/* Everything due fires, nothing else, and what wheel_next promises holds. */
-static void advance(uint64_t to)
+/* Everything due fires, nothing else, and what wheel_next_due_ns promises holds. */
+static void wheel_advance_and_check_fired(uint64_t to)
 {
 	now = to;
 	wheel_advance(&wheel, now, fire_expected, &wheel);
@@ -88,10 +88,10 @@ static void advance(uint64_t to)
 		assert_int_equal(wheel_is_set(&node[i]), expected[i] != 0);
 	}
 	if (earliest_expected_timer() == UINT64_MAX) {
-		assert_true(wheel_next(&wheel) == UINT64_MAX);
+		assert_true(wheel_next_due_ns(&wheel) == UINT64_MAX);
 	} else {
-		assert_true(wheel_next(&wheel) <= earliest_expected_timer());
-		assert_true(wheel_next(&wheel) > now);
+		assert_true(wheel_next_due_ns(&wheel) <= earliest_expected_timer());
+		assert_true(wheel_next_due_ns(&wheel) > now);
 	}
 }
 
@@ -99,23 +99,24 @@ static void test_random_steps_fire_what_a_sorted_list_would(void **state)
 {
 	(void)state;
 	for (unsigned round = 0; round < 200; round++) {
-		wheel_begin(draw_span(60), round);
+		setup_timer_wheel(draw_random_time_span(60), round);
 		for (unsigned step = 0; step < 400; step++) {
-			unsigned i = (unsigned)(wheel_draw() % NODES);
+			unsigned i = (unsigned)(wheel_draw_random() % NODES);
 
-			if (wheel_draw() % 4 < 2)
-				tcp_wheel_set(i, now + 1 + draw_span(50));
-			else if (wheel_draw() % 4 == 0)
+			if (wheel_draw_random() % 4 < 2)
+				tcp_wheel_set(i, now + 1 + draw_random_time_span(50));
+			else if (wheel_draw_random() % 4 == 0)
 				tcp_wheel_stop(i);
 			else
-				advance(now + draw_span(wheel_draw() % 8 ? 24 : 55));
+				wheel_advance_and_check_fired(now +
+				                              draw_random_time_span(wheel_draw_random() % 8 ? 24 : 55));
 		}
 		while (earliest_expected_timer() != UINT64_MAX)
-			advance(wheel_next(&wheel));
+			wheel_advance_and_check_fired(wheel_next_due_ns(&wheel));
 	}
 }
 
-/* Who sleeps until wheel_next gets there in few steps, and exactly in time. */
+/* Who sleeps until wheel_next_due_ns gets there in few steps, and exactly in time. */
 static void test_following_next_fires_each_at_its_nanosecond(void **state)
 {
 	(void)state;
@@ -123,11 +124,11 @@ static void test_following_next_fires_each_at_its_nanosecond(void **state)
 		uint64_t due;
 		unsigned steps = 0;
 
-		wheel_begin(draw_span(50), round + 1);
-		due = now + 1 + draw_span(55);
+		setup_timer_wheel(draw_random_time_span(50), round + 1);
+		due = now + 1 + draw_random_time_span(55);
 		tcp_wheel_set(0, due);
 		while (timer_fired_n[0] == 0) {
-			advance(wheel_next(&wheel));
+			wheel_advance_and_check_fired(wheel_next_due_ns(&wheel));
 			steps++;
 		}
 		assert_true(now == due);
@@ -138,22 +139,22 @@ static void test_following_next_fires_each_at_its_nanosecond(void **state)
 static void test_never_early_by_a_nanosecond(void **state)
 {
 	(void)state;
-	wheel_begin(1000, 1);
+	setup_timer_wheel(1000, 1);
 	tcp_wheel_set(0, 5000);
-	advance(4999);
+	wheel_advance_and_check_fired(4999);
 	assert_int_equal(timer_fired_n[0], 0);
-	advance(5000);
+	wheel_advance_and_check_fired(5000);
 	assert_int_equal(timer_fired_n[0], 1);
 }
 
 static void test_what_is_due_already_fires_at_the_next_advance(void **state)
 {
 	(void)state;
-	wheel_begin(10 * SECOND, 1);
+	setup_timer_wheel(10 * SECOND, 1);
 	tcp_wheel_set(0, 1);
 	tcp_wheel_set(1, 10 * SECOND);
-	assert_true(wheel_next(&wheel) <= 10 * SECOND);
-	advance(10 * SECOND);
+	assert_true(wheel_next_due_ns(&wheel) <= 10 * SECOND);
+	wheel_advance_and_check_fired(10 * SECOND);
 	assert_int_equal(timer_fired_n[0], 1);
 	assert_int_equal(timer_fired_n[1], 1);
 }
@@ -161,22 +162,22 @@ static void test_what_is_due_already_fires_at_the_next_advance(void **state)
 static void test_a_clock_that_goes_back_does_no_harm(void **state)
 {
 	(void)state;
-	wheel_begin(10 * SECOND, 1);
+	setup_timer_wheel(10 * SECOND, 1);
 	tcp_wheel_set(0, 11 * SECOND);
 	now = 9 * SECOND;
 	wheel_advance(&wheel, now, fire_expected, &wheel);
 	assert_int_equal(timer_fired_n[0], 0);
-	advance(11 * SECOND);
+	wheel_advance_and_check_fired(11 * SECOND);
 	assert_int_equal(timer_fired_n[0], 1);
 }
 
 static void test_one_huge_jump_fires_all(void **state)
 {
 	(void)state;
-	wheel_begin(12345, 7);
+	setup_timer_wheel(12345, 7);
 	for (unsigned i = 0; i < NODES; i++)
-		tcp_wheel_set(i, now + 1 + draw_span(57));
-	advance(UINT64_C(1) << 58);
+		tcp_wheel_set(i, now + 1 + draw_random_time_span(57));
+	wheel_advance_and_check_fired(UINT64_C(1) << 58);
 	assert_int_equal(timers_fired_in_all, NODES);
 }
 
@@ -185,21 +186,21 @@ static void test_times_further_than_the_levels_reach_come_in_time(void **state)
 	uint64_t edge = (UINT64_C(1) << WHEEL_BITS * WHEEL_LEVELS) * WHEEL_TICK_NS;
 
 	(void)state;
-	wheel_begin(edge - 5 * SECOND, 1); /* the levels end five seconds from now */
+	setup_timer_wheel(edge - 5 * SECOND, 1); /* the levels end five seconds from now */
 	tcp_wheel_set(0, edge + SECOND);
 	tcp_wheel_set(1, UINT64_MAX - 1);
 	tcp_wheel_set(2, edge - SECOND);
-	advance(edge - 2 * SECOND);
+	wheel_advance_and_check_fired(edge - 2 * SECOND);
 	assert_int_equal(timers_fired_in_all, 0);
-	advance(edge - 1);
+	wheel_advance_and_check_fired(edge - 1);
 	assert_int_equal(timer_fired_n[2], 1);
-	advance(edge + SECOND - 1);
+	wheel_advance_and_check_fired(edge + SECOND - 1);
 	assert_int_equal(timer_fired_n[0], 0);
-	advance(edge + SECOND);
+	wheel_advance_and_check_fired(edge + SECOND);
 	assert_int_equal(timer_fired_n[0], 1);
 	assert_int_equal(timer_fired_n[1], 0);
 	tcp_wheel_stop(1);
-	advance(edge + 2 * SECOND);
+	wheel_advance_and_check_fired(edge + 2 * SECOND);
 }
 
 /* ---- what fire may do ---- */
@@ -216,12 +217,12 @@ static void fire_and_stop_all(struct tcp_timer_node *timer, void *arg)
 static void test_fire_may_stop_all_others_even_those_due_now(void **state)
 {
 	(void)state;
-	wheel_begin(0, 1);
+	setup_timer_wheel(0, 1);
 	for (unsigned i = 0; i < NODES; i++)
-		wheel_set(&wheel, &node[i], 1000 + draw_span(30));
+		wheel_set(&wheel, &node[i], 1000 + draw_random_time_span(30));
 	wheel_advance(&wheel, 2 * SECOND, fire_and_stop_all, NULL);
 	assert_int_equal(timers_fired_in_all, 1);
-	assert_true(wheel_next(&wheel) == UINT64_MAX);
+	assert_true(wheel_next_due_ns(&wheel) == UINT64_MAX);
 	for (unsigned level = 0; level < WHEEL_LEVELS; level++)
 		assert_int_equal(wheel.occupied[level], 0);
 }
@@ -237,10 +238,10 @@ static void test_fire_may_set_its_own_timer_again(void **state)
 	uint64_t period = 1000 * 1000;
 
 	(void)state;
-	wheel_begin(0, 1);
+	setup_timer_wheel(0, 1);
 	wheel_set(&wheel, &node[0], period);
 	for (unsigned i = 0; i < 1000; i++)
-		wheel_advance(&wheel, wheel_next(&wheel), fire_and_set_again, &period);
+		wheel_advance(&wheel, wheel_next_due_ns(&wheel), fire_and_set_again, &period);
 	assert_true(node[0].due_ns >= 1000 / (WHEEL_LEVELS + 1) * period);
 	assert_int_equal(timers_fired_in_all, node[0].due_ns / period - 1);
 }
@@ -250,11 +251,11 @@ static void test_set_for_the_past_in_fire_comes_with_the_next_advance(void **sta
 	uint64_t period = 1;
 
 	(void)state;
-	wheel_begin(0, 1);
+	setup_timer_wheel(0, 1);
 	wheel_set(&wheel, &node[0], 10);
 	wheel_advance(&wheel, SECOND, fire_and_set_again, &period);
 	assert_int_equal(timers_fired_in_all, 1);
-	assert_true(wheel_next(&wheel) <= SECOND);
+	assert_true(wheel_next_due_ns(&wheel) <= SECOND);
 	wheel_advance(&wheel, SECOND, fire_and_set_again, &period);
 	assert_int_equal(timers_fired_in_all, 2);
 }
@@ -273,12 +274,12 @@ static void fire_and_move_others(struct tcp_timer_node *timer, void *arg)
 static void test_fire_may_move_others_that_are_due_now(void **state)
 {
 	(void)state;
-	wheel_begin(0, 1);
+	setup_timer_wheel(0, 1);
 	for (unsigned i = 0; i < NODES; i++)
 		wheel_set(&wheel, &node[i], 1 + i * 7);
 	wheel_advance(&wheel, SECOND, fire_and_move_others, NULL);
 	assert_int_equal(timers_fired_in_all, 1);
-	assert_true(wheel_next(&wheel) > SECOND && wheel_next(&wheel) <= 3 * SECOND + 1);
+	assert_true(wheel_next_due_ns(&wheel) > SECOND && wheel_next_due_ns(&wheel) <= 3 * SECOND + 1);
 	wheel_advance(&wheel, 4 * SECOND, fire_and_set_again, &(uint64_t){5 * SECOND});
 	assert_int_equal(timers_fired_in_all, NODES);
 }

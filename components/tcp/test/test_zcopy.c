@@ -12,7 +12,7 @@ static struct held_piece {
 static unsigned held_count;
 static struct vma_tcp_memory memory_limit_account;
 
-static int zcopy_open_with(uint32_t mtu)
+static int setup_zcopy_pair_with_mtu(uint32_t mtu)
 {
 	struct vma_tcp_attr requests = {.gro_streams_max = 16, .memory = &memory_limit_account};
 
@@ -22,34 +22,34 @@ static int zcopy_open_with(uint32_t mtu)
 	return 0;
 }
 
-static int zcopy_open(void **state)
+static int setup_zcopy_pair(void **state)
 {
 	(void)state;
-	return zcopy_open_with(0);
+	return setup_zcopy_pair_with_mtu(0);
 }
 
-static int zcopy_open_jumbo(void **state)
+static int setup_zcopy_pair_jumbo(void **state)
 {
 	(void)state;
-	return zcopy_open_with(9000);
+	return setup_zcopy_pair_with_mtu(9000);
 }
 
-static void held_free(struct vma_tcp_conn *conn, unsigned i)
+static void return_held_piece(struct vma_tcp_conn *conn, unsigned i)
 {
 	vma_buf_put(fixture_arena, held[i].piece.buf);
 	vma_tcp_held_bytes_returned(conn, &memory_limit_account, held[i].number, held[i].piece.len, 1);
 	held[i] = held[--held_count];
 }
 
-static void held_free_all(struct vma_tcp_conn *conn)
+static void return_all_held_pieces(struct vma_tcp_conn *conn)
 {
 	while (held_count > 0)
-		held_free(conn, held_count - 1);
+		return_held_piece(conn, held_count - 1);
 }
 
-static int zcopy_close(void **state)
+static int teardown_zcopy_pair(void **state)
 {
-	held_free_all(NULL);
+	return_all_held_pieces(NULL);
 	assert_int_equal(fixture_close(state), 0);
 	assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
 	assert_int_equal(atomic_load(&memory_limit_account.used), 0);
@@ -63,10 +63,10 @@ static bool piece_lies_in_frame(const struct vma_tcp_rx_stream_piece *piece)
 	return data >= frame && data + piece->len <= frame + (1U << fixture_arena->frame_shift);
 }
 
-static void check_piece(const struct vma_tcp_rx_stream_piece *piece, uint64_t at)
+static void check_piece_has_pattern(const struct vma_tcp_rx_stream_piece *piece, uint64_t at)
 {
 	for (uint32_t k = 0; k < piece->len; k++)
-		assert_int_equal(((const uint8_t *)piece->data)[k], fixture_byte_at(at + k));
+		assert_int_equal(((const uint8_t *)piece->data)[k], fixture_pattern_byte_at(at + k));
 }
 
 /* Takes the first piece if it lies in a frame: its bytes, or 0. */
@@ -75,13 +75,13 @@ static size_t hold_first_piece_in_frame(struct app *app)
 	const uint64_t at = fifo_consumed(&app->conn->rx);
 	struct vma_tcp_rx_stream_piece piece;
 
-	if (!vma_tcp_rx_piece(app->conn, &piece) || piece.buf == NULL)
+	if (!vma_tcp_peek_first_rx_piece(app->conn, &piece) || piece.buf == NULL)
 		return 0;
 	assert_true(held_count < HELD_MAX);
 	assert_true(piece_lies_in_frame(&piece));
-	check_piece(&piece, at);
+	check_piece_has_pattern(&piece, at);
 	vma_buf_ref(piece.buf);
-	held[held_count++] = (struct held_piece){piece, vma_tcp_zcopy_number(app->conn), at};
+	held[held_count++] = (struct held_piece){piece, vma_tcp_zcopy_conn_id(app->conn), at};
 	vma_tcp_rx_hold_piece(app->conn, &piece);
 	return piece.len;
 }
@@ -97,15 +97,15 @@ static size_t hold_all_pieces_in_frames(struct app *app)
 
 static void establish_zcopy(struct app **client, struct app **server)
 {
-	establish(client, server);
-	assert_int_equal(vma_tcp_zcopy_begin((*server)->conn), 0);
-	fixture_run(MS);
+	fixture_establish_connection_pair(client, server);
+	assert_int_equal(vma_tcp_enable_rx_zcopy((*server)->conn), 0);
+	fixture_run_for_ns(MS);
 }
 
-static void send_all(struct app *app, size_t n)
+static void zcopy_send_bytes_and_run(struct app *app, size_t n)
 {
 	assert_int_equal(fixture_send_bytes(app, n), n);
-	fixture_run(2 * MS);
+	fixture_run_for_ns(2 * MS);
 }
 
 /* ---- pieces ---- */
@@ -116,18 +116,18 @@ static void test_payload_lies_where_the_device_put_it(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	send_all(client, 5000);
-	assert_int_equal(vma_tcp_rx_bytes(server->conn), 5000);
+	zcopy_send_bytes_and_run(client, 5000);
+	assert_int_equal(vma_tcp_readable_bytes(server->conn), 5000);
 	assert_true(server->events & VMA_TCP_READABLE);
 	assert_int_equal(hold_all_pieces_in_frames(server), 5000);
-	assert_int_equal(vma_tcp_rx_bytes(server->conn), 0);
+	assert_int_equal(vma_tcp_readable_bytes(server->conn), 0);
 	assert_true(held_count >= 4);
 	assert_int_equal(atomic_load(&memory_limit_account.frames), held_count);
 	assert_int_equal(fixture_stack_counts(1).zcopy_bytes, 5000);
-	send_all(client, 5000); /* what is held is left alone */
+	zcopy_send_bytes_and_run(client, 5000); /* what is held is left alone */
 	for (unsigned i = 0; i < held_count; i++)
-		check_piece(&held[i].piece, held[i].at);
-	held_free_all(server->conn);
+		check_piece_has_pattern(&held[i].piece, held[i].at);
+	return_all_held_pieces(server->conn);
 	app_free(client);
 }
 
@@ -138,7 +138,7 @@ static void test_packets_of_several_buffers_are_a_piece_each(void **state)
 	(void)state;
 	establish_zcopy(&client, &server);
 	for (int i = 0; i < 4; i++)
-		send_all(client, 16000);
+		zcopy_send_bytes_and_run(client, 16000);
 	assert_int_equal(hold_all_pieces_in_frames(server) + read_bytes(server, 64000), 64000);
 	assert_true(held_count > 0);
 	app_free(client);
@@ -150,13 +150,13 @@ static void test_what_came_before_is_copied_and_read_first(void **state)
 	struct vma_tcp_rx_stream_piece piece;
 
 	(void)state;
-	establish(&client, &server);
-	send_all(client, 1000);
-	assert_int_equal(vma_tcp_zcopy_number(server->conn), 0);
-	assert_int_equal(vma_tcp_zcopy_begin(server->conn), 0);
-	assert_int_not_equal(vma_tcp_zcopy_number(server->conn), 0);
-	send_all(client, 1000);
-	assert_true(vma_tcp_rx_piece(server->conn, &piece));
+	fixture_establish_connection_pair(&client, &server);
+	zcopy_send_bytes_and_run(client, 1000);
+	assert_int_equal(vma_tcp_zcopy_conn_id(server->conn), 0);
+	assert_int_equal(vma_tcp_enable_rx_zcopy(server->conn), 0);
+	assert_int_not_equal(vma_tcp_zcopy_conn_id(server->conn), 0);
+	zcopy_send_bytes_and_run(client, 1000);
+	assert_true(vma_tcp_peek_first_rx_piece(server->conn, &piece));
 	assert_null(piece.buf);
 	assert_int_equal(hold_first_piece_in_frame(server), 0);
 	assert_int_equal(read_bytes(server, 1000), 1000);
@@ -176,7 +176,7 @@ static void test_reading_and_holding_may_be_mixed_anywhere(void **state)
 		uint32_t r = seed = seed * 1664525 + 1013904223;
 
 		sent += fixture_send_bytes(client, 1 + (r >> 8) % 4000);
-		fixture_run(MS / 10);
+		fixture_run_for_ns(MS / 10);
 		if (r >> 30 == 0)
 			got += hold_all_pieces_in_frames(server);
 		else if (r >> 30 == 1)
@@ -184,13 +184,13 @@ static void test_reading_and_holding_may_be_mixed_anywhere(void **state)
 		else
 			got += read_bytes(server, (r >> 12) % 5000);
 		while (held_count > r % 20)
-			held_free(server->conn, r % held_count);
+			return_held_piece(server->conn, r % held_count);
 	}
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	while (got < sent) {
 		got += hold_all_pieces_in_frames(server) + read_bytes(server, 1);
-		held_free_all(server->conn);
-		fixture_run(SEC);
+		return_all_held_pieces(server->conn);
+		fixture_run_for_ns(SEC);
 	}
 	assert_int_equal(got, sent);
 	app_free(client);
@@ -205,12 +205,12 @@ static void test_peeking_leaves_frames_where_they_are(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	send_all(client, 4000);
-	n = vma_tcp_rx_front(server->conn, 100, spans, 8);
+	zcopy_send_bytes_and_run(client, 4000);
+	n = vma_tcp_peek_rx_spans(server->conn, 100, spans, 8);
 	for (unsigned i = 0; i < n; i++)
 		sum += spans[i].iov_len;
 	assert_int_equal(sum, 3900);
-	assert_int_equal(((uint8_t *)spans[0].iov_base)[0], fixture_byte_at(100));
+	assert_int_equal(((uint8_t *)spans[0].iov_base)[0], fixture_pattern_byte_at(100));
 	assert_int_equal(hold_all_pieces_in_frames(server), 4000);
 	app_free(client);
 }
@@ -223,7 +223,7 @@ static void test_read_frames_go_back_at_once(void **state)
 	(void)state;
 	establish_zcopy(&client, &server);
 	for (int i = 0; i < 100; i++) {
-		send_all(client, 700);
+		zcopy_send_bytes_and_run(client, 700);
 		assert_true(atomic_load(&memory_limit_account.frames) > 0);
 		assert_int_equal(read_bytes(server, 700), 700);
 		assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
@@ -241,7 +241,7 @@ static void test_data_out_of_order_is_copied(void **state)
 	fixture_set_wire_faults(0, (struct vma_wire_faults){.seed = 3, .loss_ppm = 100000, .reorder_ppm = 100000});
 	assert_int_equal(fixture_send_bytes(client, 16000), 16000);
 	for (int i = 0; i < 20 && got < 16000; i++) {
-		fixture_run(SEC);
+		fixture_run_for_ns(SEC);
 		got += hold_all_pieces_in_frames(server) + read_bytes(server, 16000);
 	}
 	assert_int_equal(got, 16000);
@@ -258,22 +258,22 @@ static void test_pieces_end_before_the_urgent_byte(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	send_all(client, 100);
+	zcopy_send_bytes_and_run(client, 100);
 	assert_int_equal(send_flags(client, 50, VMA_TCP_TX_URGENT), 50);
-	fixture_run(MS);
-	send_all(client, 100);
-	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 149);
+	fixture_run_for_ns(MS);
+	zcopy_send_bytes_and_run(client, 100);
+	assert_int_equal(vma_tcp_bytes_before_urgent_mark(server->conn), 149);
 	assert_int_equal(hold_first_piece_in_frame(server), 100);
 	assert_int_equal(hold_first_piece_in_frame(server), 49);
-	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 0);
-	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
-	assert_int_equal(byte, fixture_byte_at(149));
+	assert_int_equal(vma_tcp_bytes_before_urgent_mark(server->conn), 0);
+	assert_int_equal(vma_tcp_read_urgent_byte(server->conn, &byte, false), 1);
+	assert_int_equal(byte, fixture_pattern_byte_at(149));
 	{
 		struct vma_tcp_rx_stream_piece piece;
 
-		assert_true(vma_tcp_rx_piece(server->conn, &piece));
+		assert_true(vma_tcp_peek_first_rx_piece(server->conn, &piece));
 		assert_int_equal(piece.len, 100); /* steps over it */
-		check_piece(&piece, 150);
+		check_piece_has_pattern(&piece, 150);
 	}
 	app_free(client);
 }
@@ -284,9 +284,9 @@ static void test_end_of_stream_comes_behind_the_pieces(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	send_all(client, 2000);
+	zcopy_send_bytes_and_run(client, 2000);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_true(server->events & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn));
 	assert_int_equal(hold_all_pieces_in_frames(server), 2000);
@@ -300,10 +300,10 @@ static void test_held_bytes_are_read_bytes_for_close(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	send_all(client, 2000);
+	zcopy_send_bytes_and_run(client, 2000);
 	assert_int_equal(hold_all_pieces_in_frames(server), 2000);
 	vma_tcp_close(server->conn, false);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT); /* FIN, no RST */
 	app_free(client);
 }
@@ -314,10 +314,10 @@ static void test_unread_frames_are_worth_a_reset(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	send_all(client, 2000);
+	zcopy_send_bytes_and_run(client, 2000);
 	assert_true(hold_first_piece_in_frame(server) > 0);
 	vma_tcp_close(server->conn, false);
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	assert_true(client->events & VMA_TCP_FAILED);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	app_free(client);
@@ -329,17 +329,17 @@ static void test_frames_come_back_after_the_connection_has_gone(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	send_all(client, 5000);
+	zcopy_send_bytes_and_run(client, 5000);
 	assert_int_equal(hold_all_pieces_in_frames(server), 5000);
 	app_free(client);
 	app_free(server);
 	fixture_accepted_count = 0;
-	fixture_run(100 * SEC);
+	fixture_run_for_ns(100 * SEC);
 	assert_int_equal(vma_tcp_is_empty(side[1].tcp), false); /* the listener */
 	for (unsigned i = 0; i < held_count; i++)
-		check_piece(&held[i].piece, held[i].at);
+		check_piece_has_pattern(&held[i].piece, held[i].at);
 	assert_int_equal(atomic_load(&memory_limit_account.frames), held_count);
-	held_free_all(NULL);
+	return_all_held_pieces(NULL);
 	assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
 }
 
@@ -350,17 +350,17 @@ static void test_frames_of_a_former_connection_count_in_no_other(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	send_all(client, 5000);
+	zcopy_send_bytes_and_run(client, 5000);
 	assert_int_equal(hold_all_pieces_in_frames(server), 5000);
 	assert_int_equal(held_count, before);
 	establish_zcopy(&client2, &server2);
-	assert_int_not_equal(vma_tcp_zcopy_number(server->conn), vma_tcp_zcopy_number(server2->conn));
-	send_all(client2, 3000);
+	assert_int_not_equal(vma_tcp_zcopy_conn_id(server->conn), vma_tcp_zcopy_conn_id(server2->conn));
+	zcopy_send_bytes_and_run(client2, 3000);
 	assert_int_equal(hold_all_pieces_in_frames(server2), 3000);
 	for (unsigned i = before; i-- > 0;)
-		held_free(server2->conn, i); /* the first one's frames, given back on the second one */
+		return_held_piece(server2->conn, i); /* the first one's frames, given back on the second one */
 	assert_int_equal(zcopy_held_and_waiting_bytes(server2->conn), 3000);
-	held_free_all(server2->conn);
+	return_all_held_pieces(server2->conn);
 	assert_int_equal(zcopy_held_and_waiting_bytes(server2->conn), 0);
 	app_free(client);
 	app_free(client2);
@@ -377,7 +377,7 @@ static void test_window_closes_for_what_is_held_and_opens_when_it_is_freed(void 
 	establish_zcopy(&client, &server);
 	for (int i = 0; i < 2000; i++) {
 		sent += fixture_send_bytes(client, 10000);
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 		got += hold_all_pieces_in_frames(server);
 	}
 	rcvbuf = atomic_load(&server->conn->rcvbuf);
@@ -387,9 +387,9 @@ static void test_window_closes_for_what_is_held_and_opens_when_it_is_freed(void 
 	assert_true(zcopy_held_and_waiting_bytes(server->conn) <= rcvbuf + 16384); /* windows are rounded up */
 	assert_true(zcopy_held_and_waiting_bytes(server->conn) >= rcvbuf - rcvbuf / 8);
 	assert_true(vma_tcp_tx_unsent(client->conn) > 0);
-	held_free_all(server->conn);
-	fixture_run(MS); /* at once: no probe is waited for */
-	assert_true(vma_tcp_rx_bytes(server->conn) > 0);
+	return_all_held_pieces(server->conn);
+	fixture_run_for_ns(MS); /* at once: no probe is waited for */
+	assert_true(vma_tcp_readable_bytes(server->conn) > 0);
 	app_free(client);
 }
 
@@ -403,7 +403,7 @@ static void test_buffer_does_not_grow_for_an_owner_that_frees_nothing(void **sta
 	assert_int_equal(atomic_load(&server->conn->rcvbuf), first);
 	for (int i = 0; i < 200; i++) {
 		fixture_send_bytes(client, 10000);
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 		hold_all_pieces_in_frames(server);
 	}
 	assert_int_equal(atomic_load(&server->conn->rcvbuf), first);
@@ -420,10 +420,10 @@ static void test_small_segments_do_not_pin_the_pool(void **state)
 	establish_zcopy(&client, &server);
 	for (int i = 0; i < 1000; i++) {
 		assert_int_equal(fixture_send_bytes(client, 1), 1);
-		fixture_run(20000);
+		fixture_run_for_ns(20000);
 	}
-	fixture_run(SEC);
-	assert_int_equal(vma_tcp_rx_bytes(server->conn), 1000);
+	fixture_run_for_ns(SEC);
+	assert_int_equal(vma_tcp_readable_bytes(server->conn), 1000);
 	assert_true(atomic_load(&memory_limit_account.frames) <= ZCOPY_SMALL_FRAMES_MAX);
 	assert_true(fixture_stack_counts(1).zcopy_copied >= 900);
 	assert_true(atomic_load(&memory_limit_account.used) < 100000);
@@ -444,17 +444,17 @@ static void test_connection_has_a_bound_of_frames_and_goes_on_by_copying(void **
 	establish_zcopy(&client, &server);
 	while (sent < 1 << 20) {
 		sent += fixture_send_bytes(client, 20000);
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 		got += hold_all_pieces_in_frames(server);
 	}
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	assert_true(atomic_load(&memory_limit_account.frames) <= ZCOPY_FRAMES_MAX);
 	assert_true(held_count > ZCOPY_FRAMES_MAX - 70);
 	assert_true(fixture_stack_counts(1).zcopy_copied > 0);
 	while (got < sent) {
 		size_t more = hold_all_pieces_in_frames(server) + read_bytes(server, 100000);
 
-		fixture_run(MS);
+		fixture_run_for_ns(MS);
 		got += more;
 		assert_true(fixture_now_ns < 3000 * SEC);
 	}
@@ -471,12 +471,12 @@ static void test_process_has_a_bound_and_others_do_not_starve(void **state)
 	establish_zcopy(&client, &server);
 	establish_zcopy(&client2, &server2);
 	for (int i = 0; i < 10; i++) {
-		send_all(client, 4000);
+		zcopy_send_bytes_and_run(client, 4000);
 		hold_all_pieces_in_frames(server);
 	}
 	assert_true(atomic_load(&memory_limit_account.frames) <= 20);
-	send_all(client2, 4000);
-	assert_int_equal(vma_tcp_rx_bytes(server2->conn), 4000); /* copied */
+	zcopy_send_bytes_and_run(client2, 4000);
+	assert_int_equal(vma_tcp_readable_bytes(server2->conn), 4000); /* copied */
 	assert_int_equal(hold_all_pieces_in_frames(server2) + read_bytes(server2, 4000), 4000);
 	app_free(client);
 	app_free(client2);
@@ -491,19 +491,19 @@ static void test_without_memory_nothing_is_lost(void **state)
 	establish_zcopy(&client, &server);
 	sent = fixture_send_bytes(client, 30000);
 	fixture_alloc_bytes_fails = true; /* no chunk for a frame, and none to copy to */
-	fixture_run(MS);
+	fixture_run_for_ns(MS);
 	fixture_alloc_bytes_fails = false;
-	fixture_run(SEC);
+	fixture_run_for_ns(SEC);
 	assert_int_equal(hold_all_pieces_in_frames(server) + read_bytes(server, sent), sent);
 	app_free(client);
 }
 
-#define ZCOPY_CASE(f) cmocka_unit_test_setup_teardown(f, zcopy_open, zcopy_close)
+#define ZCOPY_CASE(f) cmocka_unit_test_setup_teardown(f, setup_zcopy_pair, teardown_zcopy_pair)
 
 static const struct CMUnitTest tests[] = {
         ZCOPY_CASE(test_payload_lies_where_the_device_put_it),
-        cmocka_unit_test_setup_teardown(test_packets_of_several_buffers_are_a_piece_each, zcopy_open_jumbo,
-                                        zcopy_close),
+        cmocka_unit_test_setup_teardown(test_packets_of_several_buffers_are_a_piece_each, setup_zcopy_pair_jumbo,
+                                        teardown_zcopy_pair),
         ZCOPY_CASE(test_what_came_before_is_copied_and_read_first),
         ZCOPY_CASE(test_reading_and_holding_may_be_mixed_anywhere),
         ZCOPY_CASE(test_peeking_leaves_frames_where_they_are),

@@ -18,7 +18,7 @@ static uint64_t fin_wait_due_ns(struct vma_tcp_conn *conn)
 	return conn->fin_wait_ns + wait_ns;
 }
 
-bool keepalive_in_fin_wait(const struct vma_tcp_conn *conn)
+bool conn_is_orphan_in_fin_wait_2(const struct vma_tcp_conn *conn)
 {
 	return conn->is_orphan && conn->pcb->state == FIN_WAIT_2;
 }
@@ -34,7 +34,7 @@ void timers_keepalive_update(struct vma_tcp_conn *conn)
 
 	if (!conn->pcb || conn->pcb->state == TIME_WAIT)
 		due_ns = UINT64_MAX;
-	else if (keepalive_in_fin_wait(conn))
+	else if (conn_is_orphan_in_fin_wait_2(conn))
 		due_ns = fin_wait_due_ns(conn);
 	else if (conn->connected && tcp_option(conn, VMA_TCP_OPT_KEEPALIVE))
 		due_ns = conn->last_in_ns + keepalive_option_ns(conn, VMA_TCP_OPT_KEEPIDLE);
@@ -55,12 +55,12 @@ static void fire_keepalive(struct vma_tcp_conn *conn)
 	uint64_t now_ns = conn->tcp->now_ns, idle_ns = keepalive_option_ns(conn, VMA_TCP_OPT_KEEPIDLE);
 	uint64_t silent_ns = now_ns - conn->last_in_ns;
 
-	if (conn->pcb->unacked || persist_waits(conn)) {
+	if (conn->pcb->unacked || persist_has_unsent_data(conn)) {
 		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + idle_ns); /* others find out whether the peer is there */
 	} else if (silent_ns < idle_ns) {
 		timers_set(conn, TCP_TIMER_KEEPALIVE, conn->last_in_ns + idle_ns);
 	} else if (keepalive_is_hopeless(conn, silent_ns)) {
-		timers_give_up(conn, true);
+		timers_abort_conn_with_timeout(conn, true);
 	} else if (tcp_output_probe(conn) < 0) {
 		timers_set(conn, TCP_TIMER_KEEPALIVE, stack_retry_time_ns(conn->tcp));
 	} else {
@@ -71,7 +71,7 @@ static void fire_keepalive(struct vma_tcp_conn *conn)
 
 void keepalive_probe(struct vma_tcp_conn *conn)
 {
-	if (!conn->connected || conn->pcb->state == TIME_WAIT || conn->pcb->unacked || persist_waits(conn))
+	if (!conn->connected || conn->pcb->state == TIME_WAIT || conn->pcb->unacked || persist_has_unsent_data(conn))
 		return;
 	if (tcp_output_probe(conn) < 0) {
 		conn->todo |= TCP_WORK_KEEPALIVE;
@@ -90,9 +90,9 @@ static void fire_fin_wait(struct vma_tcp_conn *conn)
 		timers_set(conn, TCP_TIMER_KEEPALIVE, due_ns);
 }
 
-void keepalive_fire(struct vma_tcp_conn *conn)
+void keepalive_or_fin_wait_timer_fired(struct vma_tcp_conn *conn)
 {
-	if (keepalive_in_fin_wait(conn))
+	if (conn_is_orphan_in_fin_wait_2(conn))
 		fire_fin_wait(conn);
 	else if (conn->connected && tcp_option(conn, VMA_TCP_OPT_KEEPALIVE))
 		fire_keepalive(conn);

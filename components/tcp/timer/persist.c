@@ -50,7 +50,7 @@ void persist_fire(struct vma_tcp_conn *conn)
 	if (conn->tcp->now_ns < r->persist_due_ns)
 		return;
 	if (persist_is_hopeless(conn)) {
-		timers_give_up(conn, false);
+		timers_abort_conn_with_timeout(conn, false);
 		return;
 	}
 	sent = tcp_output_force(conn);

@@ -65,7 +65,7 @@ void timers_set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns
  * The same for a timer that a conversation would move with every message. It stays where it is if that is earlier, also
  * when nothing is due any more: once it fires too early, and what is due then is looked at anew.
  */
-static void timer_set_lazily(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns)
+static void tcp_timer_set_if_earlier(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns)
 {
 	struct tcp_timer_node *timer = &conn->timer[which];
 
@@ -83,7 +83,7 @@ static uint64_t retransmission_time_of_tries(uint32_t tries, uint64_t base_ns)
 	return sum_ns;
 }
 
-void timers_give_up(struct vma_tcp_conn *conn, bool reset)
+void timers_abort_conn_with_timeout(struct vma_tcp_conn *conn, bool reset)
 {
 	conn_fail_with_error(conn, conn->soft_error ? (int)conn->soft_error : ETIMEDOUT, reset);
 }
@@ -121,7 +121,7 @@ static uint64_t stuck_since_ns(const struct vma_tcp_conn *conn)
  * A receiver that acknowledges up to what it has SACKed, but not that, has thrown it away (RFC 2018 8). As the kernel:
  * an ACK that was overtaken by this one may say otherwise, but not for long.
  */
-static uint64_t reneged_ns(const struct vma_tcp_conn *conn)
+static uint64_t sack_reneging_timeout_ns(const struct vma_tcp_conn *conn)
 {
 	return conn->rtt.srtt_ns / 2 > RENEGED_LEAST_NS ? conn->rtt.srtt_ns / 2 : RENEGED_LEAST_NS;
 }
@@ -136,7 +136,7 @@ static uint64_t rto_due_ns(const struct vma_tcp_conn *conn)
 	else
 		due_ns = r->rto_from_ns + rtt_rto_ns(&conn->rtt, r->backoff);
 	if (conn->pcb->unacked->marks & SEG_SACKED)
-		due_ns = timers_min_ns(due_ns, r->rto_from_ns + reneged_ns(conn));
+		due_ns = timers_min_ns(due_ns, r->rto_from_ns + sack_reneging_timeout_ns(conn));
 	/* The user's end is kept to the point, once something has been repeated. */
 	if (user_ns && r->timeouts && !handshake_is_passive(conn))
 		due_ns = timers_min_ns(due_ns, stuck_since_ns(conn) + user_ns);
@@ -152,8 +152,9 @@ static uint64_t tail_probe_due_ns(const struct vma_tcp_conn *conn, uint64_t time
 	const struct tcp_recovery *r = &conn->recovery;
 	uint64_t wait_ns = 2 * conn->rtt.srtt_ns, from_ns = r->probe_from_ns;
 
-	if (!conn->connected || !scoreboard_has_sack(conn) || r->state != TCP_RECOVERY_OPEN || r->tail_probe_out ||
-	    r->probe_new || r->probe_wanted || r->sacked_segments || conn->rtt.srtt_ns == 0 || r->timeouts)
+	if (!conn->connected || !scoreboard_conn_has_sack_enabled(conn) || r->state != TCP_RECOVERY_OPEN ||
+	    r->tail_probe_out || r->probe_new || r->probe_wanted || r->sacked_segments || conn->rtt.srtt_ns == 0 ||
+	    r->timeouts)
 		return UINT64_MAX;
 	wait_ns += conn->pcb->unacked->next ? PROBE_MARGIN_NS : RTT_RTO_MIN_NS;
 	if (from_ns < conn->pace.next_ns)
@@ -182,7 +183,7 @@ static bool tried_enough(const struct vma_tcp_conn *conn, uint32_t tries, uint64
 	return conn->tcp->now_ns - stuck_since_ns(conn) >= limit_ns;
 }
 
-static bool handshake_is_over(const struct vma_tcp_conn *conn)
+static bool handshake_retries_exhausted(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	uint32_t tries = (uint32_t)tcp_option(conn, VMA_TCP_OPT_SYNCNT);
@@ -209,7 +210,7 @@ static bool retransmission_gives_up(const struct vma_tcp_conn *conn)
 	uint32_t tries = (uint32_t)tcp_option(conn, VMA_TCP_OPT_RETRIES2);
 
 	if (conn_in_handshake(conn))
-		return handshake_is_over(conn);
+		return handshake_retries_exhausted(conn);
 	if (conn->is_orphan)
 		tries = timers_orphan_tries(conn, rtt_rto_ns(&conn->rtt, conn->recovery.backoff));
 	else if (conn->pcb->snd_wnd == 0 && timers_user_timeout_ns(conn) == 0 &&
@@ -230,24 +231,24 @@ static bool waits_for_defer_accept(const struct vma_tcp_conn *conn)
 static void retransmission_timer_fired(struct vma_tcp_conn *conn)
 {
 	if (retransmission_gives_up(conn)) {
-		timers_give_up(conn, false);
+		timers_abort_conn_with_timeout(conn, false);
 	} else if (waits_for_defer_accept(conn)) {
 		conn->recovery.timeouts++;
 		conn->recovery.rto_from_ns = conn->tcp->now_ns;
 	} else {
-		recovery_timeout(conn);
+		recovery_on_rto(conn);
 	}
 }
 
 /* A rescue is the following output's. */
-static void fire_retransmit(struct vma_tcp_conn *conn)
+static void fire_reorder_probe_or_rto_timer(struct vma_tcp_conn *conn)
 {
 	uint64_t now_ns = conn->tcp->now_ns, timeout_ns = rto_due_ns(conn);
 
 	if (conn->recovery.reorder_due_ns <= now_ns)
-		recovery_detect_reordering(conn);
+		recovery_on_reorder_timeout(conn);
 	else if (tail_probe_due_ns(conn, timeout_ns) <= now_ns)
-		recovery_tail_probe(conn);
+		recovery_request_tail_probe(conn);
 	else if (timeout_ns <= now_ns)
 		retransmission_timer_fired(conn);
 }
@@ -256,9 +257,9 @@ static void fire_retransmit(struct vma_tcp_conn *conn)
 
 /*
  * Whether the timer is set for a time that is surely not later than all that retransmit_due_ns would find, so that
- * timer_set_lazily would leave it where it is: so it is nearly always in a conversation, where the timer stands for
- * something long acknowledged. With something unacknowledged, no recovery, nothing repeated and nothing to be awaited
- * for reordering there are
+ * tcp_timer_set_if_earlier would leave it where it is: so it is nearly always in a conversation, where the timer stands
+ * for something long acknowledged. With something unacknowledged, no recovery, nothing repeated and nothing to be
+ * awaited for reordering there are
  *   the timeout     at least the round-trip time and RTT_RTO_MIN_NS after rto_from_ns, if that is not above its maximum
  *   a tail probe    twice the round-trip time and RTT_RTO_MIN_NS (one segment) or PROBE_MARGIN_NS after probe_from_ns
  * and without a sample of the round-trip time, which is 0 then, no probe, and a timeout that is later still.
@@ -277,7 +278,7 @@ static bool retransmit_timer_is_early_enough(const struct vma_tcp_conn *conn)
 	return timer->due_ns <= timers_min_ns(timeout_ns, probe_ns);
 }
 
-static void __attribute__((noinline)) retransmit_update(struct vma_tcp_conn *conn)
+static void __attribute__((noinline)) retransmit_or_persist_timer_set(struct vma_tcp_conn *conn)
 {
 	uint64_t due_ns = UINT64_MAX;
 
@@ -285,17 +286,17 @@ static void __attribute__((noinline)) retransmit_update(struct vma_tcp_conn *con
 		timers_set(conn, TCP_TIMER_RETRANSMIT, due_ns);
 		return;
 	}
-	if (keepalive_in_fin_wait(conn) && conn->fin_wait_ns == 0)
+	if (conn_is_orphan_in_fin_wait_2(conn) && conn->fin_wait_ns == 0)
 		timers_keepalive_update(conn);
 	if (conn->pcb->unacked) {
 		persist_end(conn);
 		due_ns = retransmit_due_ns(conn);
-	} else if (persist_waits(conn) && !recovery_waits_for_send_time(conn)) {
+	} else if (persist_has_unsent_data(conn) && !recovery_waits_for_send_time(conn)) {
 		due_ns = persist_due_ns(conn);
 	} else {
 		persist_end(conn);
 	}
-	timer_set_lazily(conn, TCP_TIMER_RETRANSMIT, timer_round_to_resolution_ns(conn, due_ns));
+	tcp_timer_set_if_earlier(conn, TCP_TIMER_RETRANSMIT, timer_round_to_resolution_ns(conn, due_ns));
 }
 
 void timers_retransmit_update(struct vma_tcp_conn *conn)
@@ -303,10 +304,10 @@ void timers_retransmit_update(struct vma_tcp_conn *conn)
 	const struct tcp_pcb *pcb = conn->pcb;
 
 	if (pcb && pcb->state == ESTABLISHED && !conn->tcp->predicts_nothing &&
-	    (pcb->unacked ? retransmit_timer_is_early_enough(conn) : !persist_waits(conn)))
+	    (pcb->unacked ? retransmit_timer_is_early_enough(conn) : !persist_has_unsent_data(conn)))
 		persist_end(conn);
 	else
-		retransmit_update(conn);
+		retransmit_or_persist_timer_set(conn);
 }
 
 /* Once, as the kernel: two ends that do not understand each other do not go on like this. */
@@ -323,19 +324,20 @@ void timers_expedite_syn(struct vma_tcp_conn *conn)
 void timers_set_delack(struct vma_tcp_conn *conn, uint64_t in_ns)
 {
 	conn->window.delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX; /* timers_cancel_delack */
-	timer_set_lazily(conn, TCP_TIMER_DELACK, timer_round_to_resolution_ns(conn, conn->window.delack_due_ns));
+	tcp_timer_set_if_earlier(conn, TCP_TIMER_DELACK,
+	                         timer_round_to_resolution_ns(conn, conn->window.delack_due_ns));
 }
 
 void timers_set_pacing(struct vma_tcp_conn *conn, uint64_t due_ns)
 {
-	timer_set_lazily(conn, TCP_TIMER_PACE, due_ns);
+	tcp_timer_set_if_earlier(conn, TCP_TIMER_PACE, due_ns);
 }
 
 static void fire_delack(struct vma_tcp_conn *conn)
 {
 	if (conn->window.delack_due_ns > conn->tcp->now_ns) {
-		timer_set_lazily(conn, TCP_TIMER_DELACK,
-		                 timer_round_to_resolution_ns(conn, conn->window.delack_due_ns));
+		tcp_timer_set_if_earlier(conn, TCP_TIMER_DELACK,
+		                         timer_round_to_resolution_ns(conn, conn->window.delack_due_ns));
 		return;
 	}
 	conn->window.delack_due_ns = UINT64_MAX;
@@ -349,15 +351,15 @@ void timers_fire(struct vma_tcp_conn *conn, unsigned which)
 	switch (which) {
 	case TCP_TIMER_RETRANSMIT:
 		if (conn->pcb->unacked)
-			fire_retransmit(conn);
-		else if (persist_runs(conn) && persist_waits(conn) && !recovery_waits_for_send_time(conn))
+			fire_reorder_probe_or_rto_timer(conn);
+		else if (persist_runs(conn) && persist_has_unsent_data(conn) && !recovery_waits_for_send_time(conn))
 			persist_fire(conn);
 		break;
 	case TCP_TIMER_DELACK:
 		fire_delack(conn);
 		break;
 	case TCP_TIMER_KEEPALIVE:
-		keepalive_fire(conn);
+		keepalive_or_fin_wait_timer_fired(conn);
 		break;
 	}
 }

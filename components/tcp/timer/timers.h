@@ -31,12 +31,12 @@ static inline void timers_cancel_delack(struct vma_tcp_conn *conn)
 {
 	conn->window.delack_due_ns = UINT64_MAX;
 }
-void timers_give_up(struct vma_tcp_conn *conn, bool reset);
+void timers_abort_conn_with_timeout(struct vma_tcp_conn *conn, bool reset);
 /* How often a connection without owner tries, at intervals of that length now. */
 uint32_t timers_orphan_tries(const struct vma_tcp_conn *conn, uint64_t interval_ns);
 
 /* persist.c: nothing is unacknowledged, but something waits to be sent: until when, at most. */
-static inline bool persist_waits(const struct vma_tcp_conn *conn)
+static inline bool persist_has_unsent_data(const struct vma_tcp_conn *conn)
 {
 	return conn->connected && (conn->pcb->unsent || fifo_produced(&conn->tx) != conn->lwip_end);
 }
@@ -57,7 +57,7 @@ static inline void persist_end(struct vma_tcp_conn *conn)
 void persist_fire(struct vma_tcp_conn *conn);
 
 /* keepalive.c; in_fin_wait: FIN_WAIT_2 without owner. */
-bool keepalive_in_fin_wait(const struct vma_tcp_conn *conn);
-void keepalive_fire(struct vma_tcp_conn *conn);
+bool conn_is_orphan_in_fin_wait_2(const struct vma_tcp_conn *conn);
+void keepalive_or_fin_wait_timer_fired(struct vma_tcp_conn *conn);
 
 #endif

@@ -11,7 +11,7 @@
  *
  * A slot also knows the earliest time that was ever placed in it since it was empty. That may be too early by now, if
  * the node has been stopped or moved. A thread that comes then finds the slot reached, and its nodes get new places,
- * lower down or with their own times. The answer of wheel_next costs the same for one timer and for a million.
+ * lower down or with their own times. The answer of wheel_next_due_ns costs the same for one timer and for a million.
  *
  * The current tick's slot is looked at by the nanosecond, so nothing fires early and nothing waits for the tick's end.
  * Times further away than the levels reach lie in the last slot until everything is placed anew, at the latest when the
@@ -38,7 +38,7 @@ static unsigned wheel_level_of(uint64_t tick, uint64_t other)
 	return differ ? (63 - (unsigned)__builtin_clzll(differ)) / WHEEL_BITS : 0;
 }
 
-static void wheel_push(struct tcp_timer_node **head, struct tcp_timer_node *node)
+static void timer_list_push_front(struct tcp_timer_node **head, struct tcp_timer_node *node)
 {
 	node->next = *head;
 	if (node->next)
@@ -73,7 +73,7 @@ static void wheel_place(struct tcp_wheel *wheel, struct tcp_timer_node *node)
 	node->slot = (uint8_t)slot;
 	if (!wheel->slot[level][slot] || node->due_ns < wheel->slot_due_ns[level][slot])
 		wheel->slot_due_ns[level][slot] = node->due_ns;
-	wheel_push(&wheel->slot[level][slot], node);
+	timer_list_push_front(&wheel->slot[level][slot], node);
 	wheel->occupied[level] |= UINT64_C(1) << slot;
 	wheel->changed = true;
 }
@@ -120,7 +120,7 @@ static void timer_list_move_all(struct tcp_timer_node **from, struct tcp_timer_n
 
 	while ((node = *from)) {
 		timer_unlink_node(node);
-		wheel_push(to, node);
+		timer_list_push_front(to, node);
 	}
 }
 
@@ -153,7 +153,7 @@ void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct
 		timer_unlink_node(node);
 		if (node->due_ns <= now_ns) {
 			node->level = FIRING;
-			wheel_push(&firing, node);
+			timer_list_push_front(&firing, node);
 		} else {
 			wheel_place(wheel, node);
 		}
@@ -165,7 +165,7 @@ void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct
 	}
 }
 
-uint64_t wheel_next(const struct tcp_wheel *wheel)
+uint64_t wheel_next_due_ns(const struct tcp_wheel *wheel)
 {
 	for (unsigned level = 0; level < WHEEL_LEVELS; level++) {
 		if (wheel->occupied[level])

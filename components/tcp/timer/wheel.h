@@ -25,7 +25,7 @@ struct tcp_timer_node {
 };
 struct tcp_wheel {
 	uint64_t tick; /* all before it have fired */
-	bool changed;  /* what wheel_next says may be another time than before: for who asks it to clear */
+	bool changed;  /* what wheel_next_due_ns says may be another time than before: for who asks it to clear */
 	uint64_t occupied[WHEEL_LEVELS];
 	struct tcp_timer_node *slot[WHEEL_LEVELS][1 << WHEEL_BITS];
 	uint64_t slot_due_ns[WHEEL_LEVELS][1 << WHEEL_BITS]; /* of a slot that is occupied: nothing in it is earlier */
@@ -43,6 +43,6 @@ void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct
                    void *arg);
 /* When advance has to be called at the latest: never later than the earliest node's time, perhaps earlier (one that
  * has been stopped); UINT64_MAX: nothing is set. */
-uint64_t wheel_next(const struct tcp_wheel *wheel);
+uint64_t wheel_next_due_ns(const struct tcp_wheel *wheel);
 
 #endif

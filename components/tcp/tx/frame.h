@@ -98,7 +98,7 @@ static inline bool frame_needs_sum(const struct vma_nic_info *nic, uint16_t flag
 /* A buffer for a frame of len bytes, which begins at *off of it. Not counted: for who goes on by another way. */
 static inline err_t frame_try_alloc_buf(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
 {
-	struct vma_buf *buf = tcp_frame_queue_has_space(tcp) ? vma_ring_tx_buf(tcp->ring) : NULL;
+	struct vma_buf *buf = tcp_frame_queue_make_space(tcp) ? vma_ring_tx_buf(tcp->ring) : NULL;
 
 	if (__builtin_expect(buf == NULL, 0))
 		return ERR_MEM;

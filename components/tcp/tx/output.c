@@ -177,7 +177,7 @@ static bool __attribute__((noinline)) feed_segment_by_lwip(struct vma_tcp_conn *
 		return false;
 	if (written < conn->mss)
 		conn->snd_sml = conn->pcb->snd_lbb;
-	window_data_sent(&conn->window, conn->tcp->now_ns);
+	window_note_data_sent(&conn->window, conn->tcp->now_ns);
 	return output_transmit(conn, tx_fifo_is_all_segmented(conn)) && written == n;
 }
 
@@ -189,7 +189,7 @@ static inline __attribute__((always_inline)) void account_composed_segment(struc
 
 	if (n < conn->mss)
 		conn->snd_sml = end;
-	window_data_sent(&conn->window, conn->tcp->now_ns);
+	window_note_data_sent(&conn->window, conn->tcp->now_ns);
 	recovery_on_segment_sent_at(conn, seg, end - n, n);
 	conn_publish_snd_max(conn, conn->lwip_end); /* all that lwIP has: tcp_compose leaves nothing behind */
 }
@@ -220,7 +220,7 @@ static bool feed_tso(struct vma_tcp_conn *conn, struct tso_packet *packet, uint3
 static inline __attribute__((always_inline)) bool segment_may_be_sent_now(const struct vma_tcp_conn *conn, uint32_t n)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
-	uint32_t allowed = recovery_may_send(conn);
+	uint32_t allowed = recovery_new_bytes_allowed(conn);
 
 	if (usable_window(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
 		return false;
@@ -374,7 +374,7 @@ static void output_send_ack(struct vma_tcp_conn *conn)
 	struct tcp_sack_range kept[LWIP_TCP_MAX_SACK_NUM];
 	bool dsack = conn->dsack_left != conn->dsack_right && pcb->flags & TF_SACK;
 
-	if (tcp_pending_holds_ack(conn))
+	if (tcp_pending_delay_ack(conn))
 		return;
 	window_on_ack_sent(conn);
 	if (dsack) {
@@ -445,7 +445,7 @@ void tcp_output_conn_data(struct vma_tcp_conn *conn)
 	tcp_frames_send_if_last(conn->tcp);
 	conn->ack_received = false;
 	if (cc_is_model_based(&conn->cc)) /* it is for nobody else */
-		recovery_output_done(conn);
+		recovery_note_app_limited_or_set_pacing(conn);
 	timers_retransmit_update(conn);
 }
 
@@ -475,7 +475,7 @@ bool tcp_output_sole_message(struct vma_tcp_conn *conn)
 	if (fifo_produced(&conn->tx) == conn->lwip_end)
 		conn->push_once = false;
 	if (cc_is_model_based(&conn->cc))
-		recovery_output_done(conn);
+		recovery_note_app_limited_or_set_pacing(conn);
 	timers_retransmit_update(conn);
 	return true;
 }

@@ -119,7 +119,7 @@ void tcp_output_resegment(struct vma_tcp_conn *conn)
 		lwip_enter(conn->tcp, conn);
 	resegment_segment_list(conn, pcb->unacked, &pcb->unacked_last, true);
 	resegment_segment_list(conn, pcb->unsent, &none, false);
-	recovery_detect_losses_again(conn);
+	recovery_begin_resend_of_oversized(conn);
 	if (!inside)
 		lwip_leave();
 	conn_enqueue_ready(conn);

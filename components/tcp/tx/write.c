@@ -71,7 +71,7 @@ tx_reserve_beyond_space(struct vma_tcp_conn *conn, size_t bytes, struct iovec *s
 	unsigned used;
 
 	if (room == 0) {
-		if (tcp_request_writeable(conn))
+		if (tcp_request_writable_event_if_full(conn))
 			return conn_tx_is_shut_down(conn) ? -EPIPE : 0;
 		room = vma_tcp_tx_space(conn);
 	}

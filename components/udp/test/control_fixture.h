@@ -49,7 +49,7 @@ static struct {
 	_Alignas(64) uint8_t bytes[256];
 } fixture_device_priv; /* what sock's ring_ctx.c keeps of a device: its list of ring contexts */
 
-static inline uint32_t control_fixture_ip(const char *text)
+static inline uint32_t control_fixture_parse_ip(const char *text)
 {
 	struct in_addr address;
 
@@ -66,7 +66,7 @@ static inline void fixture_add_link(uint32_t ifindex, uint32_t flags, uint16_t h
 static inline void fixture_add_addr(uint32_t ifindex, const char *address, uint8_t prefix_len)
 {
 	struct vma_net_addr *addr = &fixture.addr[fixture.addrs++];
-	uint32_t bytes = control_fixture_ip(address);
+	uint32_t bytes = control_fixture_parse_ip(address);
 
 	*addr = (struct vma_net_addr){.ifindex = ifindex, .family = AF_INET, .prefix_len = prefix_len};
 	memcpy(addr->address, &bytes, 4);
@@ -82,7 +82,7 @@ static inline void fixture_reset(void)
 	fixture_add_addr(LAN, "10.77.0.1", 24);
 }
 
-static int fake_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+static int fake_net_find_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
 	(void)net;
 	for (int i = 0; i < fixture.links; i++) {
@@ -94,7 +94,7 @@ static int fake_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link 
 	return -ENODEV;
 }
 
-static int fake_links(struct vma_net *net, struct vma_net_link *out, unsigned max)
+static int fake_net_get_links(struct vma_net *net, struct vma_net_link *out, unsigned max)
 {
 	(void)net;
 	for (int i = 0; i < fixture.links && i < (int)max; i++)
@@ -102,7 +102,7 @@ static int fake_links(struct vma_net *net, struct vma_net_link *out, unsigned ma
 	return fixture.links;
 }
 
-static int fake_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
+static int fake_net_get_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
 {
 	(void)net, (void)ifindex;
 	for (int i = 0; i < fixture.addrs && i < (int)max; i++)
@@ -136,19 +136,19 @@ static int control_fixture_fake_device_get(struct vma_engine *engine, uint32_t i
 	return 0;
 }
 
-#define vma_net_link(...) fake_link(__VA_ARGS__)
-#define vma_net_link_cached(...) fake_link(__VA_ARGS__)
-#define vma_net_links(...) fake_links(__VA_ARGS__)
-#define vma_net_addrs(...) fake_addrs(__VA_ARGS__)
+#define vma_net_get_link(...) fake_net_find_link(__VA_ARGS__)
+#define vma_net_link_cached(...) fake_net_find_link(__VA_ARGS__)
+#define vma_net_links(...) fake_net_get_links(__VA_ARGS__)
+#define vma_net_addrs(...) fake_net_get_addrs(__VA_ARGS__)
 #define vma_net_path_get(...) control_fixture_fake_path_get(__VA_ARGS__)
-#define vma_net_path_read(...) fake_path_read(__VA_ARGS__)
+#define vma_net_path_read_template(...) fake_path_read(__VA_ARGS__)
 #define vma_net_path_put(...) ((void)0)
 #define vma_device_get(...) control_fixture_fake_device_get(__VA_ARGS__)
 #include "../targets.c"
 #include "../multicast.c"
 #include "../flows.c"
 #include "../options.c"
-#undef vma_net_link
+#undef vma_net_get_link
 
 /* ---- sockets ---- */
 
@@ -168,7 +168,7 @@ static inline struct udp_sock *control_fixture_sock_of(int fd)
 	return udp_sock(vma_fd_lookup(fd));
 }
 
-static inline int control_fixture_set(int fd, int level, int name, int value)
+static inline int control_fixture_setsockopt_int(int fd, int level, int name, int value)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, level, name, &value, sizeof(value));
@@ -180,7 +180,7 @@ static inline int control_fixture_set(int fd, int level, int name, int value)
 static inline int control_fixture_bind_to(int fd, const char *address, uint16_t port)
 {
 	const struct sockaddr_in name = {
-	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = control_fixture_ip(address)};
+	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = control_fixture_parse_ip(address)};
 	struct vma_thread *self = vma_enter();
 	int rc = udp_bind(vma_fd_lookup(fd), fd, (const struct sockaddr *)&name, sizeof(name));
 
@@ -193,9 +193,9 @@ static inline uint16_t port_of(int fd)
 	return ntohs(control_fixture_sock_of(fd)->local.sin_port);
 }
 
-static inline int control_fixture_join(int fd, int name, const char *group)
+static inline int control_fixture_set_membership(int fd, int name, const char *group)
 {
-	const struct ip_mreqn request = {.imr_multiaddr.s_addr = control_fixture_ip(group), .imr_ifindex = LAN};
+	const struct ip_mreqn request = {.imr_multiaddr.s_addr = control_fixture_parse_ip(group), .imr_ifindex = LAN};
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, IPPROTO_IP, name, &request, sizeof(request));
 
@@ -212,8 +212,9 @@ static inline void set_socket_as_if_connected(int fd, const char *peer, uint16_t
 	pthread_mutex_lock(&sock->file.lock);
 	sock->peer = (struct sockaddr_in){0};
 	if (*peer != '\0')
-		sock->peer = (struct sockaddr_in){
-		        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = control_fixture_ip(peer)};
+		sock->peer = (struct sockaddr_in){.sin_family = AF_INET,
+		                                  .sin_port = htons(port),
+		                                  .sin_addr.s_addr = control_fixture_parse_ip(peer)};
 	udp_flows_update(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_leave(self);
@@ -250,7 +251,7 @@ static inline void peer_send(const char *from, uint16_t sport, const char *to, u
 {
 	struct vma_pkt_udp_attr attr = {.src_port_be = htons(sport), .dst_port_be = htons(dport)};
 	struct vma_buf *buf = vma_ring_tx_buf(fixture.peer);
-	uint32_t src = control_fixture_ip(from), dst = control_fixture_ip(to);
+	uint32_t src = control_fixture_parse_ip(from), dst = control_fixture_parse_ip(to);
 	struct vma_nic_seg seg = {.buf = buf};
 	struct vma_pkt_udp pkt;
 	unsigned sent = 0;
@@ -292,7 +293,7 @@ static inline const char *control_fixture_receive(int fd)
 
 /* ---- the whole ---- */
 
-static int fixture_start(void **state)
+static int setup_wire_pair_and_peer_ring(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_wire_pair_attr pair = {0};
@@ -310,28 +311,28 @@ static int fixture_start(void **state)
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void fixture_catch_faults(void)
+static inline void fixture_restore_library_fault_handlers(void)
 {
 	sigaction(SIGSEGV, &fixture.on_segv, NULL);
 	sigaction(SIGBUS, &fixture.on_bus, NULL);
 }
 
-static inline int control_fixture_run(const char *name, const struct CMUnitTest *tests, size_t count)
+static inline int control_fixture_run_tests(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
-	if (small_engine("8192", "512") == NULL)
+	if (start_engine_with_few_buffers("8192", "512") == NULL)
 		return 1;
-	vma_signals_start();
+	vma_signals_wrap_existing_handlers();
 	sigaction(SIGSEGV, NULL, &fixture.on_segv);
 	sigaction(SIGBUS, NULL, &fixture.on_bus);
 	fixture_reset();
-	vma_test_filter();
-	return _cmocka_run_group_tests(name, tests, count, fixture_start, NULL);
+	vma_test_set_filter_from_env();
+	return _cmocka_run_group_tests(name, tests, count, setup_wire_pair_and_peer_ring, NULL);
 }
 #define FIXTURE_MAIN(name, tests)                                                                                      \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return control_fixture_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                           \
+		return control_fixture_run_tests(name, tests, sizeof(tests) / sizeof((tests)[0]));                     \
 	}
 
 #endif

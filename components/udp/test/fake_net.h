@@ -54,7 +54,7 @@ static inline void fake_net_reset(void)
 		pthread_mutex_unlock(&fake_net_lock);                                                                  \
 	} while (0)
 
-static void fake_read(const struct vma_net_path *path, struct vma_net_template *out)
+static void fake_net_path_read_template(const struct vma_net_path *path, struct vma_net_template *out)
 {
 	(void)path;
 	pthread_mutex_lock(&fake_net_lock);
@@ -80,17 +80,17 @@ static void fake_path_put(struct vma_net *net, struct vma_net_path *path)
 	atomic_fetch_sub(&fake_net.held, 1);
 }
 
-static bool fake_find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
+static bool fake_net_find_template(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
 {
 	(void)net, (void)key;
 	atomic_fetch_add(&fake_net.finds, 1);
 	if (!fake_net.known)
 		return false;
-	fake_read(NULL, out);
+	fake_net_path_read_template(NULL, out);
 	return true;
 }
 
-static bool fake_want(struct vma_net *net, const struct vma_net_key *key)
+static bool fake_net_want(struct vma_net *net, const struct vma_net_key *key)
 {
 	(void)net, (void)key;
 	atomic_fetch_add(&fake_net.wants, 1);
@@ -103,7 +103,7 @@ static void fake_net_request(struct vma_net *net, const struct vma_net_key *key,
 	atomic_fetch_add(&fake_net.probes, 1);
 }
 
-static void fake_probe(struct vma_net *net, struct vma_net_path *path)
+static void fake_net_count_probe(struct vma_net *net, struct vma_net_path *path)
 {
 	(void)net, (void)path;
 	atomic_fetch_add(&fake_net.probes, 1);
@@ -120,11 +120,11 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 
 #define vma_net_path_get fake_path_get
 #define vma_net_path_put fake_path_put
-#define vma_net_path_read fake_read
-#define vma_net_find_template fake_find
-#define vma_net_request_path fake_want
-#define vma_net_request fake_net_request
-#define vma_net_path_probe fake_probe
+#define vma_net_path_read_template fake_net_path_read_template
+#define vma_net_find_template fake_net_find_template
+#define vma_net_request_path fake_net_want
+#define vma_net_request_path_check fake_net_request
+#define vma_net_path_probe fake_net_count_probe
 #define vma_device_get fake_device_get
 #include "../dst.c"
 #include "../dst_find.c"

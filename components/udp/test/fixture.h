@@ -65,17 +65,17 @@ void udp_schedule_offload_of_inherited(struct udp_sock *sock)
 	fixture.takes_up++;
 }
 
-void udp_fork_shared_follow(struct udp_sock *sock)
+void udp_apply_changes_of_forked_processes(struct udp_sock *sock)
 {
 	(void)sock;
 }
 
-void udp_fork_shared_follow_locked(struct udp_sock *sock)
+void udp_apply_changes_of_forked_processes_locked(struct udp_sock *sock)
 {
 	(void)sock;
 }
 
-bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
+bool udp_datagram_matches_shared_socket_names(struct udp_sock *sock, const struct udp_datagram *datagram)
 {
 	(void)sock, (void)datagram;
 	return true;
@@ -92,7 +92,7 @@ void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 	atomic_store(&sock->reason, reason);
 }
 
-bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex)
+bool udp_multicast_filter_accepts_source(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex)
 {
 	(void)sock, (void)group, (void)src, (void)ifindex;
 	return fixture.group_accepts;
@@ -106,7 +106,7 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 
 /* ---- the peer ---- */
 
-static bool fixture_take_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fixture_sink_save_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_engine *engine = vma_engine();
 
@@ -172,20 +172,22 @@ static int fixture_bind(struct vma_file *file, int fd, const struct sockaddr *ad
 		return -errno;
 	pthread_mutex_lock(&file->lock);
 	vma_os.getsockname(fd, (struct sockaddr *)&sock->local, &local_len);
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 	pthread_mutex_unlock(&file->lock);
 	return 0;
 }
 
 static void fixture_destroy_sock(struct vma_file *file)
 {
-	udp_data_destroy(udp_sock(file));
-	udp_extra_destroy(udp_sock(file));
+	udp_tx_state_destroy(udp_sock(file));
+	udp_extra_api_state_free(udp_sock(file));
 	vma_free(udp_sock(file)->stats);
 }
 
-static const struct vma_file_ops fixture_ops = {
-        .name = "udp", .bind = fixture_bind, .destroy = fixture_destroy_sock, .complete = udp_xtreme_complete};
+static const struct vma_file_ops fixture_ops = {.name = "udp",
+                                                .bind = fixture_bind,
+                                                .destroy = fixture_destroy_sock,
+                                                .complete = udp_xtreme_complete_queued_datagrams};
 
 /* bind_it: the shadow to 127.0.0.1, the socket (as far as sending goes) to 10.0.0.1, same port. */
 static inline struct udp_sock *udp_fixture_socket(bool bind_it)
@@ -246,12 +248,13 @@ struct fixture_attached {
 	struct udp_attachments *all;
 };
 
-static bool fixture_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool sink_deliver_to_udp_socket(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	return udp_deliver(flow->owner, packet, info);
 }
 
-static inline void fixture_attach(struct fixture_attached *attached, struct udp_sock *sock, const uint8_t local_ip[4])
+static inline void fixture_attach_udp_flow(struct fixture_attached *attached, struct udp_sock *sock,
+                                           const uint8_t local_ip[4])
 {
 	*attached = (struct fixture_attached){0};
 	attached->at.sock = sock;
@@ -265,18 +268,18 @@ static inline void fixture_attach(struct fixture_attached *attached, struct udp_
 	attached->flow.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = sock->local.sin_port};
 	memcpy(attached->flow.key.local, local_ip, 4);
-	attached->flow.sink = fixture_sink;
+	attached->flow.sink = sink_deliver_to_udp_socket;
 	attached->flow.owner = &attached->at;
 	assert_int_equal(vma_ring_attach(fixture.ring_ctx->ring, &attached->flow), 0);
 	atomic_store(&sock->attachments, attached->all);
 }
 
-static inline void fixture_detach(struct fixture_attached *attached)
+static inline void fixture_detach_udp_flow(struct fixture_attached *attached)
 {
 	struct udp_sock *sock = attached->at.sock;
 
 	atomic_store(&sock->attachments, NULL);
-	vma_ring_detach(fixture.ring_ctx->ring, &attached->flow);
+	vma_ring_detach_flow(fixture.ring_ctx->ring, &attached->flow);
 	udp_queue_fini(&attached->at.queue, vma_engine()->arena);
 	vma_free(attached->all);
 }
@@ -288,7 +291,7 @@ static struct vma_device_priv_space { /* what sock's ring_ctx.c keeps of a devic
 } fixture_device_priv;
 static struct vma_device fixture_device;
 
-static int udp_fixture_start(void **state)
+static int udp_fixture_setup_wire_and_two_rings(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	const struct vma_ring_requester where = {.socket_id = 1};
@@ -317,7 +320,7 @@ static int udp_fixture_start(void **state)
 /* What the peer gets: everything that is sent to one port of the remote address. */
 static inline void udp_fixture_peer_listen(uint16_t port)
 {
-	fixture.peer_flow = (struct vma_flow){.sink = fixture_take_frame};
+	fixture.peer_flow = (struct vma_flow){.sink = fixture_sink_save_frame};
 	fixture.peer_flow.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(port)};
 	memcpy(fixture.peer_flow.key.local, fixture_remote, 4);
@@ -325,27 +328,27 @@ static inline void udp_fixture_peer_listen(uint16_t port)
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void udp_fixture_catch_faults(void)
+static inline void udp_fixture_restore_fault_handlers(void)
 {
 	vma_os.sigaction(SIGSEGV, &fixture.on_segv, NULL);
 	vma_os.sigaction(SIGBUS, &fixture.on_bus, NULL);
 }
 
-static inline int udp_fixture_run(const struct CMUnitTest *tests, size_t count)
+static inline int udp_fixture_run_tests(const struct CMUnitTest *tests, size_t count)
 {
 
-	if (small_engine("8192", "512") == NULL)
+	if (start_engine_with_few_buffers("8192", "512") == NULL)
 		return 1;
-	vma_signals_start();
+	vma_signals_wrap_existing_handlers();
 	vma_os.sigaction(SIGSEGV, NULL, &fixture.on_segv);
 	vma_os.sigaction(SIGBUS, NULL, &fixture.on_bus);
-	vma_test_filter();
-	return _cmocka_run_group_tests("udp", tests, count, udp_fixture_start, NULL);
+	vma_test_set_filter_from_env();
+	return _cmocka_run_group_tests("udp", tests, count, udp_fixture_setup_wire_and_two_rings, NULL);
 }
 #define FIXTURE_MAIN(tests)                                                                                            \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return udp_fixture_run(tests, sizeof(tests) / sizeof((tests)[0]));                                     \
+		return udp_fixture_run_tests(tests, sizeof(tests) / sizeof((tests)[0]));                               \
 	}
 
 #endif

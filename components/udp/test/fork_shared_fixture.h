@@ -13,7 +13,7 @@ static inline void forks(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	udp_fork_shared_create();
+	udp_share_all_sockets_state_before_fork();
 	vma_leave(self);
 }
 
@@ -33,16 +33,16 @@ static inline int create_fork_relative_socket(int fd)
 	return copy;
 }
 
-static inline void fork_shared_fixture_look(int fd)
+static inline void fork_shared_follow_peer_changes_of_fd(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
 	if (udp_fork_shared_has_changed(control_fixture_sock_of(fd)))
-		udp_fork_shared_follow(control_fixture_sock_of(fd));
+		udp_apply_changes_of_forked_processes(control_fixture_sock_of(fd));
 	vma_leave(self);
 }
 
-static inline int fork_shared_fixture_set_bytes(int fd, int level, int name, const void *value, socklen_t len)
+static inline int fork_shared_fixture_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(vma_fd_lookup(fd), fd, level, name, value, len);

@@ -50,7 +50,7 @@ static struct sockaddr_in to = {.sin_family = AF_INET};
 static enum vma_thread_mode thread_mode = VMA_THREAD_SPIN;
 static uint64_t sent, received;
 
-static void udp_must(int rc, const char *what)
+static void udp_exit_if_failed(int rc, const char *what)
 {
 	if (rc < 0) {
 		fprintf(stderr, "%s: %s\n", what, strerror(-rc));
@@ -129,7 +129,7 @@ ssize_t phase_receive_driven(struct message *message)
 ssize_t phase_receive_waited(struct message *message)
 {
 	struct vma_thread *self = vma_enter();
-	ssize_t len = udp_recv_empty(receiver, atomic_load(&receiver->file.fd), &message->msg, 0);
+	ssize_t len = udp_recv_when_queue_is_empty(receiver, atomic_load(&receiver->file.fd), &message->msg, 0);
 
 	vma_leave(self);
 	return len;
@@ -153,7 +153,7 @@ static struct vma_completion_t completions[BURST];
 static struct vma_packet_desc_t packets[BURST];
 
 /* The poll, or the call that gives back what it has given. */
-static inline __attribute__((always_inline)) unsigned poll_or_free(unsigned n)
+static inline __attribute__((always_inline)) unsigned xtreme_poll_or_free_packets(unsigned n)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -167,12 +167,12 @@ static inline __attribute__((always_inline)) unsigned poll_or_free(unsigned n)
 
 unsigned phase_udp_socketxtreme(unsigned n)
 {
-	return poll_or_free(n);
+	return xtreme_poll_or_free_packets(n);
 }
 
 unsigned phase_udp_socketxtreme_one(unsigned n)
 {
-	return poll_or_free(n);
+	return xtreme_poll_or_free_packets(n);
 }
 
 static struct message message_of(void *data, size_t size, void *name)
@@ -185,7 +185,7 @@ static struct message message_of(void *data, size_t size, void *name)
 	return message;
 }
 
-static void udp_run(unsigned datagrams, bool quietly)
+static void run_udp_send_and_receive_rounds(unsigned datagrams, bool quietly)
 {
 	uint8_t room[2048];
 	struct message out = message_of(payload, sizeof(payload), NULL),
@@ -217,7 +217,7 @@ static void udp_run(unsigned datagrams, bool quietly)
 		vma_thread_self()->tx_burst = 100;
 		sent += phase_send_later(&out) == PAYLOAD;
 		if (i % 16 == 15) {
-			vma_ring_flush(ring_ctx[0].ring);
+			vma_ring_flush_tx(ring_ctx[0].ring);
 			while (receive_one_message(&in) == PAYLOAD)
 				received++;
 		}
@@ -239,7 +239,7 @@ static unsigned instr_udp_take_train(struct vma_flow *member, struct vma_buf *co
 }
 static const struct vma_flow_ops train_ops = {.take_train = instr_udp_take_train};
 
-static void run_bursts(unsigned datagrams)
+static void run_udp_bursts_by_recv_and_by_xtreme(unsigned datagrams)
 {
 	uint8_t room[2048];
 	struct message out = message_of(payload, sizeof(payload), NULL), in = message_of(room, sizeof(room), NULL);
@@ -252,8 +252,8 @@ static void run_bursts(unsigned datagrams)
 		received += phase_recv_burst(&in);
 	}
 	flow.ops = &train_ops; /* as a socket of this mode has it from its start */
-	udp_must(udp_xtreme_begin(receiver), "SocketXtreme");
-	udp_must(udp_xtreme_attach(receiver, attachment), "its source");
+	udp_exit_if_failed(udp_xtreme_enable_on_sock(receiver), "SocketXtreme");
+	udp_exit_if_failed(udp_xtreme_create_event_source(receiver, attachment), "its source");
 	for (unsigned i = 0; i < datagrams; i += BURST) {
 		send_in_a_burst(&out);
 		n = phase_udp_socketxtreme(0);
@@ -279,7 +279,7 @@ static bool instr_udp_deliver(struct vma_flow *member, struct vma_buf *packet, c
 
 static struct udp_sock *udp_make_socket(void)
 {
-	static const struct vma_file_ops ops = {.name = "udp", .complete = udp_xtreme_complete};
+	static const struct vma_file_ops ops = {.name = "udp", .complete = udp_xtreme_complete_queued_datagrams};
 	struct udp_sock *sock = vma_alloc(sizeof(*sock));
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t len = sizeof(addr);
@@ -289,10 +289,10 @@ static struct udp_sock *udp_make_socket(void)
 	udp_dst_init(sock);
 	atomic_store(&sock->rcvbuf, 212992);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
-	udp_must(vma_os.bind(fd, (struct sockaddr *)&addr, sizeof(addr)), "bind");
-	udp_must(vma_os.getsockname(fd, (struct sockaddr *)&addr, &len), "getsockname");
+	udp_exit_if_failed(vma_os.bind(fd, (struct sockaddr *)&addr, sizeof(addr)), "bind");
+	udp_exit_if_failed(vma_os.getsockname(fd, (struct sockaddr *)&addr, &len), "getsockname");
 	sock->local = addr;
-	udp_must(vma_fd_install(fd, &sock->file), "install");
+	udp_exit_if_failed(vma_fd_install(fd, &sock->file), "install");
 	return sock;
 }
 
@@ -333,13 +333,13 @@ static void open_ring_ctxs(void)
 	setenv("VMA_RX_BUFS", "8192", 1);
 	setenv("VMA_TX_BUFS", "8192", 1);
 	engine = vma_engine();
-	udp_must(engine != NULL ? 0 : -1, "engine");
+	udp_exit_if_failed(engine != NULL ? 0 : -1, "engine");
 	wire.arena[0] = wire.arena[1] = engine->arena;
-	udp_must(vma_wire_pair(&wire, nic), "wire");
+	udp_exit_if_failed(vma_wire_pair(&wire, nic), "wire");
 	for (uint32_t i = 0; i < 2; i++) {
 		attr.nic = nic[i];
 		attr.spill_pool = engine->spill;
-		udp_must(vma_ring_create(&attr, &ring_ctx[i].ring), "ring");
+		udp_exit_if_failed(vma_ring_create(&attr, &ring_ctx[i].ring), "ring");
 		ring_ctx[i].device = &device;
 		ring_ctx[i].id = 40 + i;
 	}
@@ -355,11 +355,12 @@ static void instr_udp_open_sockets(void)
 	sender = udp_make_socket();
 	receiver = udp_make_socket();
 	atomic_store(&sender->dst, make_dst());
-	atomic_store(&sender->dst_more[udp_dst_slot(udp_peer_key(to.sin_addr.s_addr, to.sin_port))], make_dst());
+	atomic_store(&sender->dst_more[udp_dst_cache_slot_of_key(udp_peer_key(to.sin_addr.s_addr, to.sin_port))],
+	             make_dst());
 	attachment = vma_alloc(sizeof(*attachment));
 	attachment->ring_ctx = &ring_ctx[1];
 	attachment->sock = receiver;
-	udp_must(udp_queue_init(&attachment->queue), "queue");
+	udp_exit_if_failed(udp_queue_init(&attachment->queue), "queue");
 	all->n = 1;
 	all->rings = vma_ring_ctx_bit(&ring_ctx[1]);
 	all->at[0] = attachment;
@@ -367,7 +368,7 @@ static void instr_udp_open_sockets(void)
 	memcpy(flow.key.local, &to.sin_addr, 4);
 	flow.sink = instr_udp_deliver;
 	flow.owner = attachment;
-	udp_must(vma_ring_attach(ring_ctx[1].ring, &flow), "attach");
+	udp_exit_if_failed(vma_ring_attach(ring_ctx[1].ring, &flow), "attach");
 	atomic_store(&receiver->attachments, all);
 }
 
@@ -385,10 +386,10 @@ int main(int argc, char **argv)
 	 * other, and the OS is asked after so many looks, but never because of the time.
 	 */
 	atomic_store(&vma_tsc_per_1024_usec, UINT64_C(1) << 44);
-	udp_run(WARM_UP, true);
+	run_udp_send_and_receive_rounds(WARM_UP, true);
 	sent = received = 0;
-	udp_run(datagrams, false);
-	run_bursts(datagrams);
+	run_udp_send_and_receive_rounds(datagrams, false);
+	run_udp_bursts_by_recv_and_by_xtreme(datagrams);
 	if (datagrams == 0 || sent != 7 * (uint64_t)datagrams || received != sent) {
 		fprintf(stderr, "%lu of %u were sent, %lu received\n", (unsigned long)sent, 7 * datagrams,
 		        (unsigned long)received);

@@ -16,12 +16,12 @@ static _Atomic int made = FIRST;
 static _Atomic uint64_t looks;
 static _Atomic bool over;
 
-static void *set_growing_ttl_thread(void *arg)
+static void *set_growing_rcvbuf_thread(void *arg)
 {
 	const int fd = *(int *)arg;
 
 	for (int value = FIRST; value <= LAST && !atomic_load(&over); value++) {
-		control_fixture_set(fd, SOL_SOCKET, SO_RCVBUF, value);
+		control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_RCVBUF, value);
 		atomic_store(&made, value);
 		/* No other change hides from the lookers that they have missed this one. */
 		for (uint64_t seen = atomic_load(&looks); atomic_load(&looks) < seen + LOOKERS && !atomic_load(&over);)
@@ -30,19 +30,19 @@ static void *set_growing_ttl_thread(void *arg)
 	return NULL;
 }
 
-static void *fork_shared_turn(void *arg)
+static void *change_shared_options_until_over_thread(void *arg)
 {
 	const int fd = *(int *)arg;
 
 	for (int i = 0; !atomic_load(&over); i++) {
-		control_fixture_set(fd, IPPROTO_IP, IP_TTL, 1 + i % 250);
+		control_fixture_setsockopt_int(fd, IPPROTO_IP, IP_TTL, 1 + i % 250);
 		fork_shared_fixture_set_flags(fd, i % 2 != 0 ? O_NONBLOCK : 0);
 		usleep(100);
 	}
 	return NULL;
 }
 
-static void *look_often(void *arg)
+static void *check_rcvbuf_follows_fork_peer_thread(void *arg)
 {
 	const int fd = *(int *)arg;
 	struct udp_sock *sock = control_fixture_sock_of(fd);
@@ -50,7 +50,7 @@ static void *look_often(void *arg)
 	while (!atomic_load(&over)) {
 		const int at_least = atomic_load(&made) * 2;
 
-		fork_shared_fixture_look(fd);
+		fork_shared_follow_peer_changes_of_fd(fd);
 		if (at_least > FIRST * 2 && atomic_load(&sock->rcvbuf) < (uint32_t)at_least)
 			abort();
 		atomic_fetch_add(&looks, 1);
@@ -58,14 +58,14 @@ static void *look_often(void *arg)
 	return NULL;
 }
 
-static unsigned fork_shared_seconds(void)
+static unsigned fork_shared_stress_seconds_from_env(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
 	return text != NULL ? (unsigned)atoi(text) : 1;
 }
 
-static int fork_shared_get(int fd, int level, int name)
+static int kernel_getsockopt_int(int fd, int level, int name)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -74,14 +74,14 @@ static int fork_shared_get(int fd, int level, int name)
 	return value;
 }
 
-static void expect_relatives_agree(int fd)
+static void assert_fork_relatives_agree_on_options(int fd)
 {
 	const struct udp_sock *sock = control_fixture_sock_of(fd);
 
-	fork_shared_fixture_look(fd);
+	fork_shared_follow_peer_changes_of_fd(fd);
 	assert_false(udp_fork_shared_has_changed(sock));
-	assert_int_equal(sock->ttl, fork_shared_get(fd, IPPROTO_IP, IP_TTL));
-	assert_int_equal(atomic_load(&sock->rcvbuf), fork_shared_get(fd, SOL_SOCKET, SO_RCVBUF));
+	assert_int_equal(sock->ttl, kernel_getsockopt_int(fd, IPPROTO_IP, IP_TTL));
+	assert_int_equal(atomic_load(&sock->rcvbuf), kernel_getsockopt_int(fd, SOL_SOCKET, SO_RCVBUF));
 	assert_int_equal(atomic_load(&sock->nonblocking), (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 }
 
@@ -99,11 +99,11 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	changers[1] = create_fork_relative_socket(changers[0]);
 	for (int i = 0; i < LOOKERS; i++)
 		lookers[i] = create_fork_relative_socket(changers[0]);
-	pthread_create(&threads[0], NULL, set_growing_ttl_thread, &changers[0]);
-	pthread_create(&threads[1], NULL, fork_shared_turn, &changers[1]);
+	pthread_create(&threads[0], NULL, set_growing_rcvbuf_thread, &changers[0]);
+	pthread_create(&threads[1], NULL, change_shared_options_until_over_thread, &changers[1]);
 	for (int i = 0; i < LOOKERS; i++)
-		pthread_create(&threads[2 + i], NULL, look_often, &lookers[i]);
-	until = vma_now_ns() + fork_shared_seconds() * 1000000000ULL;
+		pthread_create(&threads[2 + i], NULL, check_rcvbuf_follows_fork_peer_thread, &lookers[i]);
+	until = vma_now_ns() + fork_shared_stress_seconds_from_env() * 1000000000ULL;
 	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&looks) > 0 && atomic_load(&made) > FIRST))
 		usleep(1000);
 	atomic_store(&over, true);
@@ -112,9 +112,9 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	assert_true(atomic_load(&looks) > 0);
 	assert_true(atomic_load(&made) > FIRST);
 	for (int i = 0; i < 2; i++)
-		expect_relatives_agree(changers[i]);
+		assert_fork_relatives_agree_on_options(changers[i]);
 	for (int i = 0; i < LOOKERS; i++)
-		expect_relatives_agree(lookers[i]);
+		assert_fork_relatives_agree_on_options(lookers[i]);
 	for (int i = 0; i < LOOKERS; i++)
 		control_fixture_close(lookers[i]);
 	control_fixture_close(changers[1]);

@@ -1,6 +1,6 @@
 /*
- * A socket is received from by two threads in turns, while numbered datagrams come without a pause: at each turn it moves
- * to the ring of the thread that has it. None is lost or overtaken, and each move comes within three ratios.
+ * A socket is received from by two threads in turns, while numbered datagrams come without a pause: at each turn it
+ * moves to the ring of the thread that has it. None is lost or overtaken, and each move comes within three ratios.
  * STRESS_SECONDS; make soak.
  */
 #include <pthread.h>
@@ -17,9 +17,9 @@ static _Atomic uint64_t received, sent, wrong, late_moves;
 static _Atomic bool stop;
 static _Atomic int whose; /* turn it is; -1: the end */
 
-static uint64_t migrations(void)
+static uint64_t count_rx_migrations(void)
 {
-	return vma_stats_read(&control_fixture_sock_of(fd)->stats->rx_migrations);
+	return vma_stats_read_counter(&control_fixture_sock_of(fd)->stats->rx_migrations);
 }
 
 /* False: there is none. */
@@ -31,7 +31,7 @@ static bool receive_number(uint64_t *number)
 	return text[0] != '\0';
 }
 
-static void check_number(uint64_t number)
+static void count_received_and_check_order(uint64_t number)
 {
 	if (number != atomic_load(&received))
 		atomic_fetch_add(&wrong, 1);
@@ -39,19 +39,19 @@ static void check_number(uint64_t number)
 }
 
 /* It has moved in one of the first three ratios of calls, whether they found something or not; and received RATIO. */
-static void take_turn(void)
+static void receive_own_turn_and_check_migration(void)
 {
-	const uint64_t before = migrations();
+	const uint64_t before = count_rx_migrations();
 	unsigned calls = 0, got = 0;
 	uint64_t number;
 
 	while ((got < RATIO && !atomic_load(&stop)) || calls < 3 * RATIO) {
 		calls++;
 		if (receive_number(&number)) {
-			check_number(number);
+			count_received_and_check_order(number);
 			got++;
 		}
-		if (calls == 3 * RATIO && migrations() == before)
+		if (calls == 3 * RATIO && count_rx_migrations() == before)
 			atomic_fetch_add(&late_moves, 1);
 	}
 }
@@ -65,13 +65,13 @@ static void *receive_in_turns(void *arg)
 			sched_yield();
 			continue;
 		}
-		take_turn();
+		receive_own_turn_and_check_migration();
 		atomic_store(&whose, atomic_load(&stop) ? -1 : 1 - me);
 	}
 	return NULL;
 }
 
-static void *send_numbers(void *arg)
+static void *peer_send_numbers_until_stop_thread(void *arg)
 {
 	char text[32];
 
@@ -102,20 +102,21 @@ static void test_a_socket_moves_a_hundred_times_and_no_datagram_is_lost_or_overt
 	assert_non_null(control_fixture_sock_of(fd)->stats);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&receivers[i], NULL, receive_in_turns, &numbers[i]), 0);
-	assert_int_equal(pthread_create(&sender, NULL, send_numbers, NULL), 0);
-	while (vma_test_goes_on(vma_now_ns(), until_ns, migrations() >= MOVES))
+	assert_int_equal(pthread_create(&sender, NULL, peer_send_numbers_until_stop_thread, NULL), 0);
+	while (vma_test_goes_on(vma_now_ns(), until_ns, count_rx_migrations() >= MOVES))
 		usleep(1000);
 	atomic_store(&stop, true);
 	pthread_join(sender, NULL);
 	for (int i = 0; i < 2; i++)
 		pthread_join(receivers[i], NULL);
 	while (receive_number(&number))
-		check_number(number);
+		count_received_and_check_order(number);
 	assert_int_equal(atomic_load(&wrong), 0);
 	assert_int_equal(atomic_load(&late_moves), 0);
-	assert_true(migrations() >= MOVES);
+	assert_true(count_rx_migrations() >= MOVES);
 	assert_int_equal(atomic_load(&received), atomic_load(&sent));
-	print_message("%lu moves, %lu datagrams\n", (unsigned long)migrations(), (unsigned long)atomic_load(&sent));
+	print_message("%lu moves, %lu datagrams\n", (unsigned long)count_rx_migrations(),
+	              (unsigned long)atomic_load(&sent));
 	control_fixture_close(fd);
 }
 
@@ -126,5 +127,5 @@ int main(void)
 {
 	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "20", 1);
 	setenv("VMA_RING_MIGRATION_RATIO_RX", "10", 1);
-	return control_fixture_run("migrate", tests, sizeof(tests) / sizeof(tests[0]));
+	return control_fixture_run_tests("migrate", tests, sizeof(tests) / sizeof(tests[0]));
 }

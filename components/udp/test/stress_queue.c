@@ -28,7 +28,7 @@ static uint32_t queue_next_random(uint32_t *seed)
 }
 
 /* Now and then one of the two falls behind. */
-static void queue_dawdle(uint32_t *seed)
+static void queue_delay_randomly(uint32_t *seed)
 {
 	uint32_t r = queue_next_random(seed);
 
@@ -50,13 +50,13 @@ static void *queue_produce(void *arg)
 		datagram.len = (uint16_t)queue_next_random(&seed);
 		if (!udp_queue_push(&queue, &datagram, UINT64_MAX))
 			abort();
-		queue_dawdle(&seed);
+		queue_delay_randomly(&seed);
 	}
 	atomic_store(&producing, false);
 	return NULL;
 }
 
-static void queue_take_all(uint32_t seed)
+static void consume_round_and_check_datagrams(uint32_t seed)
 {
 	uint32_t expected = 0;
 
@@ -76,7 +76,7 @@ static void queue_take_all(uint32_t seed)
 		assert_int_equal(load->inverse, ~expected);
 		udp_queue_pop(&queue);
 		expected++;
-		queue_dawdle(&seed);
+		queue_delay_randomly(&seed);
 	}
 	assert_null(udp_queue_front(&queue));
 }
@@ -98,7 +98,7 @@ static void test_datagrams_come_once_in_order_and_whole(void **state)
 		producer_seed = ++seed * 7919;
 		atomic_store(&producing, true);
 		assert_int_equal(pthread_create(&producer, NULL, queue_produce, &producer_seed), 0);
-		queue_take_all(seed);
+		consume_round_and_check_datagrams(seed);
 		assert_int_equal(pthread_join(producer, NULL), 0);
 		assert_int_equal(atomic_load(&queue.pushed_bytes), atomic_load(&queue.popped_bytes));
 		grown += queue.head != first;

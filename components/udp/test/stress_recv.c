@@ -37,14 +37,14 @@ static ssize_t recv_receive(struct load *load, int flags)
 	return len;
 }
 
-static void recv_check(const struct load *load, ssize_t len)
+static void abort_if_load_is_corrupt(const struct load *load, ssize_t len)
 {
 	if (len != sizeof(*load) || load->inverse != ~load->number || load->more[0] != (uint8_t)load->number ||
 	    load->more[55] != (uint8_t)load->number)
 		abort();
 }
 
-static void *recv_read_all(void *arg)
+static void *receive_and_check_until_stop_thread(void *arg)
 {
 	unsigned looks = 0, reader = *(unsigned *)arg;
 	struct load load;
@@ -57,7 +57,7 @@ static void *recv_read_all(void *arg)
 			sched_yield();
 			continue;
 		}
-		recv_check(&load, len);
+		abort_if_load_is_corrupt(&load, len);
 		if (!peek) {
 			atomic_fetch_add(&got[load.number % ROUND], 1);
 			atomic_fetch_add(&total, 1);
@@ -66,7 +66,7 @@ static void *recv_read_all(void *arg)
 	return NULL;
 }
 
-static void recv_send_one(uint32_t number)
+static void peer_send_numbered_load(uint32_t number)
 {
 	struct load load = {.number = number, .inverse = ~number};
 
@@ -75,12 +75,12 @@ static void recv_send_one(uint32_t number)
 }
 
 /* The wire loses nothing as long as its lane has room. */
-static void send_round(unsigned so_far)
+static void peer_send_round_of_datagrams(unsigned so_far)
 {
 	for (uint32_t i = 0; i < ROUND; i++) {
 		while (so_far + i - atomic_load(&total) > 200)
 			sched_yield();
-		recv_send_one(i);
+		peer_send_numbered_load(i);
 	}
 }
 
@@ -93,14 +93,15 @@ static void test_every_datagram_comes_to_one_reader(void **state)
 
 	(void)state;
 	sock = udp_fixture_socket(true);
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 	atomic_store(&sock->rcvbuf, 1 << 30);
 	for (unsigned i = 0; i < READERS; i++) {
 		numbers[i] = i;
-		assert_int_equal(pthread_create(&readers[i], NULL, recv_read_all, &numbers[i]), 0);
+		assert_int_equal(pthread_create(&readers[i], NULL, receive_and_check_until_stop_thread, &numbers[i]),
+		                 0);
 	}
 	do {
-		send_round(rounds++ * ROUND);
+		peer_send_round_of_datagrams(rounds++ * ROUND);
 		fixture_wait_until(atomic_load(&total) == rounds * ROUND);
 	} while (time(NULL) < end);
 	atomic_store(&stop, true);
@@ -109,7 +110,7 @@ static void test_every_datagram_comes_to_one_reader(void **state)
 	for (unsigned i = 0; i < ROUND; i++)
 		assert_int_equal(atomic_load(&got[i]), rounds);
 	assert_true(udp_queue_is_empty(&attached.at.queue));
-	fixture_detach(&attached);
+	fixture_detach_udp_flow(&attached);
 	fixture_close(sock);
 }
 

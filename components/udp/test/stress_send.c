@@ -21,7 +21,7 @@ struct load {
 };
 
 /* The MAC's last byte and the TTL are moved in step: 10, 20, 30, or 40 each. */
-static bool check_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool sink_check_numbered_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const uint8_t *frame = (uint8_t *)vma_buf_data(vma_engine()->arena, packet);
 	struct load load;
@@ -36,7 +36,7 @@ static bool check_frame(struct vma_flow *flow, struct vma_buf *packet, const str
 	return true;
 }
 
-static ssize_t send_load(const struct sockaddr_in *to, uint32_t number)
+static ssize_t send_numbered_datagram(const struct sockaddr_in *to, uint32_t number)
 {
 	struct {
 		struct msghdr msg;
@@ -55,7 +55,7 @@ static ssize_t send_load(const struct sockaddr_in *to, uint32_t number)
 	return len;
 }
 
-static void *stress_send_all(void *arg)
+static void *send_load_until_stop_thread(void *arg)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT)};
 	bool connected = *(unsigned *)arg == 0;
@@ -63,7 +63,7 @@ static void *stress_send_all(void *arg)
 
 	memcpy(&to.sin_addr, fixture_remote, 4);
 	while (!atomic_load(&stop)) {
-		ssize_t len = send_load(connected ? NULL : &to, number++);
+		ssize_t len = send_numbered_datagram(connected ? NULL : &to, number++);
 
 		if (len == sizeof(struct load))
 			atomic_fetch_add(&accepted, 1);
@@ -73,19 +73,19 @@ static void *stress_send_all(void *arg)
 	return NULL;
 }
 
-static void send_reset(uint8_t ttl)
+static void set_ttl_and_reset_destinations(uint8_t ttl)
 {
 	struct vma_thread *self = vma_enter();
 
 	pthread_mutex_lock(&sock->file.lock);
 	sock->ttl = ttl;
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 	pthread_mutex_unlock(&sock->file.lock);
-	vma_retire_poll();
+	vma_run_due_deferred_frees();
 	vma_leave(self);
 }
 
-static void change_all(time_t end)
+static void change_fake_path_until_end(time_t end)
 {
 	uint8_t step = 0;
 
@@ -95,26 +95,26 @@ static void change_all(time_t end)
 		while (fixture_peer_receive() > 0)
 			;
 		if (step == 20)
-			send_reset((uint8_t)(step + 10));
+			set_ttl_and_reset_destinations((uint8_t)(step + 10));
 		fixture_peer_receive();
 		usleep(200);
 	} while (vma_test_goes_on((uint64_t)time(NULL) * 1000000000, (uint64_t)end * 1000000000,
 	                          atomic_load(&accepted) > 100));
 }
 
-static void start_socket(void)
+static void setup_connected_socket_and_checking_peer(void)
 {
 	fake_net_reset();
 	fake_net.known = true;
 	fake_net.template.bytes[5] = 10;
 	udp_fixture_peer_listen(PORT);
-	fixture.peer_flow.sink = check_frame;
+	fixture.peer_flow.sink = sink_check_numbered_frame;
 	sock = udp_fixture_socket(true);
 	sock->ttl = 10;
 	sock->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT)};
 	memcpy(&sock->peer.sin_addr, fixture_remote, 4);
 	atomic_store(&sock->connected, true);
-	send_reset(10);
+	set_ttl_and_reset_destinations(10);
 }
 
 static void test_frames_are_whole_while_everything_changes(void **state)
@@ -123,23 +123,23 @@ static void test_frames_are_whole_while_everything_changes(void **state)
 	unsigned numbers[SENDERS];
 	pthread_t senders[SENDERS];
 	(void)state;
-	start_socket();
+	setup_connected_socket_and_checking_peer();
 	for (unsigned i = 0; i < SENDERS; i++) {
 		numbers[i] = i;
-		assert_int_equal(pthread_create(&senders[i], NULL, stress_send_all, &numbers[i]), 0);
+		assert_int_equal(pthread_create(&senders[i], NULL, send_load_until_stop_thread, &numbers[i]), 0);
 	}
-	change_all(time(NULL) + (seconds != NULL ? atoi(seconds) : 1));
+	change_fake_path_until_end(time(NULL) + (seconds != NULL ? atoi(seconds) : 1));
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < SENDERS; i++)
 		pthread_join(senders[i], NULL);
-	vma_ring_flush(fixture.ring_ctx->ring);
+	vma_ring_flush_tx(fixture.ring_ctx->ring);
 	assert_int_equal(atomic_load(&bad_frames), 0);
 	assert_true(atomic_load(&accepted) > 100);
 	/* Nothing was lost in silence. (What went to the shadow was refused there: it has no way to that address.) */
 	fixture_wait_until((fixture_peer_receive(), fixture.frames == atomic_load(&accepted)));
 	fixture_close(sock);
-	vma_ring_detach(fixture.peer, &fixture.peer_flow);
-	fixture_wait_until((vma_retire_poll(), atomic_load(&fake_net.held) == 0));
+	vma_ring_detach_flow(fixture.peer, &fixture.peer_flow);
+	fixture_wait_until((vma_run_due_deferred_frees(), atomic_load(&fake_net.held) == 0));
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_frames_are_whole_while_everything_changes)};

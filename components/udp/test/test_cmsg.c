@@ -14,7 +14,7 @@ static const struct udp_datagram datagram = {
 static const uint32_t all_rx_opts = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_PKTINFO |
                                     UDP_RX_OPT_RECVTTL | UDP_RX_OPT_RECVTOS | UDP_RX_OPT_ORIGDST | UDP_RX_OPT_RXQ_OVFL;
 
-static struct udp_cmsgs filled(uint32_t rx_opts, size_t capacity)
+static struct udp_cmsgs fill_cmsgs_for_rx_opts(uint32_t rx_opts, size_t capacity)
 {
 	struct udp_cmsgs cmsgs = {.capacity = capacity};
 
@@ -37,7 +37,7 @@ static unsigned list_cmsgs(void *control, size_t len, int (*out)[2], unsigned ma
 
 static void test_no_request_gives_no_message(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(0, UDP_CMSG_BYTES_MAX);
+	struct udp_cmsgs cmsgs = fill_cmsgs_for_rx_opts(0, UDP_CMSG_BYTES_MAX);
 
 	(void)state;
 	assert_int_equal(cmsgs.used, 0);
@@ -46,7 +46,7 @@ static void test_no_request_gives_no_message(void **state)
 
 static void test_everything_at_once_fits(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(all_rx_opts, UDP_CMSG_BYTES_MAX);
+	struct udp_cmsgs cmsgs = fill_cmsgs_for_rx_opts(all_rx_opts, UDP_CMSG_BYTES_MAX);
 	int seen[16][2];
 
 	(void)state;
@@ -56,7 +56,8 @@ static void test_everything_at_once_fits(void **state)
 
 static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS, UDP_CMSG_BYTES_MAX);
+	struct udp_cmsgs cmsgs =
+	        fill_cmsgs_for_rx_opts(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS, UDP_CMSG_BYTES_MAX);
 	struct timespec at;
 	int seen[4][2];
 
@@ -70,8 +71,8 @@ static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **stat
 
 static void test_new_names_give_new_types(void **state)
 {
-	struct udp_cmsgs cmsgs =
-	        filled(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_STAMP_NEW, UDP_CMSG_BYTES_MAX);
+	struct udp_cmsgs cmsgs = fill_cmsgs_for_rx_opts(
+	        UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_STAMP_NEW, UDP_CMSG_BYTES_MAX);
 	int seen[4][2];
 
 	(void)state;
@@ -171,7 +172,7 @@ struct heard {
 	int flags;
 };
 
-static int kernel_socket(struct sockaddr_in *addr)
+static int open_kernel_udp_socket_with_rx_cmsgs(struct sockaddr_in *addr)
 {
 	const int on = 1, stamping = 0x18; /* SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE */
 	socklen_t len = sizeof(*addr);
@@ -191,7 +192,7 @@ static int kernel_socket(struct sockaddr_in *addr)
 	return fd;
 }
 
-static bool cmsg_hear(int fd, const struct sockaddr_in *addr, size_t capacity, struct heard *heard)
+static bool send_to_self_and_receive_cmsgs(int fd, const struct sockaddr_in *addr, size_t capacity, struct heard *heard)
 {
 	struct msghdr msg = {.msg_control = heard->control, .msg_controllen = capacity};
 
@@ -205,7 +206,7 @@ static bool cmsg_hear(int fd, const struct sockaddr_in *addr, size_t capacity, s
 }
 
 /* Length, level and type of every message must agree, the last and cut one included. */
-static void assert_same_shape(const struct heard *kernel, const struct udp_cmsgs *ours)
+static void assert_cmsg_headers_match_kernel(const struct heard *kernel, const struct udp_cmsgs *ours)
 {
 	assert_int_equal(ours->used, kernel->len);
 	assert_int_equal(ours->truncated, (kernel->flags & MSG_CTRUNC) != 0);
@@ -226,19 +227,19 @@ static void test_order_and_cuts_are_the_kernels_at_every_room(void **state)
 	const uint32_t rx_opts = all_rx_opts & ~(uint32_t)UDP_RX_OPT_RXQ_OVFL;
 	struct sockaddr_in addr;
 	struct heard heard;
-	int fd = kernel_socket(&addr);
+	int fd = open_kernel_udp_socket_with_rx_cmsgs(&addr);
 
 	(void)state;
-	if (fd < 0 || !cmsg_hear(fd, &addr, UDP_CMSG_BYTES_MAX, &heard)) {
+	if (fd < 0 || !send_to_self_and_receive_cmsgs(fd, &addr, UDP_CMSG_BYTES_MAX, &heard)) {
 		if (fd >= 0)
 			close(fd);
 		vma_test_skip("there is no loopback here");
 	}
 	for (size_t capacity = 0; capacity <= UDP_CMSG_BYTES_MAX; capacity++) {
-		struct udp_cmsgs ours = filled(rx_opts, capacity);
+		struct udp_cmsgs ours = fill_cmsgs_for_rx_opts(rx_opts, capacity);
 
-		assert_true(cmsg_hear(fd, &addr, capacity, &heard));
-		assert_same_shape(&heard, &ours);
+		assert_true(send_to_self_and_receive_cmsgs(fd, &addr, capacity, &heard));
+		assert_cmsg_headers_match_kernel(&heard, &ours);
 	}
 	close(fd);
 }

@@ -10,7 +10,7 @@ static void deferred_make_short_lived_sockets(unsigned times)
 		int fd = fixture_socket();
 
 		control_fixture_bind_to(fd, "10.77.0.1", 0);
-		udp_deferred_send(control_fixture_sock_of(fd), fd);
+		udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd);
 		control_fixture_close(fd);
 	}
 }
@@ -21,19 +21,20 @@ static void use_socket_until_not_short_lived(void)
 
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	for (int i = 0; i < UDP_FEW_SENDS; i++)
-		assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
+		assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
 }
 
 /* What the kernel does within the first sendto. */
 static void bind_shadow(int fd)
 {
-	const struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = control_fixture_ip("10.77.0.1")};
+	const struct sockaddr_in name = {.sin_family = AF_INET,
+	                                 .sin_addr.s_addr = control_fixture_parse_ip("10.77.0.1")};
 
 	assert_int_equal(vma_os.bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
 }
 
-static int deferred_start(void **state)
+static int setup_without_short_lived_socket_history(void **state)
 {
 	(void)state;
 	fixture_reset();
@@ -49,11 +50,11 @@ static void test_after_many_short_lives_a_socket_is_the_kernels_until_its_third_
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
 	fd = fixture_socket();
 	bind_shadow(fd);
-	assert_true(udp_deferred_send(control_fixture_sock_of(fd), fd));
+	assert_true(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_DEFERRED);
-	assert_true(udp_deferred_send(control_fixture_sock_of(fd), fd));
+	assert_true(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	assert_null(control_fixture_sock_of(fd)->flows);
-	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, VMA_FLOW_PORT_EXCLUSIVE);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->os_attention)); /* answers of before are in the shadow */
@@ -67,13 +68,13 @@ static void test_one_less_is_not_many_and_a_long_life_starts_anew(void **state)
 	(void)state;
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN - 1);
 	fd = fixture_socket();
-	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
 	deferred_make_short_lived_sockets(1);
 	use_socket_until_not_short_lived();
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN - 1);
 	fd = fixture_socket();
-	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
 }
 
@@ -86,11 +87,11 @@ static void test_sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothi
 		fd = fixture_socket();
 		control_fixture_bind_to(fd, "10.77.0.1", i % 2 == 0 ? 0 : 36740);
 		if (i % 2 != 0)
-			udp_deferred_send(control_fixture_sock_of(fd), fd);
+			udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd);
 		control_fixture_close(fd);
 	}
 	fd = fixture_socket();
-	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
 }
 
@@ -104,17 +105,17 @@ static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in
 	fd = fixture_socket();
 	sock = control_fixture_sock_of(fd);
 	bind_shadow(fd);
-	assert_true(udp_deferred_send(sock, fd));
-	assert_true(udp_deferred_recv_enter(sock, fd));
-	assert_true(udp_deferred_send(sock, fd));
-	assert_true(udp_deferred_send(sock, fd)); /* its third */
+	assert_true(udp_deferred_count_send_and_may_offload(sock, fd));
+	assert_true(udp_deferred_begin_recv_or_offload(sock, fd));
+	assert_true(udp_deferred_count_send_and_may_offload(sock, fd));
+	assert_true(udp_deferred_count_send_and_may_offload(sock, fd)); /* its third */
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_DEFERRED);
-	udp_deferred_recv_leave(sock);
+	udp_deferred_end_kernel_recv(sock);
 	for (int i = 1; i < UDP_FEW_RECEIVES; i++) {
-		assert_true(udp_deferred_recv_enter(sock, fd));
-		udp_deferred_recv_leave(sock);
+		assert_true(udp_deferred_begin_recv_or_offload(sock, fd));
+		udp_deferred_end_kernel_recv(sock);
 	}
-	assert_false(udp_deferred_recv_enter(sock, fd));
+	assert_false(udp_deferred_begin_recv_or_offload(sock, fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(atomic_load(&sock->in_kernel), 0);
 	control_fixture_close(fd);
@@ -127,7 +128,8 @@ static void test_bind_ends_it(void **state)
 	(void)state;
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
 	fd = fixture_socket();
-	assert_true(udp_deferred_send(control_fixture_sock_of(fd), fd)); /* which the kernel has refused, say */
+	assert_true(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd),
+	                                                    fd)); /* which the kernel has refused, say */
 	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), 0);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, 0);
@@ -143,12 +145,12 @@ static void test_under_the_latency_profile_nobody_is_deferred(void **state)
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
 	engine->latency = true;
 	fd = fixture_socket();
-	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	engine->latency = false;
 	control_fixture_close(fd);
 }
 
-#define T(name) cmocka_unit_test_setup(test_##name, deferred_start)
+#define T(name) cmocka_unit_test_setup(test_##name, setup_without_short_lived_socket_history)
 static const struct CMUnitTest tests[] = {
         T(after_many_short_lives_a_socket_is_the_kernels_until_its_third_send),
         T(one_less_is_not_many_and_a_long_life_starts_anew),

@@ -28,14 +28,14 @@ static struct udp_extra_api_state *extra(void)
 	return atomic_load(&sock->extra);
 }
 
-static int setup(void **state)
+static int setup_udp_socket_with_extra_state(void **state)
 {
 	(void)state;
 	sock = udp_fixture_socket(true);
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 	atomic_store(&sock->nonblocking, true);
 	memset(&seen, 0, sizeof(seen));
-	assert_non_null(udp_extra_get(sock));
+	assert_non_null(udp_extra_api_state_get_or_create(sock));
 	return 0;
 }
 
@@ -46,12 +46,12 @@ static int teardown(void **state)
 		udp_queue_fini(attached.at.undecided, vma_engine()->arena);
 		vma_free(attached.at.undecided);
 	}
-	fixture_detach(&attached);
+	fixture_detach_udp_flow(&attached);
 	fixture_close(sock);
 	return 0;
 }
 
-static void receive_datagram_from_peer(const char *text)
+static void peer_send_datagram_to_fixture(const char *text)
 {
 	udp_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
 }
@@ -61,13 +61,13 @@ static ssize_t receive_lent(struct vma_recv_zcopy_call *lend, void *buf, size_t 
 	struct vma_thread *self = vma_enter();
 	ssize_t rc;
 
-	vma_lend_init(lend, fixture_fd(sock), buf, len, (flags & MSG_VMA_ZCOPY_FORCE) != 0);
-	rc = udp_recv_lent(&sock->file, fixture_fd(sock), lend, flags);
+	vma_recv_zcopy_call_init(lend, fixture_fd(sock), buf, len, (flags & MSG_VMA_ZCOPY_FORCE) != 0);
+	rc = udp_recv_zero_copy(&sock->file, fixture_fd(sock), lend, flags);
 	vma_leave(self);
 	return rc;
 }
 
-static ssize_t receive(void *data, size_t size)
+static ssize_t receive_from_fixture_socket(void *data, size_t size)
 {
 	struct {
 		struct msghdr msg;
@@ -113,7 +113,7 @@ static void test_packet_lies_where_the_device_put_it(void **state)
 	struct vma_recv_zcopy_call lend;
 
 	(void)state;
-	receive_datagram_from_peer("a quote");
+	peer_send_datagram_to_fixture("a quote");
 	assert_int_equal(receive_lent(&lend, &room, sizeof(room), 0), 7);
 	assert_int_equal(lend.packets, 1);
 	assert_int_equal(room.packets.n_packet_num, 1);
@@ -122,7 +122,7 @@ static void test_packet_lies_where_the_device_put_it(void **state)
 	assert_true(is_packet_memory(room.packets.pkts[0].iov[0].iov_base));
 	assert_memory_equal(room.packets.pkts[0].iov[0].iov_base, "a quote", 7);
 	assert_int_equal(atomic_load(&extra()->holder.packets), 1);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_zcopy), 1);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_zcopy), 1);
 	assert_int_equal(give_back(&sock->file, fixture_fd(sock), room.packets.pkts[0].packet_id), 0);
 	assert_int_equal(atomic_load(&extra()->holder.bytes), 0);
 }
@@ -134,7 +134,7 @@ static void test_packet_is_given_back_once(void **state)
 	void *id;
 
 	(void)state;
-	receive_datagram_from_peer("x");
+	peer_send_datagram_to_fixture("x");
 	assert_int_equal(receive_lent(&lend, &room, sizeof(room), 0), 1);
 	id = room.packets.pkts[0].packet_id;
 	assert_int_equal(give_back(&sock->file, fixture_fd(sock), NULL), -ENOENT);
@@ -151,7 +151,7 @@ static void test_too_little_room_is_a_copy_or_with_force_an_error(void **state)
 	struct vma_recv_zcopy_call lend;
 
 	(void)state;
-	receive_datagram_from_peer("copied");
+	peer_send_datagram_to_fixture("copied");
 	assert_int_equal(receive_lent(&lend, small, sizeof(small), MSG_VMA_ZCOPY_FORCE), -ENOBUFS);
 	assert_int_equal(receive_lent(&lend, small, sizeof(small), 0), 6);
 	assert_int_equal(lend.packets, 0);
@@ -164,7 +164,7 @@ static void test_peek_copies_and_leaves(void **state)
 	struct vma_recv_zcopy_call lend;
 
 	(void)state;
-	receive_datagram_from_peer("peeked");
+	peer_send_datagram_to_fixture("peeked");
 	assert_int_equal(receive_lent(&lend, &room, sizeof(room), MSG_PEEK), 6);
 	assert_int_equal(lend.packets, 0);
 	assert_int_equal(receive_lent(&lend, &room, sizeof(room), MSG_PEEK | MSG_VMA_ZCOPY_FORCE), -EIO);
@@ -181,18 +181,18 @@ static void test_who_never_frees_gets_copies_and_what_is_forced_stays(void **sta
 	(void)state;
 	atomic_store(&sock->rcvbuf, 3 * UDP_BYTES_AT_LEAST);
 	for (int i = 0; i < 3; i++) {
-		receive_datagram_from_peer("held");
+		peer_send_datagram_to_fixture("held");
 		assert_int_equal(receive_lent(&lend, &room[i], sizeof(room[i]), 0), 4);
 		assert_int_equal(lend.packets, 1);
 	}
-	receive_datagram_from_peer("more");
+	peer_send_datagram_to_fixture("more");
 	assert_int_equal(receive_lent(&lend, &room[3], sizeof(room[3]), MSG_VMA_ZCOPY_FORCE), -EIO);
 	assert_int_equal(receive_lent(&lend, &room[3], sizeof(room[3]), 0), 4);
 	assert_int_equal(lend.packets, 0);
 	assert_memory_equal(&room[3], "more", 4);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(give_back(&sock->file, fixture_fd(sock), room[i].packets.pkts[0].packet_id), 0);
-	receive_datagram_from_peer("free");
+	peer_send_datagram_to_fixture("free");
 	assert_int_equal(receive_lent(&lend, &room[3], sizeof(room[3]), MSG_VMA_ZCOPY_FORCE), 4);
 	assert_int_equal(give_back(&sock->file, fixture_fd(sock), room[3].packets.pkts[0].packet_id), 0);
 }
@@ -228,7 +228,7 @@ static void test_flag_of_a_program_in_a_plain_receive_is_nothing(void **state)
 	(void)state;
 	own.iov = (struct iovec){.iov_base = data, .iov_len = sizeof(data)};
 	own.msg = (struct msghdr){.msg_iov = &own.iov, .msg_iovlen = 1};
-	receive_datagram_from_peer("plain");
+	peer_send_datagram_to_fixture("plain");
 	self = vma_enter();
 	assert_int_equal(udp_recvmsg(&sock->file, fixture_fd(sock), &own.msg, MSG_VMA_ZCOPY), 5);
 	vma_leave(self);
@@ -237,8 +237,8 @@ static void test_flag_of_a_program_in_a_plain_receive_is_nothing(void **state)
 
 /* ---- callbacks ---- */
 
-static vma_recv_callback_retval_t on_packet(int fd, size_t n, struct iovec iov[], struct vma_info_t *info,
-                                            void *context)
+static vma_recv_callback_retval_t recv_callback_record_packet(int fd, size_t n, struct iovec iov[],
+                                                              struct vma_info_t *info, void *context)
 {
 	assert_int_equal(fd, fixture_fd(sock));
 	assert_ptr_equal(context, &seen);
@@ -256,12 +256,12 @@ static vma_recv_callback_retval_t on_packet(int fd, size_t n, struct iovec iov[]
 	return seen.verdict;
 }
 
-/* As udp_set_callback does it, whose flows the fixture has not. */
-static void set_callback(vma_recv_callback_retval_t verdict)
+/* As udp_set_recv_callback does it, whose flows the fixture has not. */
+static void register_fixture_recv_callback(vma_recv_callback_retval_t verdict)
 {
 	struct udp_callback *callback = vma_alloc(sizeof(*callback));
 
-	callback->now = (struct vma_recv_callback){.function = on_packet, .context = &seen};
+	callback->now = (struct vma_recv_callback){.function = recv_callback_record_packet, .context = &seen};
 	seen.verdict = verdict;
 	assert_int_equal(udp_attachment_detour_to_callback(&attached.at), 0);
 	atomic_store(&extra()->detour, true);
@@ -274,9 +274,9 @@ static void test_callback_sees_the_packet_in_its_frame(void **state)
 	char data[16];
 
 	(void)state;
-	set_callback(VMA_PACKET_DROP);
-	receive_datagram_from_peer("tick");
-	assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
+	register_fixture_recv_callback(VMA_PACKET_DROP);
+	peer_send_datagram_to_fixture("tick");
+	assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), -EAGAIN);
 	assert_int_equal(seen.calls, 1);
 	assert_int_equal(seen.n, 1);
 	assert_int_equal(seen.len, 4);
@@ -290,7 +290,7 @@ static void test_callback_sees_the_packet_in_its_frame(void **state)
 	assert_memory_equal(&seen.src.sin_addr, fixture_remote, 4);
 	assert_int_equal(seen.dst.sin_port, htons(fixture_port(sock)));
 	assert_memory_equal(&seen.dst.sin_addr, fixture_local, 4);
-	assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
+	assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), -EAGAIN);
 	assert_int_equal(give_back(&sock->file, fixture_fd(sock), seen.id), -ENOENT);
 	assert_int_equal(atomic_load(&extra()->holder.packets), 0);
 }
@@ -300,15 +300,15 @@ static void test_verdict_recv_queues_in_order(void **state)
 	char data[16];
 
 	(void)state;
-	set_callback(VMA_PACKET_RECV);
-	receive_datagram_from_peer("1");
-	receive_datagram_from_peer("2");
-	receive(data, sizeof(data)); /* drives; what it finds itself is the first */
+	register_fixture_recv_callback(VMA_PACKET_RECV);
+	peer_send_datagram_to_fixture("1");
+	peer_send_datagram_to_fixture("2");
+	receive_from_fixture_socket(data, sizeof(data)); /* drives; what it finds itself is the first */
 	assert_int_equal(seen.calls, 2);
 	assert_int_equal(seen.info.socket_ready_queue_pkt_count, 1);
-	assert_int_equal(receive(data, sizeof(data)), 1);
+	assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), 1);
 	if (data[0] == '1')
-		assert_int_equal(receive(data, sizeof(data)), 1);
+		assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), 1);
 	assert_int_equal(data[0], '2');
 }
 
@@ -317,16 +317,16 @@ static void test_held_packet_outlives_the_callback(void **state)
 	char data[16];
 
 	(void)state;
-	set_callback(VMA_PACKET_HOLD);
-	receive_datagram_from_peer("kept");
-	assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
-	receive_datagram_from_peer("next");
+	register_fixture_recv_callback(VMA_PACKET_HOLD);
+	peer_send_datagram_to_fixture("kept");
+	assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), -EAGAIN);
+	peer_send_datagram_to_fixture("next");
 	seen.verdict = VMA_PACKET_DROP;
 	{
 		const void *kept = seen.base;
 		void *id = seen.id;
 
-		assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
+		assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), -EAGAIN);
 		assert_memory_equal(kept, "kept", 4);
 		assert_int_equal(give_back(&sock->file, fixture_fd(sock), id), 0);
 	}
@@ -339,23 +339,23 @@ static void test_who_holds_everything_is_not_called_any_more(void **state)
 	void *ids[3];
 
 	(void)state;
-	set_callback(VMA_PACKET_HOLD);
+	register_fixture_recv_callback(VMA_PACKET_HOLD);
 	atomic_store(&sock->rcvbuf, 3 * UDP_BYTES_AT_LEAST);
 	for (unsigned i = 0; i < 3; i++) {
-		receive_datagram_from_peer("held");
-		receive(data, sizeof(data));
+		peer_send_datagram_to_fixture("held");
+		receive_from_fixture_socket(data, sizeof(data));
 		ids[i] = seen.id;
 	}
-	receive_datagram_from_peer("lost");
-	receive(data, sizeof(data));
+	peer_send_datagram_to_fixture("lost");
+	receive_from_fixture_socket(data, sizeof(data));
 	assert_int_equal(seen.calls, 3);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_hold_refused), 1);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_dropped), 1);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_hold_refused), 1);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_dropped), 1);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(give_back(&sock->file, fixture_fd(sock), ids[i]), 0);
 	seen.verdict = VMA_PACKET_DROP;
-	receive_datagram_from_peer("seen");
-	receive(data, sizeof(data));
+	peer_send_datagram_to_fixture("seen");
+	receive_from_fixture_socket(data, sizeof(data));
 	assert_int_equal(seen.calls, 4);
 }
 
@@ -371,23 +371,23 @@ static void test_packet_freed_in_its_callback_is_over_whatever_the_verdict(void 
 	(void)state;
 	seen.within = free_packet_within_callback;
 	for (int verdict = VMA_PACKET_DROP; verdict <= VMA_PACKET_HOLD; verdict++) {
-		set_callback((vma_recv_callback_retval_t)verdict);
-		receive_datagram_from_peer("gone");
-		assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
+		register_fixture_recv_callback((vma_recv_callback_retval_t)verdict);
+		peer_send_datagram_to_fixture("gone");
+		assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), -EAGAIN);
 		assert_int_equal(seen.within_said, 0);
-		assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
+		assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), -EAGAIN);
 	}
 	assert_int_equal(seen.calls, 3);
 	assert_int_equal(atomic_load(&extra()->holder.packets), 0);
 }
 
-static ssize_t receive_within(void)
+static ssize_t receive_inside_recv_callback(void)
 {
 	char data[16];
 
 	if (seen.nested++ == 0)
-		receive_datagram_from_peer("second"); /* the receive that follows drives it in */
-	return receive(data, sizeof(data));
+		peer_send_datagram_to_fixture("second"); /* the receive that follows drives it in */
+	return receive_from_fixture_socket(data, sizeof(data));
 }
 
 static void test_receive_in_a_callback_gets_what_is_queued_and_does_not_nest(void **state)
@@ -395,10 +395,10 @@ static void test_receive_in_a_callback_gets_what_is_queued_and_does_not_nest(voi
 	char data[16];
 
 	(void)state;
-	seen.within = receive_within;
-	set_callback(VMA_PACKET_DROP);
-	receive_datagram_from_peer("first");
-	receive(data, sizeof(data));
+	seen.within = receive_inside_recv_callback;
+	register_fixture_recv_callback(VMA_PACKET_DROP);
+	peer_send_datagram_to_fixture("first");
+	receive_from_fixture_socket(data, sizeof(data));
 	assert_int_equal(seen.calls, 2); /* one after the other: the second when the first had returned */
 	assert_memory_equal(seen.text, "second", 6);
 	assert_int_equal(seen.within_said, -EAGAIN);
@@ -410,10 +410,10 @@ static void test_blocking_receive_in_the_own_callback_fails(void **state)
 
 	(void)state;
 	atomic_store(&sock->nonblocking, true);
-	seen.within = receive_within;
+	seen.within = receive_inside_recv_callback;
 	seen.nested = 1;
-	set_callback(VMA_PACKET_DROP);
-	receive_datagram_from_peer("x");
+	register_fixture_recv_callback(VMA_PACKET_DROP);
+	peer_send_datagram_to_fixture("x");
 	{
 		struct vma_thread *self = vma_enter();
 
@@ -425,7 +425,7 @@ static void test_blocking_receive_in_the_own_callback_fails(void **state)
 	assert_int_equal(seen.calls, 1);
 	assert_int_equal(seen.within_said, -EDEADLK);
 	atomic_store(&sock->nonblocking, true);
-	assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
+	assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), -EAGAIN);
 }
 
 static void test_without_a_callback_any_more_packets_are_queued(void **state)
@@ -433,11 +433,11 @@ static void test_without_a_callback_any_more_packets_are_queued(void **state)
 	char data[16];
 
 	(void)state;
-	set_callback(VMA_PACKET_DROP);
+	register_fixture_recv_callback(VMA_PACKET_DROP);
 	vma_free(atomic_exchange(&extra()->callback, NULL));
-	receive_datagram_from_peer("plain");
-	if (receive(data, sizeof(data)) == -EAGAIN)
-		assert_int_equal(receive(data, sizeof(data)), 5);
+	peer_send_datagram_to_fixture("plain");
+	if (receive_from_fixture_socket(data, sizeof(data)) == -EAGAIN)
+		assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), 5);
 	assert_int_equal(seen.calls, 0);
 }
 
@@ -446,7 +446,7 @@ static void test_without_a_callback_any_more_packets_are_queued(void **state)
 static void *send_later(void *arg)
 {
 	usleep(50000);
-	receive_datagram_from_peer(arg);
+	peer_send_datagram_to_fixture(arg);
 	return NULL;
 }
 
@@ -457,9 +457,9 @@ static void test_blocked_receiver_runs_its_callback_and_gets_the_packet(void **s
 
 	(void)state;
 	atomic_store(&sock->nonblocking, false);
-	set_callback(VMA_PACKET_RECV);
+	register_fixture_recv_callback(VMA_PACKET_RECV);
 	assert_int_equal(pthread_create(&thread, NULL, send_later, (char *)"late"), 0);
-	assert_int_equal(receive(data, sizeof(data)), 4);
+	assert_int_equal(receive_from_fixture_socket(data, sizeof(data)), 4);
 	assert_int_equal(seen.calls, 1);
 	pthread_join(thread, NULL);
 }
@@ -470,8 +470,8 @@ static void test_packet_that_the_librarys_thread_drove_in_wakes_the_program(void
 	const bool was = self->is_internal;
 
 	(void)state;
-	set_callback(VMA_PACKET_DROP);
-	receive_datagram_from_peer("theirs");
+	register_fixture_recv_callback(VMA_PACKET_DROP);
+	peer_send_datagram_to_fixture("theirs");
 	self->is_internal = true;
 	vma_enter();
 	while (vma_ring_ctxs_progress(attached.all->rings) == 0)
@@ -486,7 +486,7 @@ static void test_packet_that_the_librarys_thread_drove_in_wakes_the_program(void
 	assert_int_equal(seen.calls, 1);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup_udp_socket_with_extra_state, teardown)
 static const struct CMUnitTest tests[] = {
         CASE(test_packet_lies_where_the_device_put_it),
         CASE(test_packet_is_given_back_once),

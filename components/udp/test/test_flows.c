@@ -8,9 +8,9 @@
 #include "control_fixture.h"
 
 /* The group's queues are filled by whoever drives: here, whoever receives first. */
-static void udp_flows_drive(int fd)
+static void drive_rings_of_socket(int fd)
 {
-	vma_ring_ctxs_progress(udp_rings(vma_fd_lookup(fd)));
+	vma_ring_ctxs_progress(udp_socket_rings_mask(vma_fd_lookup(fd)));
 }
 
 static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)
@@ -48,7 +48,7 @@ static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **stat
 	control_fixture_close(fd);
 }
 
-static uint32_t flags_of(int fd)
+static uint32_t first_flow_flags_of_fd(int fd)
 {
 	return control_fixture_sock_of(fd)->flows->members->flow.flags;
 }
@@ -58,30 +58,30 @@ static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void 
 	int chosen = fixture_socket(), own = fixture_socket(), shares = fixture_socket(), forked = fixture_socket();
 
 	(void)state;
-	control_fixture_set(shares, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(shares, SOL_SOCKET, SO_REUSEADDR, 1);
 	control_fixture_bind_to(chosen, "10.77.0.1", 0);
 	control_fixture_bind_to(own, "10.77.0.1", 36730);
 	control_fixture_bind_to(shares, "10.77.0.1", 0);
 	control_fixture_bind_to(forked, "10.77.0.1", 0);
-	assert_int_equal(flags_of(chosen), VMA_FLOW_PORT_EXCLUSIVE);
-	assert_int_equal(flags_of(own), 0);
-	assert_int_equal(flags_of(shares), 0);
+	assert_int_equal(first_flow_flags_of_fd(chosen), VMA_FLOW_PORT_EXCLUSIVE);
+	assert_int_equal(first_flow_flags_of_fd(own), 0);
+	assert_int_equal(first_flow_flags_of_fd(shares), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(chosen), "before");
-	udp_flows_drive(chosen);
-	control_fixture_set(chosen, SOL_SOCKET, SO_REUSEADDR, 1);
-	assert_int_equal(flags_of(chosen), 0);
-	control_fixture_set(chosen, SOL_SOCKET, SO_REUSEADDR, 0);
+	drive_rings_of_socket(chosen);
+	control_fixture_setsockopt_int(chosen, SOL_SOCKET, SO_REUSEADDR, 1);
+	assert_int_equal(first_flow_flags_of_fd(chosen), 0);
+	control_fixture_setsockopt_int(chosen, SOL_SOCKET, SO_REUSEADDR, 0);
 	control_fixture_update_flows(chosen);
-	assert_int_equal(flags_of(chosen), 0);
+	assert_int_equal(first_flow_flags_of_fd(chosen), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(chosen), "after");
 	assert_string_equal(control_fixture_receive(chosen), "before");
 	assert_string_equal(control_fixture_receive(chosen), "after");
 	pthread_mutex_lock(&control_fixture_sock_of(forked)->file.lock);
-	udp_flows_pause(control_fixture_sock_of(forked));
+	udp_flows_leave_to_kernel_for_a_while(control_fixture_sock_of(forked));
 	control_fixture_sock_of(forked)->flows->paused_ns = 0;
 	pthread_mutex_unlock(&control_fixture_sock_of(forked)->file.lock);
 	control_fixture_update_flows(forked);
-	assert_int_equal(flags_of(forked), 0);
+	assert_int_equal(first_flow_flags_of_fd(forked), 0);
 	control_fixture_close(chosen);
 	control_fixture_close(own);
 	control_fixture_close(shares);
@@ -106,7 +106,7 @@ static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
 static int flows_connect_to(int fd, const char *address, uint16_t port)
 {
 	struct sockaddr_in to = {
-	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = control_fixture_ip(address)};
+	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = control_fixture_parse_ip(address)};
 	struct vma_thread *self = vma_enter();
 	const int rc = udp_connect(vma_fd_lookup(fd), fd, (struct sockaddr *)&to, sizeof(to));
 
@@ -156,8 +156,8 @@ static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(v
 	int a = fixture_socket(), b = fixture_socket();
 
 	(void)state;
-	control_fixture_set(a, SOL_SOCKET, SO_REUSEADDR, 1);
-	control_fixture_set(b, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(a, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(b, SOL_SOCKET, SO_REUSEADDR, 1);
 	assert_int_equal(control_fixture_bind_to(a, "10.77.0.1", 36702), 0);
 	assert_int_equal(control_fixture_bind_to(b, "10.77.0.1", 36702), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "new");
@@ -174,8 +174,8 @@ static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **sta
 	int exact = fixture_socket(), any = fixture_socket();
 
 	(void)state;
-	control_fixture_set(exact, SOL_SOCKET, SO_REUSEADDR, 1);
-	control_fixture_set(any, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(exact, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(any, SOL_SOCKET, SO_REUSEADDR, 1);
 	assert_int_equal(control_fixture_bind_to(exact, "10.77.0.1", 36703), 0);
 	assert_int_equal(control_fixture_bind_to(any, "0.0.0.0", 36703), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36703, "exact");
@@ -193,7 +193,7 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 	(void)state;
 	for (int i = 0; i < 3; i++) {
 		fd[i] = fixture_socket();
-		control_fixture_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
+		control_fixture_setsockopt_int(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
 		assert_int_equal(control_fixture_bind_to(fd[i], "10.77.0.1", 36704), 0);
 	}
 	for (uint16_t port = 7000; port < 7060; port++) {
@@ -223,8 +223,8 @@ static void test_a_connected_socket_wins_for_its_peer(void **state)
 	int open = fixture_socket(), bound = fixture_socket();
 
 	(void)state;
-	control_fixture_set(open, SOL_SOCKET, SO_REUSEADDR, 1);
-	control_fixture_set(bound, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(open, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(bound, SOL_SOCKET, SO_REUSEADDR, 1);
 	control_fixture_bind_to(bound, "10.77.0.1", 36705);
 	control_fixture_bind_to(open, "10.77.0.1", 36705);
 	set_socket_as_if_connected(bound, "10.77.0.2", 7000);
@@ -248,7 +248,7 @@ static void test_connecting_keeps_what_is_queued(void **state)
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	peer_send("10.77.0.3", 7000, "10.77.0.1", port_of(fd), "before");
-	udp_flows_drive(fd);
+	drive_rings_of_socket(fd);
 	set_socket_as_if_connected(fd, "10.77.0.2", 7000);
 	assert_string_equal(control_fixture_receive(fd), "before");
 	control_fixture_close(fd);
@@ -259,19 +259,19 @@ static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void
 	int a = fixture_socket(), b = fixture_socket();
 
 	(void)state;
-	control_fixture_set(a, SOL_SOCKET, SO_REUSEADDR, 1);
-	control_fixture_set(b, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(a, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(b, SOL_SOCKET, SO_REUSEADDR, 1);
 	control_fixture_bind_to(a, "239.1.1.1", 36706);
 	control_fixture_bind_to(b, "239.1.1.1", 36706);
 	assert_int_equal(control_fixture_reason(a), VMA_SOCK_NO_MEMBERSHIP);
-	assert_int_equal(control_fixture_join(a, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
-	assert_int_equal(control_fixture_join(b, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
+	assert_int_equal(control_fixture_set_membership(a, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
+	assert_int_equal(control_fixture_set_membership(b, IP_ADD_MEMBERSHIP, "239.1.1.1"), 0);
 	assert_int_equal(control_fixture_reason(a), VMA_SOCK_OFFLOADED);
 	peer_send("10.77.0.2", 7000, "239.1.1.1", 36706, "both");
 	assert_string_equal(control_fixture_receive(a), "both");
 	assert_string_equal(control_fixture_receive(b), "both");
-	control_fixture_set(a, IPPROTO_IP, IP_MULTICAST_ALL, 0);
-	assert_int_equal(control_fixture_join(a, IP_DROP_MEMBERSHIP, "239.1.1.1"), 0);
+	control_fixture_setsockopt_int(a, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	assert_int_equal(control_fixture_set_membership(a, IP_DROP_MEMBERSHIP, "239.1.1.1"), 0);
 	assert_int_equal(control_fixture_reason(a), VMA_SOCK_NO_MEMBERSHIP);
 	peer_send("10.77.0.2", 7000, "239.1.1.1", 36706, "b only");
 	assert_string_equal(control_fixture_receive(b), "b only");
@@ -285,20 +285,20 @@ static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_un
 	int member = fixture_socket(), guest = fixture_socket();
 
 	(void)state;
-	control_fixture_set(member, SOL_SOCKET, SO_REUSEADDR, 1);
-	control_fixture_set(guest, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(member, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(guest, SOL_SOCKET, SO_REUSEADDR, 1);
 	control_fixture_bind_to(guest, "0.0.0.0", 36707);
 	control_fixture_bind_to(member, "0.0.0.0", 36707);
-	control_fixture_join(member, IP_ADD_MEMBERSHIP, "239.1.1.2");
+	control_fixture_set_membership(member, IP_ADD_MEMBERSHIP, "239.1.1.2");
 	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "both");
 	assert_string_equal(control_fixture_receive(member), "both");
 	assert_string_equal(control_fixture_receive(guest), "both");
-	control_fixture_set(guest, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+	control_fixture_setsockopt_int(guest, IPPROTO_IP, IP_MULTICAST_ALL, 0);
 	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "member");
 	assert_string_equal(control_fixture_receive(member), "member");
 	assert_string_equal(control_fixture_receive(guest), "");
-	control_fixture_set(guest, IPPROTO_IP, IP_MULTICAST_ALL, 1);
-	control_fixture_join(member, IP_DROP_MEMBERSHIP, "239.1.1.2");
+	control_fixture_setsockopt_int(guest, IPPROTO_IP, IP_MULTICAST_ALL, 1);
+	control_fixture_set_membership(member, IP_DROP_MEMBERSHIP, "239.1.1.2");
 	/* Nobody is a member any more. */
 	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "nobody");
 	assert_string_equal(control_fixture_receive(guest), "");
@@ -311,22 +311,22 @@ static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(
 	int first = fixture_socket(), second = fixture_socket();
 
 	(void)state;
-	control_fixture_set(first, SOL_SOCKET, SO_REUSEADDR, 1);
-	control_fixture_set(second, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(first, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(second, SOL_SOCKET, SO_REUSEADDR, 1);
 	control_fixture_bind_to(first, "239.1.1.3", 36708);
 	control_fixture_bind_to(second, "239.1.1.3", 36708);
-	control_fixture_join(first, IP_ADD_MEMBERSHIP, "239.1.1.3");
-	control_fixture_join(second, IP_ADD_MEMBERSHIP, "239.1.1.3");
+	control_fixture_set_membership(first, IP_ADD_MEMBERSHIP, "239.1.1.3");
+	control_fixture_set_membership(second, IP_ADD_MEMBERSHIP, "239.1.1.3");
 	control_fixture_close(first);
 	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "host now");
 	assert_string_equal(control_fixture_receive(second), "host now");
-	control_fixture_join(second, IP_DROP_MEMBERSHIP, "239.1.1.3");
+	control_fixture_set_membership(second, IP_DROP_MEMBERSHIP, "239.1.1.3");
 	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "nobody");
 	assert_string_equal(control_fixture_receive(second), "");
 	control_fixture_close(second);
 }
 
-static bool sink_shared_for_nobody(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool sink_that_refuses_all_packets(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)flow, (void)packet, (void)info;
 	return false;
@@ -340,9 +340,9 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	                             .rx_wre = 64,
 	                             .tx_wre = 64,
 	                             .thread_mode = VMA_THREAD_SPIN};
-	struct vma_flow flow = {.sink = sink_shared_for_nobody,
+	struct vma_flow flow = {.sink = sink_that_refuses_all_packets,
 	                        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(36709)}};
-	uint32_t local = control_fixture_ip("10.77.0.1");
+	uint32_t local = control_fixture_parse_ip("10.77.0.1");
 	struct vma_ring *other;
 	int fd = fixture_socket();
 
@@ -353,7 +353,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	control_fixture_bind_to(fd, "10.77.0.1", 36709);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_PORT_SHARED);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->file.retry));
-	vma_ring_detach(other, &flow);
+	vma_ring_detach_flow(other, &flow);
 	control_fixture_update_flows(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->file.retry));
@@ -361,7 +361,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	control_fixture_close(fd);
 }
 
-static bool has_task(int fd)
+static bool has_scheduled_flows_task(int fd)
 {
 	return atomic_load(&control_fixture_sock_of(fd)->flows->task_scheduled);
 }
@@ -375,12 +375,12 @@ static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	control_fixture_receive(fd); /* the shadow has been looked at */
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "queued");
-	udp_flows_drive(fd);
+	drive_rings_of_socket(fd);
 	member = control_fixture_sock_of(fd)->flows->members;
 	member->flow.ops->revoked(&member->flow);
-	for (int ms = 0; ms < 2000 && has_task(fd); ms++)
+	for (int ms = 0; ms < 2000 && has_scheduled_flows_task(fd); ms++)
 		usleep(1000);
-	assert_false(has_task(fd));
+	assert_false(has_scheduled_flows_task(fd));
 	pthread_mutex_lock(&control_fixture_sock_of(fd)->file.lock); /* the task has it while it runs */
 	pthread_mutex_unlock(&control_fixture_sock_of(fd)->file.lock);
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->flows->members->revoked));
@@ -413,7 +413,7 @@ static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	control_fixture_receive(fd);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "late");
-	udp_flows_drive(fd);
+	drive_rings_of_socket(fd);
 	fixture.addrs = 0;
 	control_fixture_update_flows(fd);
 	assert_string_equal(control_fixture_receive(fd), "late");
@@ -429,10 +429,10 @@ static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(v
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_PEEK_OFF, 0), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_PEEK_OFF, 0), 0);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OPTION);
 	assert_null(control_fixture_sock_of(fd)->flows->members);
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_PEEK_OFF, -1), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_PEEK_OFF, -1), 0);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	control_fixture_close(fd);
 }
@@ -448,7 +448,7 @@ static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_
 	control_fixture_receive(fd);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "on its way");
 	pthread_mutex_lock(&sock->file.lock);
-	udp_flows_pause(sock);
+	udp_flows_leave_to_kernel_for_a_while(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	assert_null(sock->flows->members);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_PORT_SHARED);
@@ -467,12 +467,12 @@ struct attacher {
 	_Atomic bool has_lock;
 };
 
-static void *attach_slowly(void *arg)
+static void *reattach_flows_slowly_thread(void *arg)
 {
 	struct attacher *attacher = arg;
 
 	pthread_mutex_lock(&attacher->sock->file.lock);
-	udp_flows_end(attacher->sock);
+	udp_flows_detach_all(attacher->sock);
 	atomic_store(&attacher->has_lock, true);
 	usleep(100000);
 	udp_flows_update(attacher->sock);
@@ -491,10 +491,10 @@ static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attache
 	atomic_fetch_add(&vma_fork_count, 1);
 	own = fixture_socket();
 	control_fixture_bind_to(own, "10.77.0.1", 0);
-	assert_int_equal(pthread_create(&thread, NULL, attach_slowly, &attacher), 0);
+	assert_int_equal(pthread_create(&thread, NULL, reattach_flows_slowly_thread, &attacher), 0);
 	while (!atomic_load(&attacher.has_lock))
 		usleep(1000);
-	vma_udp_exit();
+	vma_udp_leave_forked_sockets_flows_at_exit();
 	assert_null(attacher.sock->flows->members);
 	control_fixture_update_flows(shared);
 	assert_null(attacher.sock->flows->members);
@@ -519,7 +519,7 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 		peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), i == 0 ? "first" : "third");
 		peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), i == 0 ? "second" : "and fourth");
 		pthread_mutex_lock(&sock->file.lock);
-		udp_flows_pause(sock);
+		udp_flows_leave_to_kernel_for_a_while(sock);
 		pthread_mutex_unlock(&sock->file.lock);
 		assert_false(udp_has_datagram(atomic_load(&sock->attachments)));
 	}
@@ -544,7 +544,7 @@ static struct {
 	bool found_queued, found_moved; /* was told, and found something: in a queue, or with all queues empty */
 } looker;
 
-static void poll_again(struct vma_watcher *watcher, uint32_t events)
+static void looker_poll_on_notify(struct vma_watcher *watcher, uint32_t events)
 {
 	(void)watcher;
 	(void)events;
@@ -561,10 +561,10 @@ static void ignore_ring_change(struct vma_watcher *watcher, uint64_t rings)
 }
 
 /* One datagram is sent to fd, which is watched from before it is driven. */
-static void watch_and_send(int fd, const char *text)
+static void bind_watch_and_send_from_peer(int fd, const char *text)
 {
 	looker.sock = control_fixture_sock_of(fd);
-	looker.watcher = (struct vma_watcher){.ready = poll_again, .rings = ignore_ring_change};
+	looker.watcher = (struct vma_watcher){.ready = looker_poll_on_notify, .rings = ignore_ring_change};
 	looker.found_queued = looker.found_moved = false;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	control_fixture_update_flows(fd);
@@ -579,9 +579,9 @@ static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	watch_and_send(fd, "queued");
+	bind_watch_and_send_from_peer(fd, "queued");
 	pthread_mutex_lock(&looker.sock->file.lock);
-	udp_flows_pause(looker.sock);
+	udp_flows_leave_to_kernel_for_a_while(looker.sock);
 	pthread_mutex_unlock(&looker.sock->file.lock);
 	assert_true(looker.found_moved);
 	vma_file_unwatch(&looker.sock->file, &looker.watcher);
@@ -597,8 +597,8 @@ static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	watch_and_send(fd, "early");
-	udp_flows_drive(fd);
+	bind_watch_and_send_from_peer(fd, "early");
+	drive_rings_of_socket(fd);
 	assert_true(udp_has_datagram(atomic_load(&looker.sock->attachments)));
 	looker.found_queued = false;
 	looker.sock->flows->moved = true;
@@ -620,10 +620,10 @@ static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(voi
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	control_fixture_update_flows(fd);
 	pthread_mutex_lock(&sock->file.lock);
-	udp_flows_pause(sock);
+	udp_flows_leave_to_kernel_for_a_while(sock);
 	first = sock->flows->paused_ns;
 	usleep(1000);
-	udp_flows_pause(sock);
+	udp_flows_leave_to_kernel_for_a_while(sock);
 	assert_true(sock->flows->paused_ns > first);
 	pthread_mutex_unlock(&sock->file.lock);
 	control_fixture_close(fd);
@@ -663,14 +663,14 @@ static void test_closing_takes_everything_out_of_the_tables(void **state)
 	}
 }
 
-static int flows_start(void **state)
+static int setup_reset_control_fixture(void **state)
 {
 	(void)state;
 	fixture_reset();
 	return 0;
 }
 
-#define T(name) cmocka_unit_test_setup(test_##name, flows_start)
+#define T(name) cmocka_unit_test_setup(test_##name, setup_reset_control_fixture)
 static void test_a_rule_of_its_port_leaves_a_socket_to_the_kernel_for_good(void **state)
 {
 	struct vma_rules *const rules = rules_fixture_parse("use os udp_receiver 10.77.0.0/24:36750-36751\n");

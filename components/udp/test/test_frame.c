@@ -20,7 +20,7 @@ static uint16_t slow_checksum(const uint8_t *p, size_t len, uint32_t sum)
 }
 
 /* 10.0.0.1:1000 to 10.0.0.2:2000, as dst.c prepares it. */
-static struct udp_dst destination(unsigned vlan)
+static struct udp_dst make_udp_dst_with_vlan(unsigned vlan)
 {
 	const struct vma_pkt_udp_attr attr = {.src_mac = {2, 0, 0, 0, 0, 1},
 	                                      .dst_mac = {2, 0, 0, 0, 0, 2},
@@ -43,7 +43,7 @@ static struct udp_dst destination(unsigned vlan)
 	return dst;
 }
 
-static uint16_t udp_checksum_rest(const uint8_t *frame, uint32_t ip_off, uint32_t udp_len)
+static uint16_t recompute_udp_checksum_of_frame(const uint8_t *frame, uint32_t ip_off, uint32_t udp_len)
 {
 	const uint8_t *ip = frame + ip_off;
 	uint32_t sum = IPPROTO_UDP + udp_len;
@@ -62,19 +62,19 @@ static void test_frame_equals_the_one_computed_by_hand(void **state)
 	        0,    1,    10,   0,    0, 2,                             /* IPv4 */
 	        0x03, 0xe8, 0x07, 0xd0, 0, 11, 0x1b, 0xbb, 'a', 'b', 'c', /* UDP */
 	};
-	struct udp_dst dst = destination(0);
+	struct udp_dst dst = make_udp_dst_with_vlan(0);
 	uint8_t frame[64];
 
 	(void)state;
 	memcpy(frame + HEADERS, "abc", 3);
-	assert_int_equal(frame_finish(&dst, frame, 3, 0, &flags), sizeof(expected));
+	assert_int_equal(udp_frame_write_headers(&dst, frame, 3, 0, &flags), sizeof(expected));
 	assert_memory_equal(frame, expected, sizeof(expected));
 }
 
 static void test_checksums_are_right_at_every_length(void **state)
 {
 	static uint8_t frame[HEADERS + PAYLOAD_MAX + 1];
-	struct udp_dst dst = destination(0);
+	struct udp_dst dst = make_udp_dst_with_vlan(0);
 	uint32_t seed = 1;
 
 	(void)state;
@@ -82,9 +82,9 @@ static void test_checksums_are_right_at_every_length(void **state)
 		for (uint32_t i = 0; i < len; i++)
 			frame[HEADERS + i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
 		frame[HEADERS + len] = 0x5a; /* beyond: neither summed nor changed */
-		assert_int_equal(frame_finish(&dst, frame, len, 0, &flags), HEADERS + len);
+		assert_int_equal(udp_frame_write_headers(&dst, frame, len, 0, &flags), HEADERS + len);
 		assert_int_equal(slow_checksum(frame + 14, 20, 0), 0);
-		assert_int_equal(udp_checksum_rest(frame, 14, 8 + len), 0);
+		assert_int_equal(recompute_udp_checksum_of_frame(frame, 14, 8 + len), 0);
 		assert_int_equal(frame[16] << 8 | frame[17], 28 + len);
 		assert_int_equal(frame[38] << 8 | frame[39], 8 + len);
 		assert_int_equal(frame[HEADERS + len], 0x5a);
@@ -96,15 +96,15 @@ static void test_checksums_are_right_at_every_length(void **state)
 static void test_checksum_is_left_to_a_nic_that_finishes_it(void **state)
 {
 	static uint8_t frame[HEADERS + PAYLOAD_MAX];
-	struct udp_dst dst = destination(0);
+	struct udp_dst dst = make_udp_dst_with_vlan(0);
 
 	(void)state;
 	dst.nic_sums_from = 100;
 	memset(frame + HEADERS, 0xa5, 100);
-	frame_finish(&dst, frame, 99, 0, &flags);
+	udp_frame_write_headers(&dst, frame, 99, 0, &flags);
 	assert_int_equal(flags, 0);
-	assert_int_equal(udp_checksum_rest(frame, 14, 107), 0);
-	frame_finish(&dst, frame, 100, 0, &flags);
+	assert_int_equal(recompute_udp_checksum_of_frame(frame, 14, 107), 0);
+	udp_frame_write_headers(&dst, frame, 100, 0, &flags);
 	assert_int_equal(flags, VMA_NIC_SEG_CSUM);
 	assert_int_equal((uint16_t) ~(frame[40] << 8 | frame[41]), slow_checksum(frame + 26, 8, IPPROTO_UDP + 108));
 	flags = 0;
@@ -113,43 +113,43 @@ static void test_checksum_is_left_to_a_nic_that_finishes_it(void **state)
 /* The payload that makes the sum 0xffff, whose complement is 0, which would mean "no checksum". */
 static void test_zero_checksum_is_sent_as_all_ones(void **state)
 {
-	struct udp_dst dst = destination(0);
+	struct udp_dst dst = make_udp_dst_with_vlan(0);
 	uint8_t frame[HEADERS + 22];
 	uint16_t field;
 
 	(void)state;
 	memset(frame + HEADERS, 0, 2);
-	frame_finish(&dst, frame, 2, 0, &flags);
+	udp_frame_write_headers(&dst, frame, 2, 0, &flags);
 	memcpy(&field, frame + 40, 2);
 	assert_true(field != 0 && field != 0xffff);
 	memcpy(frame + HEADERS, &field, 2); /* the complement of the rest */
-	frame_finish(&dst, frame, 2, 0, &flags);
+	udp_frame_write_headers(&dst, frame, 2, 0, &flags);
 	assert_int_equal(frame[40] << 8 | frame[41], 0xffff);
-	assert_int_equal(udp_checksum_rest(frame, 14, 10), 0);
+	assert_int_equal(recompute_udp_checksum_of_frame(frame, 14, 10), 0);
 }
 
 static void test_tagged_frame_keeps_its_tag(void **state)
 {
-	struct udp_dst dst = destination(7);
+	struct udp_dst dst = make_udp_dst_with_vlan(7);
 	uint8_t frame[128];
 
 	(void)state;
 	memset(frame + HEADERS + 4, 0xa5, 64);
-	assert_int_equal(frame_finish(&dst, frame, 64, 0, &flags), HEADERS + 4 + 64);
+	assert_int_equal(udp_frame_write_headers(&dst, frame, 64, 0, &flags), HEADERS + 4 + 64);
 	assert_int_equal(frame[12] << 8 | frame[13], 0x8100);
 	assert_int_equal(frame[15], 7);
 	assert_int_equal(slow_checksum(frame + 18, 20, 0), 0);
-	assert_int_equal(udp_checksum_rest(frame, 18, 72), 0);
+	assert_int_equal(recompute_udp_checksum_of_frame(frame, 18, 72), 0);
 }
 
 static void test_id_is_in_the_header_and_its_sum(void **state)
 {
-	struct udp_dst dst = destination(0);
+	struct udp_dst dst = make_udp_dst_with_vlan(0);
 	uint8_t frame[128] = {0};
 
 	(void)state;
 	for (uint32_t id = 0; id < 65536; id += 257) {
-		frame_finish(&dst, frame, 10, (uint16_t)id, &flags);
+		udp_frame_write_headers(&dst, frame, 10, (uint16_t)id, &flags);
 		assert_int_equal(slow_checksum(frame + 14, 20, 0), 0);
 	}
 	assert_int_equal(frame[18] | frame[19] << 8, 65535);

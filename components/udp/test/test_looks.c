@@ -24,16 +24,16 @@ static int setup(void **state)
 	saved_conf_values.ratio = conf->rx_udp_poll_os_ratio;
 	saved_conf_values.yield = conf->rx_poll_yield;
 	sock = udp_fixture_socket(true);
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 	return 0;
 }
 
-static int teardown(void **state)
+static int teardown_socket_and_restore_rx_poll_conf(void **state)
 {
 	struct vma_conf *conf = &vma_engine()->conf;
 
 	(void)state;
-	fixture_detach(&attached);
+	fixture_detach_udp_flow(&attached);
 	fixture_close(sock);
 	conf->rx_poll = saved_conf_values.poll;
 	conf->rx_poll_init = saved_conf_values.poll_init;
@@ -43,7 +43,7 @@ static int teardown(void **state)
 }
 
 /* What a number of receives call, of which none gets anything. */
-static struct calls looks_receive(int times)
+static struct calls count_calls_of_empty_receives(int times)
 {
 	char data[8];
 	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
@@ -60,23 +60,23 @@ static struct calls looks_receive(int times)
 }
 
 /* One that looks, and then sleeps until its time is over. */
-static struct calls udp_looks_wait_once(void)
+static struct calls udp_wait_until_timeout_and_count_calls(void)
 {
 	atomic_store(&sock->nonblocking, false);
 	atomic_store(&sock->rcvtimeo_ns, 100000000);
-	return looks_receive(1);
+	return count_calls_of_empty_receives(1);
 }
 
 /*
  * Whether a wait yields, or asks the OS, so many times: one of some waits, as one that has no core for as long as it
  * may take has looked less often. ANY: however often.
  */
-static bool udp_looks_waits_with(unsigned yields, unsigned asks)
+static bool udp_wait_makes_yields_and_os_polls(unsigned yields, unsigned asks)
 {
 	bool so = false;
 
 	for (int i = 0; i < 20 && !so; i++) {
-		const struct calls made = udp_looks_wait_once();
+		const struct calls made = udp_wait_until_timeout_and_count_calls();
 
 		so = (yields == ANY || made.yields == yields) &&
 		     (asks == ANY || made.asks - 1 == asks); /* of which one is for the end of its time */
@@ -84,11 +84,11 @@ static bool udp_looks_waits_with(unsigned yields, unsigned asks)
 	return so;
 }
 
-static bool wait_polls_os_as_often(int64_t looks, int64_t ratio, unsigned asks)
+static bool wait_with_poll_conf_makes_os_polls(int64_t looks, int64_t ratio, unsigned asks)
 {
 	vma_engine()->conf.rx_poll = looks;
 	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
-	return udp_looks_waits_with(ANY, asks);
+	return udp_wait_makes_yields_and_os_polls(ANY, asks);
 }
 
 static unsigned os_polls_of_nonblocking_receives(int64_t ratio)
@@ -96,18 +96,18 @@ static unsigned os_polls_of_nonblocking_receives(int64_t ratio)
 	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
 	atomic_store(&sock->nonblocking, true);
 	atomic_store(&sock->os_countdown, 0); /* now it counts from the new one */
-	looks_receive(1);
-	return looks_receive(LOOKS).asks;
+	count_calls_of_empty_receives(1);
+	return count_calls_of_empty_receives(LOOKS).asks;
 }
 
 static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 {
 	(void)state;
-	assert_true(wait_polls_os_as_often(0, 1, 0));
-	assert_true(wait_polls_os_as_often(LOOKS, 1, LOOKS));
-	assert_true(wait_polls_os_as_often(LOOKS, 10, LOOKS / 10));
-	assert_true(wait_polls_os_as_often(LOOKS, 100, LOOKS / 100));
-	assert_true(wait_polls_os_as_often(LOOKS, 0, 0));
+	assert_true(wait_with_poll_conf_makes_os_polls(0, 1, 0));
+	assert_true(wait_with_poll_conf_makes_os_polls(LOOKS, 1, LOOKS));
+	assert_true(wait_with_poll_conf_makes_os_polls(LOOKS, 10, LOOKS / 10));
+	assert_true(wait_with_poll_conf_makes_os_polls(LOOKS, 100, LOOKS / 100));
+	assert_true(wait_with_poll_conf_makes_os_polls(LOOKS, 0, 0));
 }
 
 static void test_who_does_not_wait_asks_the_os_once_in_so_many_calls(void **state)
@@ -123,9 +123,9 @@ static void test_the_core_is_given_to_others_if_that_is_requested(void **state)
 {
 	(void)state;
 	vma_engine()->conf.rx_poll = LOOKS;
-	assert_int_equal(udp_looks_wait_once().yields, 0);
+	assert_int_equal(udp_wait_until_timeout_and_count_calls().yields, 0);
 	vma_engine()->conf.rx_poll_yield = true;
-	assert_true(udp_looks_waits_with(LOOKS / LOOKS_BREATH, ANY));
+	assert_true(udp_wait_makes_yields_and_os_polls(LOOKS / LOOKS_BREATH, ANY));
 }
 
 /* Nothing of it is offloaded yet: it can look at its shadow only. */
@@ -135,17 +135,17 @@ static void test_a_socket_that_has_nothing_offloaded_has_a_bound_of_its_own(void
 	vma_engine()->conf.rx_poll_yield = true;
 	vma_engine()->conf.rx_poll = 0;
 	vma_engine()->conf.rx_poll_init = LOOKS;
-	assert_int_equal(udp_looks_wait_once().yields, 0);
-	fixture_detach(&attached);
+	assert_int_equal(udp_wait_until_timeout_and_count_calls().yields, 0);
+	fixture_detach_udp_flow(&attached);
 	vma_engine()->conf.rx_udp_poll_os_ratio = 10;
-	assert_true(udp_looks_waits_with(LOOKS / LOOKS_BREATH, LOOKS / 10));
+	assert_true(udp_wait_makes_yields_and_os_polls(LOOKS / LOOKS_BREATH, LOOKS / 10));
 	vma_engine()->conf.rx_poll_init = 0;
 	vma_engine()->conf.rx_poll = LOOKS;
-	assert_int_equal(udp_looks_wait_once().yields, 0);
-	fixture_attach(&attached, sock, fixture_local);
+	assert_int_equal(udp_wait_until_timeout_and_count_calls().yields, 0);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown_socket_and_restore_rx_poll_conf)
 
 static const struct CMUnitTest tests[] = {
         CASE(test_a_wait_asks_the_os_once_in_so_many_looks),
@@ -157,6 +157,6 @@ static const struct CMUnitTest tests[] = {
 int main(void)
 {
 	calls_asked = SYS_recvmsg;
-	calls_slow_clocks();
-	return udp_fixture_run(tests, sizeof(tests) / sizeof(tests[0]));
+	make_tsc_clock_seem_slow();
+	return udp_fixture_run_tests(tests, sizeof(tests) / sizeof(tests[0]));
 }

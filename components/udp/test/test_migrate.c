@@ -12,7 +12,7 @@ static const struct udp_attachments *attachments_of_fd(int fd)
 	return atomic_load(&control_fixture_sock_of(fd)->attachments);
 }
 
-static void *look_in_vain(void *arg)
+static void *receive_many_times_thread(void *arg)
 {
 	for (int i = 0; i < 2 * RATIO; i++)
 		control_fixture_receive(*(int *)arg);
@@ -24,16 +24,16 @@ static void move_to_another_thread(int fd)
 {
 	pthread_t thread;
 
-	assert_int_equal(pthread_create(&thread, NULL, look_in_vain, &fd), 0);
+	assert_int_equal(pthread_create(&thread, NULL, receive_many_times_thread, &fd), 0);
 	pthread_join(thread, NULL);
 }
 
 static uint64_t rx_migrations(int fd)
 {
-	return vma_stats_read(&control_fixture_sock_of(fd)->stats->rx_migrations);
+	return vma_stats_read_counter(&control_fixture_sock_of(fd)->stats->rx_migrations);
 }
 
-static int bound(const char *address, uint16_t port)
+static int open_socket_bound_to(const char *address, uint16_t port)
 {
 	int fd = fixture_socket();
 
@@ -44,7 +44,7 @@ static int bound(const char *address, uint16_t port)
 
 static void test_a_socket_goes_on_with_the_ring_of_another_thread(void **state)
 {
-	int fd = bound("10.77.0.1", 36910);
+	int fd = open_socket_bound_to("10.77.0.1", 36910);
 	const uint64_t rings = attachments_of_fd(fd)->rings;
 
 	(void)state;
@@ -57,7 +57,7 @@ static void test_a_socket_goes_on_with_the_ring_of_another_thread(void **state)
 }
 
 /* What is queued before the move is received by nobody until after it. */
-static void *peek_in_vain(void *arg)
+static void *peek_many_times_thread(void *arg)
 {
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -75,7 +75,7 @@ static void *peek_in_vain(void *arg)
 
 static void test_what_was_queued_before_the_move_is_received_first(void **state)
 {
-	int fd = bound("10.77.0.1", 36911);
+	int fd = open_socket_bound_to("10.77.0.1", 36911);
 	pthread_t thread;
 	char text[16];
 
@@ -85,7 +85,7 @@ static void test_what_was_queued_before_the_move_is_received_first(void **state)
 			snprintf(text, sizeof(text), "%d", 2 * i + at);
 			peer_send("10.77.0.2", 7000, "10.77.0.1", 36911, text);
 		}
-		assert_int_equal(pthread_create(&thread, NULL, peek_in_vain, &fd), 0);
+		assert_int_equal(pthread_create(&thread, NULL, peek_many_times_thread, &fd), 0);
 		pthread_join(thread, NULL);
 		assert_int_equal(rx_migrations(fd), i + 1);
 		assert_int_equal(attachments_of_fd(fd)->left, i + 1);
@@ -103,7 +103,7 @@ static void test_what_was_queued_before_the_move_is_received_first(void **state)
 
 static void test_all_addresses_of_a_socket_move_together(void **state)
 {
-	int fd = bound("0.0.0.0", 36912);
+	int fd = open_socket_bound_to("0.0.0.0", 36912);
 
 	(void)state;
 	move_to_another_thread(fd);
@@ -125,8 +125,8 @@ static void test_sockets_that_share_a_port_stay_until_one_is_alone(void **state)
 	int a = fixture_socket(), b = fixture_socket();
 
 	(void)state;
-	control_fixture_set(a, SOL_SOCKET, SO_REUSEADDR, 1);
-	control_fixture_set(b, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(a, SOL_SOCKET, SO_REUSEADDR, 1);
+	control_fixture_setsockopt_int(b, SOL_SOCKET, SO_REUSEADDR, 1);
 	assert_int_equal(control_fixture_bind_to(a, "10.77.0.1", 36913), 0);
 	assert_int_equal(control_fixture_bind_to(b, "10.77.0.1", 36913), 0);
 	control_fixture_receive(b);
@@ -159,7 +159,7 @@ static void test_a_socket_of_the_kernel_counts_and_does_not_move(void **state)
 
 static void test_drops_are_counted_on_when_a_queue_is_left(void **state)
 {
-	int fd = bound("10.77.0.1", 36915);
+	int fd = open_socket_bound_to("10.77.0.1", 36915);
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 
 	(void)state;
@@ -184,5 +184,5 @@ int main(void)
 {
 	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "20", 1);
 	setenv("VMA_RING_MIGRATION_RATIO_RX", "10", 1);
-	return control_fixture_run("migrate", tests, sizeof(tests) / sizeof(tests[0]));
+	return control_fixture_run_tests("migrate", tests, sizeof(tests) / sizeof(tests[0]));
 }

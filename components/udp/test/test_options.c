@@ -13,7 +13,7 @@
 static int fd;
 static struct udp_sock *sock;
 
-static int options_start(void **state)
+static int setup_options_udp_socket(void **state)
 {
 	(void)state;
 	fixture_reset();
@@ -22,14 +22,14 @@ static int options_start(void **state)
 	return 0;
 }
 
-static int udp_options_end(void **state)
+static int teardown_close_options_socket(void **state)
 {
 	(void)state;
 	control_fixture_close(fd);
 	return 0;
 }
 
-static int options_set_bytes(int level, int name, const void *value, socklen_t len)
+static int options_setsockopt(int level, int name, const void *value, socklen_t len)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_setsockopt(&sock->file, fd, level, name, value, len);
@@ -38,7 +38,7 @@ static int options_set_bytes(int level, int name, const void *value, socklen_t l
 	return rc;
 }
 
-static int options_control(unsigned long request, void *arg)
+static int options_ioctl(unsigned long request, void *arg)
 {
 	struct vma_thread *self = vma_enter();
 	int rc = udp_ioctl(&sock->file, fd, request, arg);
@@ -63,10 +63,10 @@ static void test_the_limit_of_the_queue_is_so_rcvbuf_but_not_below_the_parameter
 	socklen_t len = sizeof(now);
 
 	(void)state;
-	control_fixture_set(fd, SOL_SOCKET, SO_RCVBUF, 100000);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_RCVBUF, 100000);
 	vma_os.getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &now, &len);
 	assert_int_equal(atomic_load(&sock->rcvbuf), now);
-	control_fixture_set(fd, SOL_SOCKET, SO_RCVBUF, 1);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_RCVBUF, 1);
 	assert_int_equal(atomic_load(&sock->rcvbuf), engine->conf.rx_bytes_min);
 }
 
@@ -76,24 +76,24 @@ static void test_timeouts_by_old_and_new_names(void **state)
 
 	(void)state;
 	assert_true(atomic_load(&sock->rcvtimeo_ns) == UINT64_MAX);
-	assert_int_equal(options_set_bytes(SOL_SOCKET, SO_RCVTIMEO_OLD, &timeout, sizeof(timeout)), 0);
-	assert_int_equal(options_set_bytes(SOL_SOCKET, SO_SNDTIMEO_NEW, &timeout, sizeof(timeout)), 0);
+	assert_int_equal(options_setsockopt(SOL_SOCKET, SO_RCVTIMEO_OLD, &timeout, sizeof(timeout)), 0);
+	assert_int_equal(options_setsockopt(SOL_SOCKET, SO_SNDTIMEO_NEW, &timeout, sizeof(timeout)), 0);
 	assert_int_equal(atomic_load(&sock->rcvtimeo_ns), 2500000000);
 	assert_int_equal(atomic_load(&sock->sndtimeo_ns), 2500000000);
-	assert_int_equal(options_set_bytes(SOL_SOCKET, SO_RCVTIMEO_NEW, &none, sizeof(none)), 0);
+	assert_int_equal(options_setsockopt(SOL_SOCKET, SO_RCVTIMEO_NEW, &none, sizeof(none)), 0);
 	assert_true(atomic_load(&sock->rcvtimeo_ns) == UINT64_MAX);
 }
 
 static void test_time_stamps_exclude_each_other_as_in_the_kernel(void **state)
 {
 	(void)state;
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
 	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMP);
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD, 1);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD, 1);
 	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMPNS);
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1);
 	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_STAMP_NEW);
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0);
 	assert_int_equal(atomic_load(&sock->rx_opts), 0);
 }
 
@@ -102,26 +102,26 @@ static void test_software_stamps_of_reception_are_ours_and_those_of_sending_the_
 	const int received = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 
 	(void)state;
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, received);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, received);
 	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMPING);
 	assert_false(atomic_load(&sock->os_send));
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, received | SOF_TIMESTAMPING_TX_SOFTWARE);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, received | SOF_TIMESTAMPING_TX_SOFTWARE);
 	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_STAMP_NEW);
 	assert_true(atomic_load(&sock->os_send));
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
 	assert_false(atomic_load(&sock->os_send));
 }
 
 static void test_stamps_of_the_hardware_are_requested_for_by_either_flag(void **state)
 {
 	(void)state;
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, SOF_TIMESTAMPING_RX_HARDWARE);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, SOF_TIMESTAMPING_RX_HARDWARE);
 	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_HW_STAMP);
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD,
-	                    SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_OPT_PKTINFO);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD,
+	                               SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_OPT_PKTINFO);
 	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO);
 	assert_false(atomic_load(&sock->os_send));
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
 	assert_int_equal(atomic_load(&sock->rx_opts), 0);
 }
 
@@ -131,9 +131,9 @@ static void test_hardware_stamps_cannot_be_switched_on_where_no_card_gives_them(
 	struct ifreq req = {.ifr_name = "lo", .ifr_data = (char *)&config};
 
 	(void)state;
-	assert_int_equal(options_control(SIOCSHWTSTAMP, &req), -EOPNOTSUPP);
-	assert_int_equal(options_control(SIOCGHWTSTAMP, &req), -EOPNOTSUPP);
-	assert_int_equal(options_control(SIOCSHWTSTAMP, NULL), -EFAULT);
+	assert_int_equal(options_ioctl(SIOCSHWTSTAMP, &req), -EOPNOTSUPP);
+	assert_int_equal(options_ioctl(SIOCGHWTSTAMP, &req), -EOPNOTSUPP);
+	assert_int_equal(options_ioctl(SIOCSHWTSTAMP, NULL), -EFAULT);
 }
 
 static void test_each_control_message_is_requested_for_by_its_option(void **state)
@@ -149,9 +149,9 @@ static void test_each_control_message_is_requested_for_by_its_option(void **stat
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-		assert_int_equal(control_fixture_set(fd, pairs[i].level, pairs[i].name, 1), 0);
+		assert_int_equal(control_fixture_setsockopt_int(fd, pairs[i].level, pairs[i].name, 1), 0);
 		assert_int_equal(atomic_load(&sock->rx_opts), pairs[i].rx_opt);
-		assert_int_equal(control_fixture_set(fd, pairs[i].level, pairs[i].name, 0), 0);
+		assert_int_equal(control_fixture_setsockopt_int(fd, pairs[i].level, pairs[i].name, 0), 0);
 		assert_int_equal(atomic_load(&sock->rx_opts), 0);
 	}
 }
@@ -162,29 +162,29 @@ static void test_header_options_take_a_byte_as_well_and_end_the_templates(void *
 	uint32_t before = atomic_load(&sock->options_seq);
 
 	(void)state;
-	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_TTL, &byte, 1), 0);
+	assert_int_equal(options_setsockopt(IPPROTO_IP, IP_MULTICAST_TTL, &byte, 1), 0);
 	assert_int_equal(sock->mc_ttl, 7);
 	assert_int_not_equal(atomic_load(&sock->options_seq), before);
-	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 0), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 0), 0);
 	assert_false(sock->mc_loop);
-	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_TTL, 9), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_IP, IP_TTL, 9), 0);
 	assert_int_equal(sock->ttl, 9);
-	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_IP, IP_TOS, 0x10), 0);
 	assert_int_equal(sock->tos, 0x10);
-	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT), 0);
 	assert_int_equal(sock->pmtu_discover, IP_PMTUDISC_DONT);
 }
 
 static void test_what_the_kernel_refuses_is_not_mirrored(void **state)
 {
 	(void)state;
-	fixture_catch_faults();
-	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_TTL, 300), -EINVAL);
+	fixture_restore_library_fault_handlers();
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_IP, IP_TTL, 300), -EINVAL);
 	assert_int_equal(sock->ttl, 0);
-	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_TTL, 256), -EINVAL);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_IP, IP_MULTICAST_TTL, 256), -EINVAL);
 	assert_int_equal(sock->mc_ttl, 1);
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, 9999, 1), -ENOPROTOOPT);
-	assert_int_equal(options_set_bytes(SOL_SOCKET, SO_RCVBUF, NULL, 4), -EFAULT);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, 9999, 1), -ENOPROTOOPT);
+	assert_int_equal(options_setsockopt(SOL_SOCKET, SO_RCVBUF, NULL, 4), -EFAULT);
 }
 
 static void test_the_interface_of_groups_by_number_by_address_and_none(void **state)
@@ -193,12 +193,12 @@ static void test_the_interface_of_groups_by_number_by_address_and_none(void **st
 	struct in_addr by_address = {.s_addr = htonl(INADDR_LOOPBACK)}, none = {0};
 
 	(void)state;
-	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &by_number, sizeof(by_number)), 0);
+	assert_int_equal(options_setsockopt(IPPROTO_IP, IP_MULTICAST_IF, &by_number, sizeof(by_number)), 0);
 	assert_int_equal(sock->mc_ifindex, LAN);
 	fixture_add_addr(LAN, "127.0.0.1", 8);
-	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &none, sizeof(none)), 0);
+	assert_int_equal(options_setsockopt(IPPROTO_IP, IP_MULTICAST_IF, &none, sizeof(none)), 0);
 	assert_int_equal(sock->mc_ifindex, 0);
-	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &by_address, sizeof(by_address)), 0);
+	assert_int_equal(options_setsockopt(IPPROTO_IP, IP_MULTICAST_IF, &by_address, sizeof(by_address)), 0);
 	assert_int_equal(sock->mc_ifindex, LAN);
 	assert_int_equal(sock->mc_source.s_addr, by_address.s_addr);
 }
@@ -207,13 +207,13 @@ static void test_the_kernel_sends_while_an_option_of_sending_is_set(void **state
 {
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(control_fixture_set(fd, IPPROTO_UDP, UDP_CORK, 1), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_UDP, UDP_CORK, 1), 0);
 	assert_true(atomic_load(&sock->os_send));
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
-	assert_int_equal(control_fixture_set(fd, IPPROTO_UDP, UDP_CORK, 0), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_UDP, UDP_CORK, 0), 0);
 	assert_true(atomic_load(&sock->os_send));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED); /* it receives as before */
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
 	assert_false(atomic_load(&sock->os_send));
 }
 
@@ -222,9 +222,9 @@ static void test_ip_options_count_by_their_length(void **state)
 	const uint8_t nops[4] = {1, 1, 1, 1};
 
 	(void)state;
-	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_OPTIONS, nops, sizeof(nops)), 0);
+	assert_int_equal(options_setsockopt(IPPROTO_IP, IP_OPTIONS, nops, sizeof(nops)), 0);
 	assert_true(atomic_load(&sock->os_send));
-	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_OPTIONS, NULL, 0), 0);
+	assert_int_equal(options_setsockopt(IPPROTO_IP, IP_OPTIONS, NULL, 0), 0);
 	assert_false(atomic_load(&sock->os_send));
 }
 
@@ -245,11 +245,11 @@ static void test_privileged_options_are_allowed_if_the_environment_says_so(void 
 	real_setsockopt = vma_os.setsockopt;
 	vma_os.setsockopt = refuse_setsockopt;
 	sock->engine = engine;
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_RCVBUFFORCE, 5000000), -EPERM);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, 5000000), -EPERM);
 	engine->conf.given[VMA_CONF_AT_allow_privileged_sock_opt] = true;
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_RCVBUFFORCE, 5000000), 0);
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_MARK, 9), 0);
-	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_DEBUG, 1), -EPERM);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, 5000000), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_MARK, 9), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_DEBUG, 1), -EPERM);
 	engine->conf.given[VMA_CONF_AT_allow_privileged_sock_opt] = false;
 	vma_os.setsockopt = real_setsockopt;
 	assert_int_equal(atomic_load(&sock->rcvbuf), 5000000);
@@ -264,8 +264,8 @@ static void test_exception_handling_2_makes_the_call_fail_and_leaves_the_kernel_
 
 	(void)state;
 	engine->conf.exception_handling = VMA_EXCEPTION_RETURN;
-	assert_int_equal(control_fixture_set(fd, IPPROTO_UDP, UDP_CORK, 1), -ENOPROTOOPT);
-	assert_int_equal(control_fixture_set(fd, IPPROTO_UDP, UDP_CORK, 0), 0);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_UDP, UDP_CORK, 1), -ENOPROTOOPT);
+	assert_int_equal(control_fixture_setsockopt_int(fd, IPPROTO_UDP, UDP_CORK, 0), 0);
 	engine->conf.exception_handling = VMA_EXCEPTION_DEBUG;
 	vma_os.getsockopt(fd, IPPROTO_UDP, UDP_CORK, &now, &len);
 	assert_int_equal(now, 0);
@@ -276,15 +276,15 @@ static void test_nonblocking_by_fcntl_and_by_ioctl(void **state)
 	int on = 0;
 
 	(void)state;
-	fixture_catch_faults();
+	fixture_restore_library_fault_handlers();
 	assert_true(atomic_load(&sock->nonblocking)); /* the test's sockets are made so */
-	assert_int_equal(options_control(FIONBIO, &on), 0);
+	assert_int_equal(options_ioctl(FIONBIO, &on), 0);
 	assert_false(atomic_load(&sock->nonblocking));
 	assert_int_equal(options_set_flags(O_NONBLOCK), 0);
 	assert_true(atomic_load(&sock->nonblocking));
 	assert_int_equal(options_set_flags(0), 0);
 	assert_false(atomic_load(&sock->nonblocking));
-	assert_int_equal(options_control(FIONBIO, NULL), -EFAULT);
+	assert_int_equal(options_ioctl(FIONBIO, NULL), -EFAULT);
 }
 
 static void test_signal_driven_input_is_the_kernel_s(void **state)
@@ -302,15 +302,15 @@ static void test_fionread_is_the_next_datagram_s_length_and_its_pointer_is_check
 	int len = -1;
 
 	(void)state;
-	fixture_catch_faults();
+	fixture_restore_library_fault_handlers();
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(options_control(FIONREAD, &len), 0);
+	assert_int_equal(options_ioctl(FIONREAD, &len), 0);
 	assert_int_equal(len, 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "eleven byte");
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "more");
-	assert_int_equal(options_control(FIONREAD, &len), 0);
+	assert_int_equal(options_ioctl(FIONREAD, &len), 0);
 	assert_int_equal(len, 11);
-	assert_int_equal(options_control(FIONREAD, NULL), -EFAULT);
+	assert_int_equal(options_ioctl(FIONREAD, NULL), -EFAULT);
 	control_fixture_receive(fd);
 	control_fixture_receive(fd);
 }
@@ -322,11 +322,11 @@ static void test_the_last_stamp_is_that_of_the_last_datagram_read(void **state)
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
-	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
+	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "x");
 	assert_string_equal(control_fixture_receive(fd), "x");
-	assert_int_equal(options_control(SIOCGSTAMP_OLD, &coarse), 0);
-	assert_int_equal(options_control(SIOCGSTAMPNS_NEW, &fine), 0);
+	assert_int_equal(options_ioctl(SIOCGSTAMP_OLD, &coarse), 0);
+	assert_int_equal(options_ioctl(SIOCGSTAMPNS_NEW, &fine), 0);
 	assert_true(fine.tv_sec > 1600000000);
 	assert_int_equal(fine.tv_nsec / 1000, coarse.tv_usec);
 }
@@ -336,9 +336,9 @@ static void test_an_ioctl_of_the_kernel_s_is_the_kernel_s(void **state)
 	int queued = -1;
 
 	(void)state;
-	assert_int_equal(options_control(SIOCOUTQ, &queued), 0);
+	assert_int_equal(options_ioctl(SIOCOUTQ, &queued), 0);
 	assert_int_equal(queued, 0);
-	assert_int_equal(options_control(0x5499, NULL), -ENOTTY);
+	assert_int_equal(options_ioctl(0x5499, NULL), -ENOTTY);
 }
 
 static void test_shutdown_of_an_unconnected_socket_fails_and_works_all_the_same(void **state)
@@ -438,16 +438,16 @@ static void test_a_join_returns_after_the_time_that_the_parameter_says(void **st
 
 	(void)state;
 	vma_engine()->conf.wait_after_join_msec = 30;
-	assert_int_equal(control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.5.0.1"), 0);
+	assert_int_equal(control_fixture_set_membership(fd, IP_ADD_MEMBERSHIP, "239.5.0.1"), 0);
 	assert_true(vma_now_ns() - before >= 30000000);
 	vma_engine()->conf.wait_after_join_msec = 2000;
 	before = vma_now_ns();
-	assert_int_equal(control_fixture_join(fd, IP_DROP_MEMBERSHIP, "239.5.0.1"), 0);
+	assert_int_equal(control_fixture_set_membership(fd, IP_DROP_MEMBERSHIP, "239.5.0.1"), 0);
 	vma_engine()->conf.wait_after_join_msec = 0;
 	assert_true(vma_now_ns() - before < 2000000000);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(test_##name, options_start, udp_options_end)
+#define T(name) cmocka_unit_test_setup_teardown(test_##name, setup_options_udp_socket, teardown_close_options_socket)
 static const struct CMUnitTest tests[] = {
         T(the_limit_of_the_queue_is_so_rcvbuf_but_not_below_the_parameter),
         T(timeouts_by_old_and_new_names),

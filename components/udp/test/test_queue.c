@@ -18,14 +18,14 @@ static int teardown(void **state)
 	return 0;
 }
 
-static bool push(uint32_t number, uint16_t len, uint64_t limit_bytes)
+static bool push_datagram(uint32_t number, uint16_t len, uint64_t limit_bytes)
 {
 	const struct udp_datagram datagram = {.src = number, .len = len};
 
 	return udp_queue_push(&queue, &datagram, limit_bytes);
 }
 
-static void assert_next_is(uint32_t number)
+static void assert_queue_pops_number(uint32_t number)
 {
 	const struct udp_datagram *front = udp_queue_front(&queue);
 
@@ -34,10 +34,10 @@ static void assert_next_is(uint32_t number)
 	udp_queue_pop(&queue);
 }
 
-static void queue_drain(uint32_t first, uint32_t end)
+static void assert_queue_pops_range_then_empty(uint32_t first, uint32_t end)
 {
 	for (uint32_t i = first; i < end; i++)
-		assert_next_is(i);
+		assert_queue_pops_number(i);
 	assert_null(udp_queue_front(&queue));
 	assert_true(udp_queue_is_empty(&queue));
 }
@@ -52,8 +52,8 @@ static void test_new_queue_is_empty(void **state)
 static void test_front_stays_until_pop(void **state)
 {
 	(void)state;
-	assert_true(push(1, 100, 1000));
-	assert_true(push(2, 100, 1000));
+	assert_true(push_datagram(1, 100, 1000));
+	assert_true(push_datagram(2, 100, 1000));
 	assert_int_equal(udp_queue_front(&queue)->src, 1);
 	assert_int_equal(udp_queue_front(&queue)->src, 1);
 	assert_false(udp_queue_is_empty(&queue));
@@ -90,11 +90,11 @@ static void test_order_survives_growth_with_reads_between(void **state)
 	(void)state;
 	for (int round = 0; round < 200; round++) {
 		for (int i = 0; i < 7; i++)
-			assert_true(push(in++, 0, UINT64_MAX));
+			assert_true(push_datagram(in++, 0, UINT64_MAX));
 		for (int i = 0; i < 4; i++)
-			assert_next_is(out++);
+			assert_queue_pops_number(out++);
 	}
-	queue_drain(out, in);
+	assert_queue_pops_range_then_empty(out, in);
 }
 
 static void test_queue_grows_to_what_the_limit_allows(void **state)
@@ -102,11 +102,11 @@ static void test_queue_grows_to_what_the_limit_allows(void **state)
 	uint32_t n = 0;
 
 	(void)state;
-	while (push(n, 64, 64 * 100000))
+	while (push_datagram(n, 64, 64 * 100000))
 		n++;
 	assert_int_equal(n, 100000);
 	assert_int_equal(atomic_load(&queue.dropped), 1);
-	queue_drain(0, n);
+	assert_queue_pops_range_then_empty(0, n);
 }
 
 static void test_small_datagrams_count_sixty_four_bytes(void **state)
@@ -114,34 +114,34 @@ static void test_small_datagrams_count_sixty_four_bytes(void **state)
 	uint32_t n = 0;
 
 	(void)state;
-	while (push(n, 0, 640))
+	while (push_datagram(n, 0, 640))
 		n++;
 	assert_int_equal(n, 10);
-	queue_drain(0, n);
+	assert_queue_pops_range_then_empty(0, n);
 }
 
 static void test_reading_makes_room(void **state)
 {
 	(void)state;
-	assert_true(push(1, 500, 1000));
-	assert_true(push(2, 500, 1000));
-	assert_false(push(3, 500, 1000));
-	assert_next_is(1);
-	assert_true(push(4, 500, 1000));
-	assert_false(push(5, 64, 1000));
+	assert_true(push_datagram(1, 500, 1000));
+	assert_true(push_datagram(2, 500, 1000));
+	assert_false(push_datagram(3, 500, 1000));
+	assert_queue_pops_number(1);
+	assert_true(push_datagram(4, 500, 1000));
+	assert_false(push_datagram(5, 64, 1000));
 	assert_int_equal(atomic_load(&queue.dropped), 2);
-	assert_next_is(2);
-	assert_next_is(4);
+	assert_queue_pops_number(2);
+	assert_queue_pops_number(4);
 }
 
 static void test_lone_datagram_is_taken_whatever_the_limit(void **state)
 {
 	(void)state;
-	assert_true(push(1, 65507, 256));
-	assert_false(push(2, 1, 256));
-	assert_next_is(1);
-	assert_true(push(3, 65507, 0));
-	assert_next_is(3);
+	assert_true(push_datagram(1, 65507, 256));
+	assert_false(push_datagram(2, 1, 256));
+	assert_queue_pops_number(1);
+	assert_true(push_datagram(3, 65507, 0));
+	assert_queue_pops_number(3);
 }
 
 /* ck_ring counts in 32 bits, freely running: a queue that has seen 2^32 datagrams is as good as a new one. */
@@ -154,18 +154,18 @@ static void test_ring_counters_may_wrap(void **state)
 	chunk->ring.c_head = chunk->ring.p_head = chunk->ring.p_tail = UINT32_MAX - 5;
 	for (int round = 0; round < 10; round++) {
 		for (int i = 0; i < 3; i++)
-			assert_true(push(in++, 0, UINT64_MAX));
+			assert_true(push_datagram(in++, 0, UINT64_MAX));
 		for (int i = 0; i < 3; i++)
-			assert_next_is(out++);
+			assert_queue_pops_number(out++);
 	}
 	assert_ptr_equal(queue.tail, chunk);
 	assert_true(chunk->ring.p_tail < 100);
 	/* And filled across the wrap it still knows that it is full. */
 	chunk->ring.c_head = chunk->ring.p_head = chunk->ring.p_tail = UINT32_MAX - 5;
 	for (int i = 0; i < 40; i++)
-		assert_true(push(in++, 0, UINT64_MAX));
+		assert_true(push_datagram(in++, 0, UINT64_MAX));
 	assert_ptr_not_equal(queue.tail, chunk);
-	queue_drain(out, in);
+	assert_queue_pops_range_then_empty(out, in);
 }
 
 static void test_fini_puts_what_was_not_read(void **state)

@@ -16,7 +16,7 @@ static int setup(void **state)
 {
 	(void)state;
 	sock = udp_fixture_socket(true);
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 	atomic_store(&sock->nonblocking, true);
 	fixture.group_accepts = true;
 	return 0;
@@ -25,7 +25,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	fixture_detach(&attached);
+	fixture_detach_udp_flow(&attached);
 	fixture_close(sock);
 	return 0;
 }
@@ -75,7 +75,7 @@ static void recv_assert_receives(const char *text)
 	assert_memory_equal(data, text, strlen(text));
 }
 
-static void assert_nothing_is_there(void)
+static void assert_recv_would_block(void)
 {
 	char data[64];
 
@@ -96,7 +96,7 @@ static bool receive_drives_ring_after_first(void)
 	come("one");
 	vma_ring_ctxs_progress(attached.all->rings);
 	come("two");
-	assert_int_equal(udp_recvmsg_draining(&sock->file, fixture_fd(sock), &msg, 0), 3);
+	assert_int_equal(udp_recvmsg_after_periodic_ring_drain(&sock->file, fixture_fd(sock), &msg, 0), 3);
 	found = udp_has_datagram(attached.all);
 	assert_int_equal(udp_recvmsg(&sock->file, fixture_fd(sock), &msg, 0), 3);
 	vma_leave(self);
@@ -129,20 +129,22 @@ static void test_datagrams_come_in_order_each_once(void **state)
 	come("two");
 	recv_assert_receives("one");
 	recv_assert_receives("two");
-	assert_nothing_is_there();
-	assert_int_equal(vma_stats_read(&sock->stats->rx_packets), 2);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_bytes), 6);
+	assert_recv_would_block();
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_packets), 2);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_bytes), 6);
 }
 
 /* What is left, as readers of the statistics reckon it. */
-static void assert_queue_is(uint64_t packets, uint64_t bytes)
+static void assert_rx_queue_stats(uint64_t packets, uint64_t bytes)
 {
 	const struct vma_stats_socket *s = sock->stats;
-	const uint64_t taken = vma_stats_read(&s->rx_packets) + vma_stats_read(&s->rx_lost);
-	const uint64_t taken_bytes = vma_stats_read(&s->rx_bytes) + vma_stats_read(&s->rx_lost_bytes);
+	const uint64_t taken = vma_stats_read_counter(&s->rx_packets) + vma_stats_read_counter(&s->rx_lost);
+	const uint64_t taken_bytes = vma_stats_read_counter(&s->rx_bytes) + vma_stats_read_counter(&s->rx_lost_bytes);
 
-	assert_int_equal(vma_stats_read(&s->rx_queued) + vma_stats_read(&s->rx_peeks) - taken, packets);
-	assert_int_equal(vma_stats_read(&s->rx_queued_bytes) + vma_stats_read(&s->rx_peek_bytes) - taken_bytes, bytes);
+	assert_int_equal(vma_stats_read_counter(&s->rx_queued) + vma_stats_read_counter(&s->rx_peeks) - taken, packets);
+	assert_int_equal(vma_stats_read_counter(&s->rx_queued_bytes) + vma_stats_read_counter(&s->rx_peek_bytes) -
+	                         taken_bytes,
+	                 bytes);
 }
 
 static void test_statistics_tell_how_long_the_queue_is_and_was(void **state)
@@ -154,17 +156,17 @@ static void test_statistics_tell_how_long_the_queue_is_and_was(void **state)
 	come("three");
 	come("seven");
 	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_PEEK), 3);
-	assert_queue_is(3, 13);
+	assert_rx_queue_stats(3, 13);
 	assert_int_equal(udp_recv_receive(data, 2, MSG_PEEK), 2);
-	assert_queue_is(3, 13);
+	assert_rx_queue_stats(3, 13);
 	assert_int_equal(udp_recv_receive(data, 2, 0), 2); /* the rest is lost */
-	assert_queue_is(2, 10);
+	assert_rx_queue_stats(2, 10);
 	assert_int_equal(udp_recv_receive(data, 2, MSG_TRUNC), 5);
-	assert_queue_is(1, 5);
+	assert_rx_queue_stats(1, 5);
 	recv_assert_receives("seven");
-	assert_queue_is(0, 0);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_queue_max), 3);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_queue_max_bytes), 13);
+	assert_rx_queue_stats(0, 0);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_queue_max), 3);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_queue_max_bytes), 13);
 }
 
 static void test_empty_datagram_is_a_datagram(void **state)
@@ -301,7 +303,7 @@ static void test_no_piece_at_all_takes_the_datagram(void **state)
 	come("gone");
 	assert_int_equal(receive_msg(&msg, 0), 0);
 	assert_int_equal(msg.msg_flags, MSG_TRUNC);
-	assert_nothing_is_there();
+	assert_recv_would_block();
 }
 
 static void test_packet_in_several_buffers_is_put_together(void **state)
@@ -332,11 +334,11 @@ static void test_packet_in_several_buffers_is_put_together(void **state)
 
 /* ---- bad pointers ---- */
 
-static void *bad_page(void)
+static void *map_inaccessible_page(void)
 {
 	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	udp_fixture_catch_faults();
+	udp_fixture_restore_fault_handlers();
 	assert_ptr_not_equal(page, MAP_FAILED);
 	return page;
 }
@@ -344,7 +346,7 @@ static void *bad_page(void)
 /* As the kernel: a datagram that could not be written is lost, one that was peeked at stays. */
 static void test_bad_buffer_loses_the_datagram_but_not_in_a_peek(void **state)
 {
-	void *page = bad_page();
+	void *page = map_inaccessible_page();
 
 	(void)state;
 	come("lost");
@@ -352,7 +354,7 @@ static void test_bad_buffer_loses_the_datagram_but_not_in_a_peek(void **state)
 	assert_int_equal(udp_recv_receive(page, 16, 0), -EFAULT);
 	assert_int_equal(udp_recv_receive(page, 16, MSG_PEEK), -EFAULT);
 	recv_assert_receives("stays");
-	assert_nothing_is_there();
+	assert_recv_would_block();
 	munmap(page, 4096);
 }
 
@@ -366,7 +368,7 @@ static void test_address_that_nobody_has_is_refused_before_anything_is_taken(voi
 
 static void test_bad_name_or_control_pointer(void **state)
 {
-	void *page = bad_page();
+	void *page = map_inaccessible_page();
 	char data[8];
 	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
 	struct msghdr msg = {.msg_name = page, .msg_namelen = 16, .msg_iov = &iov, .msg_iovlen = 1};
@@ -374,7 +376,7 @@ static void test_bad_name_or_control_pointer(void **state)
 	(void)state;
 	come("one");
 	assert_int_equal(receive_msg(&msg, 0), -EFAULT);
-	assert_nothing_is_there();
+	assert_recv_would_block();
 	/* Control messages that cannot be written are left out in silence. */
 	atomic_store(&sock->rx_opts, UDP_RX_OPT_RECVTTL);
 	come("two");
@@ -388,7 +390,7 @@ static void test_bad_name_or_control_pointer(void **state)
 
 static _Atomic bool has_the_flag;
 
-static void *hold_the_flag(void *unused)
+static void *hold_ring_drive_flag_20ms_thread(void *unused)
 {
 	assert_true(vma_ring_acquire(fixture.ring_ctx->ring));
 	atomic_store(&has_the_flag, true);
@@ -405,7 +407,7 @@ static void test_a_call_that_does_not_wait_finds_what_came_while_another_thread_
 	(void)state;
 	come("here");
 	atomic_store(&has_the_flag, false);
-	assert_int_equal(pthread_create(&thread, NULL, hold_the_flag, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, hold_ring_drive_flag_20ms_thread, NULL), 0);
 	fixture_wait_until(atomic_load(&has_the_flag));
 	recv_assert_receives("here");
 	pthread_join(thread, NULL);
@@ -423,7 +425,7 @@ static void test_connected_socket_hears_only_its_peer(void **state)
 	udp_fixture_peer_send(PEER + 1, fixture_port(sock), "other", 5);
 	come("peer");
 	recv_assert_receives("peer");
-	assert_nothing_is_there();
+	assert_recv_would_block();
 }
 
 /* More than one step of driving takes, and nobody else drives soon. */
@@ -446,16 +448,16 @@ static void test_groups_pass_their_filter_only(void **state)
 	struct fixture_attached member;
 
 	(void)state;
-	fixture_detach(&attached);
-	fixture_attach(&member, sock, group);
+	fixture_detach_udp_flow(&attached);
+	fixture_attach_udp_flow(&member, sock, group);
 	fixture.group_accepts = false;
 	fixture_peer_send_to(group, PEER, fixture_port(sock), "no", 2);
-	assert_nothing_is_there();
+	assert_recv_would_block();
 	fixture.group_accepts = true;
 	fixture_peer_send_to(group, PEER, fixture_port(sock), "yes", 3);
 	recv_assert_receives("yes");
-	fixture_detach(&member);
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_detach_udp_flow(&member);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 }
 
 static void test_full_queue_drops_and_tells(void **state)
@@ -482,7 +484,7 @@ static void test_full_queue_drops_and_tells(void **state)
 	assert_int_equal(msg.msg_controllen, CMSG_SPACE(4));
 	memcpy(&drops, CMSG_DATA((struct cmsghdr *)control), 4);
 	assert_int_equal(drops, 2);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_dropped), 2);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_dropped), 2);
 }
 
 static void test_rx_opts_come_as_control_messages(void **state)
@@ -528,8 +530,8 @@ static void test_first_empty_look_asks_the_shadow(void **state)
 	(void)state;
 	send_datagram_to_shadow("kernel");
 	recv_assert_receives("kernel");
-	assert_int_equal(vma_stats_read(&sock->stats->rx_os_packets), 1);
-	assert_nothing_is_there();
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_os_packets), 1);
+	assert_recv_would_block();
 }
 
 static void test_shadow_comes_first_while_it_has_attention(void **state)
@@ -548,7 +550,7 @@ static void test_shadow_comes_first_while_it_has_attention(void **state)
 static void test_shadow_is_asked_again_after_twenty_microseconds(void **state)
 {
 	(void)state;
-	assert_nothing_is_there();
+	assert_recv_would_block();
 	send_datagram_to_shadow("kernel");
 	usleep(1000);
 	recv_assert_receives("kernel");
@@ -557,12 +559,12 @@ static void test_shadow_is_asked_again_after_twenty_microseconds(void **state)
 static void test_socket_without_rings_is_the_shadows(void **state)
 {
 	(void)state;
-	fixture_detach(&attached);
+	fixture_detach_udp_flow(&attached);
 	send_datagram_to_shadow("kernel");
 	recv_assert_receives("kernel");
-	assert_nothing_is_there();
+	assert_recv_would_block();
 	assert_int_equal(udp_poll(&sock->file), 0);
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 }
 
 static void test_inherited_socket_is_taken_up_by_its_first_receive(void **state)
@@ -570,31 +572,31 @@ static void test_inherited_socket_is_taken_up_by_its_first_receive(void **state)
 	unsigned before = fixture.takes_up;
 
 	(void)state;
-	fixture_detach(&attached);
+	fixture_detach_udp_flow(&attached);
 	atomic_store(&sock->inherited, true);
-	assert_nothing_is_there();
-	assert_nothing_is_there();
+	assert_recv_would_block();
+	assert_recv_would_block();
 	assert_int_equal(fixture.takes_up, before + 1);
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 }
 
 /* ---- waiting ---- */
 
-static void *receive_datagram_from_peer_soon(void *text)
+static void *peer_send_datagram_after_20ms_thread(void *text)
 {
 	usleep(20000);
 	come(text);
 	return NULL;
 }
 
-static void *come_through_shadow_soon(void *text)
+static void *send_to_shadow_after_20ms_thread(void *text)
 {
 	usleep(20000);
 	send_datagram_to_shadow(text);
 	return NULL;
 }
 
-static void receive_while(void *(*other)(void *), const char *text)
+static void assert_receives_text_while_thread_runs(void *(*other)(void *), const char *text)
 {
 	pthread_t thread;
 
@@ -607,13 +609,13 @@ static void receive_while(void *(*other)(void *), const char *text)
 static void test_blocking_receive_waits_for_the_link(void **state)
 {
 	(void)state;
-	receive_while(receive_datagram_from_peer_soon, "late");
+	assert_receives_text_while_thread_runs(peer_send_datagram_after_20ms_thread, "late");
 }
 
 static void test_blocking_receive_waits_for_the_shadow_as_well(void **state)
 {
 	(void)state;
-	receive_while(come_through_shadow_soon, "late");
+	assert_receives_text_while_thread_runs(send_to_shadow_after_20ms_thread, "late");
 }
 
 static uint64_t recv_now_ms(void)
@@ -635,7 +637,7 @@ static void test_receive_timeout_ends_with_eagain(void **state)
 }
 
 /* An ICMP error, which waits until somebody asks for it with MSG_ERRQUEUE. */
-static void shadow_has_an_error(void)
+static void make_icmp_error_on_shadow(void)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct pollfd shadow = {.fd = fixture_fd(sock)};
@@ -668,19 +670,19 @@ static void test_blocking_receive_sleeps_beside_an_error_that_nobody_takes(void 
 	char data[8];
 
 	(void)state;
-	shadow_has_an_error();
+	make_icmp_error_on_shadow();
 	atomic_store(&sock->nonblocking, false);
 	atomic_store(&sock->rcvtimeo_ns, 300000000);
 	before = own_cpu_ms();
 	assert_int_equal(udp_recv_receive(data, sizeof(data), 0), -EAGAIN);
 	assert_in_range(own_cpu_ms() - before, 0, 50);
-	receive_while(come_through_shadow_soon, "kernel");
-	receive_while(receive_datagram_from_peer_soon, "link");
-	shadow_has_an_error();
-	receive_while(come_through_shadow_soon, "again");
+	assert_receives_text_while_thread_runs(send_to_shadow_after_20ms_thread, "kernel");
+	assert_receives_text_while_thread_runs(peer_send_datagram_after_20ms_thread, "link");
+	make_icmp_error_on_shadow();
+	assert_receives_text_while_thread_runs(send_to_shadow_after_20ms_thread, "again");
 }
 
-static void *shut_soon(void *unused)
+static void *shut_rd_after_20ms_thread(void *unused)
 {
 	(void)unused;
 	usleep(20000);
@@ -696,7 +698,7 @@ static void test_shutdown_ends_a_blocking_receive_with_nothing(void **state)
 
 	(void)state;
 	atomic_store(&sock->nonblocking, false);
-	assert_int_equal(pthread_create(&thread, NULL, shut_soon, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, shut_rd_after_20ms_thread, NULL), 0);
 	assert_int_equal(udp_recv_receive(data, sizeof(data), 0), 0);
 	pthread_join(thread, NULL);
 	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_DONTWAIT),
@@ -707,7 +709,7 @@ static void test_shutdown_ends_a_blocking_receive_with_nothing(void **state)
 
 static _Atomic unsigned handled;
 
-static void recv_on_signal(int sig)
+static void count_signal_handler(int sig)
 {
 	(void)sig;
 	atomic_fetch_add(&handled, 1);
@@ -738,13 +740,13 @@ static void *signal_then_deliver_datagram(void *arg)
 
 static ssize_t receive_interrupted_by_signals(int sa_flags, uint64_t timeout_ns, unsigned times)
 {
-	struct sigaction action = {.sa_handler = recv_on_signal, .sa_flags = sa_flags};
+	struct sigaction action = {.sa_handler = count_signal_handler, .sa_flags = sa_flags};
 	struct delayed_signals delayed_signals = {.target = pthread_self(), .times = times};
 	char data[8];
 	pthread_t thread;
 	ssize_t len;
 
-	vma_signals_start();
+	vma_signals_wrap_existing_handlers();
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	atomic_store(&sock->nonblocking, false);
 	atomic_store(&sock->rcvtimeo_ns, timeout_ns);
@@ -774,9 +776,10 @@ static void test_poll_tells_what_is_queued(void **state)
 	(void)state;
 	assert_int_equal(udp_poll(&sock->file) & 1, 0);
 	assert_int_equal(udp_poll(&sock->file) & 4, 4);
-	assert_true(udp_rings(&sock->file) == vma_ring_ctx_bit(fixture.ring_ctx));
+	assert_true(udp_socket_rings_mask(&sock->file) == vma_ring_ctx_bit(fixture.ring_ctx));
 	come("x");
-	fixture_wait_until(vma_ring_ctxs_progress(udp_rings(&sock->file)) >= 0 && udp_poll(&sock->file) & 1);
+	fixture_wait_until(vma_ring_ctxs_progress(udp_socket_rings_mask(&sock->file)) >= 0 &&
+	                   udp_poll(&sock->file) & 1);
 	recv_assert_receives("x");
 	assert_int_equal(udp_poll(&sock->file) & 1, 0);
 	atomic_store(&sock->shut_rd, true);

@@ -12,7 +12,7 @@ static struct udp_sock *sock;
 static int sink = -1; /* of the kernel: where the shadow's datagrams go */
 static struct sockaddr_in sink_addr;
 
-static struct sockaddr_in remote(uint16_t port)
+static struct sockaddr_in remote_addr_with_port(uint16_t port)
 {
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
 
@@ -21,22 +21,22 @@ static struct sockaddr_in remote(uint16_t port)
 }
 
 /* As the control path does it after a change. */
-static void udp_send_reset(void)
+static void reset_cached_destinations(void)
 {
 	struct vma_thread *self = vma_enter();
 
 	pthread_mutex_lock(&sock->file.lock);
-	udp_dst_reset(sock);
+	udp_dst_rebuild_after_change(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_leave(self);
 }
 
 /* The socket to the remote address; its shadow to the kernel's sink, so that what went that way is found there. */
-static void connect_it(void)
+static void connect_socket_and_its_shadow(void)
 {
-	sock->peer = remote(PORT);
+	sock->peer = remote_addr_with_port(PORT);
 	atomic_store(&sock->connected, true);
-	udp_send_reset();
+	reset_cached_destinations();
 	assert_int_equal(vma_os.connect(fixture_fd(sock), (struct sockaddr *)&sink_addr, sizeof(sink_addr)), 0);
 }
 
@@ -66,7 +66,7 @@ static int teardown(void **state)
 	fixture_close(sock);
 	vma_os.close(sink);
 	fixture_peer_receive();
-	vma_ring_detach(fixture.peer, &fixture.peer_flow);
+	vma_ring_detach_flow(fixture.peer, &fixture.peer_flow);
 	return 0;
 }
 
@@ -79,7 +79,7 @@ static ssize_t send_msg(const struct msghdr *msg, int flags)
 	return len;
 }
 
-static ssize_t send_send_to(const struct sockaddr_in *to, const void *data, size_t size, int flags)
+static ssize_t sendmsg_data_to(const struct sockaddr_in *to, const void *data, size_t size, int flags)
 {
 	struct {
 		struct msghdr msg;
@@ -95,7 +95,7 @@ static ssize_t send_send_to(const struct sockaddr_in *to, const void *data, size
 
 static ssize_t send_text(const char *text)
 {
-	return send_send_to(NULL, text, strlen(text), 0);
+	return sendmsg_data_to(NULL, text, strlen(text), 0);
 }
 
 static void assert_peer_gets(const char *text)
@@ -105,7 +105,7 @@ static void assert_peer_gets(const char *text)
 	assert_memory_equal(fixture.frame + 42, text, strlen(text));
 }
 
-static void assert_kernel_has(const char *text)
+static void assert_kernel_received_text(const char *text)
 {
 	char data[2048];
 
@@ -115,18 +115,18 @@ static void assert_kernel_has(const char *text)
 
 static void assert_kernel_gets(const char *text)
 {
-	assert_kernel_has(text);
+	assert_kernel_received_text(text);
 	assert_int_equal(fixture_peer_receive(), 0);
 }
 
 static uint64_t sent(void)
 {
-	return vma_stats_read(&sock->stats->tx_packets);
+	return vma_stats_read_counter(&sock->stats->tx_packets);
 }
 
-static uint64_t sent_by_os(void)
+static uint64_t count_packets_sent_by_os(void)
 {
-	return vma_stats_read(&sock->stats->tx_os_packets);
+	return vma_stats_read_counter(&sock->stats->tx_os_packets);
 }
 
 /* ---- connected ---- */
@@ -134,11 +134,11 @@ static uint64_t sent_by_os(void)
 static void test_connected_datagram_leaves_as_a_frame(void **state)
 {
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("hello"), 5);
 	assert_peer_gets("hello");
 	assert_int_equal(sent(), 1);
-	assert_int_equal(sent_by_os(), 0);
+	assert_int_equal(count_packets_sent_by_os(), 0);
 	assert_memory_equal(fixture.frame + 26, fixture_local, 4);
 	assert_memory_equal(fixture.frame + 30, fixture_remote, 4);
 	assert_memory_equal(fixture.frame + 34, &sock->local.sin_port, 2);
@@ -153,11 +153,11 @@ static void test_every_length_up_to_the_mtu_leaves_whole(void **state)
 	static uint8_t data[MAX];
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	for (size_t i = 0; i < MAX; i++)
 		data[i] = (uint8_t)(i * 7);
 	for (size_t len = 0; len <= MAX; len += len < 70 || len > MAX - 5 ? 1 : 97) {
-		assert_int_equal(send_send_to(NULL, data, len, 0), len);
+		assert_int_equal(sendmsg_data_to(NULL, data, len, 0), len);
 		vma_inet_flush_sends(vma_thread_self());
 		assert_int_equal(fixture_peer_receive(), 1); /* the peer's ring has checked both sums */
 		assert_int_equal(fixture_payload_len(), len);
@@ -171,7 +171,7 @@ static void test_pieces_are_gathered(void **state)
 	const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 4};
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_msg(&msg, 0), 6);
 	assert_peer_gets("abcdef");
 }
@@ -182,7 +182,7 @@ static void test_too_many_pieces_are_refused(void **state)
 	const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1025};
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_msg(&msg, 0), -EMSGSIZE);
 	assert_int_equal(fixture_peer_receive(), 0);
 }
@@ -192,10 +192,10 @@ static void test_bad_pointer_is_efault_and_nothing_leaves(void **state)
 	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)state;
-	udp_fixture_catch_faults();
-	connect_it();
-	assert_int_equal(send_send_to(NULL, page, 10, 0), -EFAULT);
-	assert_int_equal(send_send_to(page, "x", 1, 0), -EFAULT);
+	udp_fixture_restore_fault_handlers();
+	connect_socket_and_its_shadow();
+	assert_int_equal(sendmsg_data_to(NULL, page, 10, 0), -EFAULT);
+	assert_int_equal(sendmsg_data_to(page, "x", 1, 0), -EFAULT);
 	assert_int_equal(fixture_peer_receive(), 0);
 	munmap(page, 4096);
 }
@@ -205,20 +205,20 @@ static void test_longer_than_the_mtu_goes_through_the_shadow(void **state)
 	static char data[MAX + 2];
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	memset(data, 'x', MAX + 1);
 	assert_int_equal(send_text(data), MAX + 1);
 	assert_kernel_gets(data);
-	assert_int_equal(send_send_to(NULL, data, 70000, 0), -EMSGSIZE);
+	assert_int_equal(sendmsg_data_to(NULL, data, 70000, 0), -EMSGSIZE);
 }
 
 static void test_ttl_and_tos_are_in_the_header_after_a_reset(void **state)
 {
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	sock->ttl = 9;
 	sock->tos = 0x28;
-	udp_send_reset();
+	reset_cached_destinations();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
 	assert_int_equal(fixture.frame[22], 9);
@@ -232,7 +232,7 @@ static void test_fragmentable_datagrams_have_ids_of_their_own(void **state)
 
 	(void)state;
 	sock->pmtu_discover = IP_PMTUDISC_DONT;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
 	assert_int_equal(fixture.frame[20], 0);
@@ -248,7 +248,7 @@ static void test_route_is_asked_for_as_the_kernel_would(void **state)
 	(void)state;
 	sock->mark = 5;
 	sock->bound_ifindex = 17;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(fake_net.asked_for.flags, VMA_NET_KEY_CONNECT);
 	assert_int_equal(fake_net.asked_for.mark, 5);
 	assert_int_equal(fake_net.asked_for.oif, 17);
@@ -265,7 +265,7 @@ static void test_route_is_asked_for_as_the_kernel_would(void **state)
 static void test_new_mac_is_used_from_the_next_datagram_on(void **state)
 {
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
 	fake_net_change(bytes[5], 77);
@@ -276,14 +276,14 @@ static void test_new_mac_is_used_from_the_next_datagram_on(void **state)
 	assert_int_equal(send_text("z"), 1);
 	assert_peer_gets("z");
 	assert_int_equal(fixture.frame[5], 77);
-	fixture_wait_until((vma_retire_poll(), atomic_load(&fake_net.held) == 1));
+	fixture_wait_until((vma_run_due_deferred_frees(), atomic_load(&fake_net.held) == 1));
 }
 
 static void test_neighbour_that_is_not_resolved_is_the_kernels(void **state)
 {
 	(void)state;
 	fake_net.template.state = VMA_NET_RESOLVING;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("first"), 5);
 	assert_kernel_gets("first");
 	fake_net_change(state, VMA_NET_READY);
@@ -299,7 +299,7 @@ static void test_neighbour_that_is_not_resolved_is_the_kernels(void **state)
 static void test_smaller_mtu_sends_the_longer_ones_through_the_shadow(void **state)
 {
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	fake_net_change(mtu, 30);
 	assert_int_equal(send_text("ab"), 2);
 	assert_peer_gets("ab");
@@ -311,7 +311,7 @@ static void test_stale_neighbour_is_probed_and_used(void **state)
 {
 	(void)state;
 	fake_net.template.flags = VMA_NET_CONFIRM;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
 	assert_true(atomic_load(&fake_net.probes) > 0);
@@ -321,7 +321,7 @@ static void test_without_device_all_goes_through_the_shadow(void **state)
 {
 	(void)state;
 	fake_net.no_device = true;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("x"), 1);
 	assert_kernel_gets("x");
 }
@@ -330,14 +330,14 @@ static void test_without_device_all_goes_through_the_shadow(void **state)
 
 static void test_first_unconnected_datagram_is_offloaded_already(void **state)
 {
-	const struct sockaddr_in to = remote(PORT);
+	const struct sockaddr_in to = remote_addr_with_port(PORT);
 
 	(void)state;
-	udp_send_reset();
-	assert_int_equal(send_send_to(&to, "x", 1, 0), 1);
+	reset_cached_destinations();
+	assert_int_equal(sendmsg_data_to(&to, "x", 1, 0), 1);
 	assert_peer_gets("x");
 	assert_int_equal(fake_net.asked_for.flags, 0);
-	assert_int_equal(send_send_to(&to, "yz", 2, 0), 2);
+	assert_int_equal(sendmsg_data_to(&to, "yz", 2, 0), 2);
 	assert_peer_gets("yz");
 	assert_int_equal(atomic_load(&fake_net.gets), 1);
 }
@@ -349,20 +349,21 @@ static struct sockaddr_in address_sharing_dst_cache_slot(unsigned nth)
 
 	memcpy(&addr, fixture_remote, 4);
 	for (uint16_t port = 1;; port++) {
-		if (udp_dst_slot(udp_peer_key(addr, htons(port))) == udp_dst_slot(udp_peer_key(addr, htons(PORT))) &&
+		if (udp_dst_cache_slot_of_key(udp_peer_key(addr, htons(port))) ==
+		            udp_dst_cache_slot_of_key(udp_peer_key(addr, htons(PORT))) &&
 		    nth-- == 0)
-			return remote(port);
+			return remote_addr_with_port(port);
 	}
 }
 
 static void test_second_destination_of_a_slot_is_offloaded_at_once(void **state)
 {
-	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote(PORT);
+	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote_addr_with_port(PORT);
 
 	(void)state;
-	udp_send_reset();
-	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
-	assert_int_equal(send_send_to(&to, "first", 5, 0), 5);
+	reset_cached_destinations();
+	assert_int_equal(sendmsg_data_to(&other, "x", 1, 0), 1);
+	assert_int_equal(sendmsg_data_to(&to, "first", 5, 0), 5);
 	assert_peer_gets("first");
 	assert_int_equal(atomic_load(&fake_net.gets), 2);
 	assert_int_equal(atomic_load(&fake_net.wants), 0);
@@ -371,46 +372,46 @@ static void test_second_destination_of_a_slot_is_offloaded_at_once(void **state)
 static void test_one_more_destination_of_a_slot_is_offloaded_once_its_path_is_known(void **state)
 {
 	const uint64_t rate = atomic_load(&vma_tsc_per_1024_usec);
-	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote(PORT);
+	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote_addr_with_port(PORT);
 
 	(void)state;
-	udp_send_reset();
-	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
+	reset_cached_destinations();
+	assert_int_equal(sendmsg_data_to(&other, "x", 1, 0), 1);
 	atomic_store(&sock->dst_requested_tsc, vma_tsc()); /* no place in the cache for a while, */
 	atomic_store(&sock->dst_made_tsc, vma_tsc());
 	atomic_store(&vma_tsc_per_1024_usec, rate * 100000); /* however long this thread is without a core now */
-	send_send_to(&to, "first", 5, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
+	sendmsg_data_to(&to, "first", 5, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
 	atomic_store(&vma_tsc_per_1024_usec, rate);
 	assert_int_equal(sent(), 1);
 	assert_int_equal(atomic_load(&fake_net.wants), 1);
 	fake_net.known = true;
-	assert_int_equal(send_send_to(&to, "second", 6, 0), 6);
+	assert_int_equal(sendmsg_data_to(&to, "second", 6, 0), 6);
 	assert_peer_gets("second");
 }
 
 static void test_wanted_destination_gets_the_slot_in_time(void **state)
 {
-	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote(PORT);
+	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote_addr_with_port(PORT);
 
 	(void)state;
-	udp_send_reset();
-	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
+	reset_cached_destinations();
+	assert_int_equal(sendmsg_data_to(&other, "x", 1, 0), 1);
 	fake_net.known = true;
-	assert_int_equal(send_send_to(&to, "y", 1, 0), 1);
+	assert_int_equal(sendmsg_data_to(&to, "y", 1, 0), 1);
 	assert_peer_gets("y");
 	fixture_wait_until(atomic_load(&fake_net.gets) == 2); /* by the internal thread */
 }
 
 static void test_connected_socket_sends_elsewhere_when_told(void **state)
 {
-	const struct sockaddr_in to = remote(PORT);
+	const struct sockaddr_in to = remote_addr_with_port(PORT);
 
 	(void)state;
 	fake_net.known = true;
-	connect_it();
-	sock->peer = remote(PORT + 1);
-	udp_send_reset();
-	assert_int_equal(send_send_to(&to, "x", 1, 0), 1);
+	connect_socket_and_its_shadow();
+	sock->peer = remote_addr_with_port(PORT + 1);
+	reset_cached_destinations();
+	assert_int_equal(sendmsg_data_to(&to, "x", 1, 0), 1);
 	assert_peer_gets("x");
 }
 
@@ -419,12 +420,12 @@ static void test_destinations_that_share_a_slot_are_all_offloaded(void **state)
 	struct sockaddr_in to[3];
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	fake_net.known = true;
 	for (unsigned i = 0; i < 3; i++)
 		to[i] = address_sharing_dst_cache_slot(i);
 	for (int i = 0; i < 300; i++)
-		assert_int_equal(send_send_to(&to[i % 3], "x", 1, 0), 1);
+		assert_int_equal(sendmsg_data_to(&to[i % 3], "x", 1, 0), 1);
 	assert_int_equal(sent(), 300);
 	/* The cache is not made anew for each of them. */
 	assert_true(atomic_load(&fake_net.gets) < 150);
@@ -432,20 +433,20 @@ static void test_destinations_that_share_a_slot_are_all_offloaded(void **state)
 
 static void test_bad_addresses_get_the_kernels_answer(void **state)
 {
-	struct sockaddr_in to = remote(0);
+	struct sockaddr_in to = remote_addr_with_port(0);
 
 	(void)state;
-	udp_send_reset();
-	assert_int_equal(send_send_to(NULL, "x", 1, 0), -EDESTADDRREQ);
-	assert_int_equal(send_send_to(&to, "x", 1, 0), -EINVAL);
-	to = remote(PORT);
+	reset_cached_destinations();
+	assert_int_equal(sendmsg_data_to(NULL, "x", 1, 0), -EDESTADDRREQ);
+	assert_int_equal(sendmsg_data_to(&to, "x", 1, 0), -EINVAL);
+	to = remote_addr_with_port(PORT);
 	to.sin_family = AF_INET6;
-	assert_int_equal(send_send_to(&to, "x", 1, 0), -EAFNOSUPPORT);
-	to = remote(PORT);
+	assert_int_equal(sendmsg_data_to(&to, "x", 1, 0), -EAFNOSUPPORT);
+	to = remote_addr_with_port(PORT);
 	to.sin_addr.s_addr = INADDR_BROADCAST;
 	fake_net.known = true;
 	fake_net.template.type = RTN_BROADCAST;
-	assert_true(send_send_to(&to, "x", 1, 0) < 0);
+	assert_true(sendmsg_data_to(&to, "x", 1, 0) < 0);
 	assert_int_equal(sent(), 0);
 }
 
@@ -457,11 +458,11 @@ static void test_first_send_of_an_unbound_socket_binds_it(void **state)
 	fixture_close(sock);
 	sock = udp_fixture_socket(false);
 	fake_net.template.state = VMA_NET_USE_OS; /* it is on this host */
-	assert_int_equal(send_send_to(&sink_addr, "x", 1, 0), 1);
+	assert_int_equal(sendmsg_data_to(&sink_addr, "x", 1, 0), 1);
 	assert_kernel_gets("x");
 	assert_int_equal(fixture.binds, before + 1);
 	assert_true(sock->local.sin_port != 0);
-	assert_int_equal(send_send_to(&sink_addr, "y", 1, 0), 1);
+	assert_int_equal(sendmsg_data_to(&sink_addr, "y", 1, 0), 1);
 	assert_int_equal(fixture.binds, before + 1);
 }
 
@@ -470,8 +471,8 @@ static void test_inherited_socket_is_taken_up_by_its_first_send(void **state)
 	unsigned before = fixture.takes_up;
 
 	(void)state;
-	connect_it();
-	udp_data_forked(sock); /* what the child does */
+	connect_socket_and_its_shadow();
+	udp_tx_state_reset_in_forked_child(sock); /* what the child does */
 	assert_int_equal(send_text("x"), 1);
 	assert_int_equal(fixture.takes_up, before + 1);
 	assert_peer_gets("x");
@@ -487,7 +488,7 @@ static void test_group_goes_out_with_its_own_ttl(void **state)
 	sock->mc_ifindex = 17;
 	sock->mc_source.s_addr = htonl(0x0a000009);
 	memset(&sock->local.sin_addr, 0, 4);
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
 	assert_int_equal(fixture.frame[22], 3);
@@ -499,10 +500,10 @@ static void test_group_is_looked_up_on_its_interface(void **state)
 	sock->mc_ifindex = 17;
 	sock->mc_source.s_addr = htonl(0x0a000009);
 	memset(&sock->local.sin_addr, 0, 4);
-	sock->peer = remote(PORT);
+	sock->peer = remote_addr_with_port(PORT);
 	sock->peer.sin_addr.s_addr = htonl(0xef010101);
 	atomic_store(&sock->connected, true);
-	udp_send_reset();
+	reset_cached_destinations();
 	assert_int_equal(fake_net.asked_for.oif, 17);
 	assert_memory_equal(fake_net.asked_for.src, &sock->mc_source, 4);
 }
@@ -511,16 +512,16 @@ static void test_group_with_members_here_goes_through_the_shadow(void **state)
 {
 	(void)state;
 	fake_net.template.type = RTN_MULTICAST;
-	connect_it();
+	connect_socket_and_its_shadow();
 	fixture.local_members = true;
 	assert_int_equal(send_text("both"), 4);
 	assert_kernel_gets("both");
 	sock->mc_loop = false; /* then they are not meant */
-	udp_send_reset();
+	reset_cached_destinations();
 	assert_int_equal(send_text("away"), 4);
 	assert_peer_gets("away");
 	sock->mc_loop = true;
-	udp_send_reset();
+	reset_cached_destinations();
 	fixture.local_members = false;
 	assert_int_equal(send_text("none"), 4);
 	assert_peer_gets("none");
@@ -537,7 +538,7 @@ static void test_unserved_flags_and_control_messages_go_through_the_shadow(void 
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = 999, .cmsg_type = IP_TTL};
 	memcpy(CMSG_DATA(c), &(int){5}, sizeof(int));
 	assert_int_equal(send_msg(&msg, 0), 3);
@@ -549,10 +550,10 @@ static void test_unserved_flags_and_control_messages_go_through_the_shadow(void 
 	assert_int_equal(send_msg(&msg, 0), -EINVAL);
 	msg.msg_controllen = 1000000;
 	assert_int_equal(send_msg(&msg, 0), -ENOBUFS);
-	assert_int_equal(send_send_to(NULL, "route", 5, MSG_DONTROUTE), 5);
+	assert_int_equal(sendmsg_data_to(NULL, "route", 5, MSG_DONTROUTE), 5);
 	assert_kernel_gets("route");
-	assert_int_equal(send_send_to(NULL, "oob", 3, MSG_OOB), -EOPNOTSUPP);
-	assert_int_equal(send_send_to(NULL, "plain", 5, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM), 5);
+	assert_int_equal(sendmsg_data_to(NULL, "oob", 3, MSG_OOB), -EOPNOTSUPP);
+	assert_int_equal(sendmsg_data_to(NULL, "plain", 5, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM), 5);
 	assert_peer_gets("plain");
 }
 
@@ -567,7 +568,7 @@ static void test_control_messages_are_in_the_header_and_in_the_lookup(void **sta
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(info)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_PKTINFO};
 	memcpy(CMSG_DATA(c), &info, sizeof(info));
 	c = CMSG_NXTHDR(&msg, c);
@@ -603,8 +604,8 @@ static void test_control_messages_are_in_the_header_and_in_the_lookup(void **sta
 static void test_datagram_in_parts_is_one_of_the_shadows(void **state)
 {
 	(void)state;
-	connect_it();
-	assert_int_equal(send_send_to(NULL, "begin-", 6, MSG_MORE), 6);
+	connect_socket_and_its_shadow();
+	assert_int_equal(sendmsg_data_to(NULL, "begin-", 6, MSG_MORE), 6);
 	assert_int_equal(send_text("end"), 3);
 	assert_kernel_gets("begin-end");
 	assert_int_equal(send_text("next"), 4);
@@ -615,7 +616,7 @@ static void test_option_of_the_kernel_alone_sends_all_through_the_shadow(void **
 {
 	(void)state;
 	atomic_store(&sock->os_send, true);
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("x"), 1);
 	assert_kernel_gets("x");
 }
@@ -623,12 +624,12 @@ static void test_option_of_the_kernel_alone_sends_all_through_the_shadow(void **
 static void test_error_of_the_shadow_is_told_once(void **state)
 {
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	vma_os.close(sink);
 	sink = -1;
 	assert_int_equal(vma_os.send(fixture_fd(sock), "x", 1, 0),
 	                 1); /* is refused: ICMP, or its like on the loopback */
-	udp_os_error(sock);
+	udp_note_pending_os_error(sock);
 	assert_int_equal(send_text("told"), -ECONNREFUSED);
 	assert_int_equal(send_text("sent"), 4);
 	assert_peer_gets("sent");
@@ -637,18 +638,18 @@ static void test_error_of_the_shadow_is_told_once(void **state)
 static void test_shut_down_socket_is_epipe_without_a_signal(void **state)
 {
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(vma_os.shutdown(fixture_fd(sock), SHUT_WR), 0);
 	atomic_store(&sock->shut_wr, true);
-	udp_send_reset();
+	reset_cached_destinations();
 	assert_int_equal(send_text("x"), -EPIPE);
 }
 
 /* ---- kicks ---- */
 
-static uint64_t kicks(void)
+static uint64_t count_tx_kicks(void)
 {
-	return vma_stats_read(&vma_ring_stats(fixture.ring_ctx->ring)->tx.tx_kicks);
+	return vma_stats_read_counter(&vma_ring_stats(fixture.ring_ctx->ring)->tx.tx_kicks);
 }
 
 /* The rule is about time, which a busy machine stretches: each of a row follows the one before as if there were none.
@@ -678,7 +679,7 @@ static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void
 	unsigned shared = 0;
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	if (vma_engine()->latency)
 		vma_test_skip("each send kicks");
 	for (unsigned i = 0; i < ROWS && shared < ENOUGH; i++) {
@@ -686,11 +687,11 @@ static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void
 		unsigned n, at_once;
 
 		send_datagrams_in_a_row(10);
-		before = kicks();
+		before = count_tx_kicks();
 		n = at_once = fixture_peer_receive();
 		vma_inet_flush_sends(vma_thread_self());
 		fixture_wait_until((n += fixture_peer_receive()) == 10);
-		shared += at_once == 5 && kicks() == before + 1;
+		shared += at_once == 5 && count_tx_kicks() == before + 1;
 	}
 	assert_int_equal(shared, ENOUGH);
 }
@@ -700,7 +701,7 @@ static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
 	unsigned n = 0;
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	if (vma_engine()->latency)
 		vma_test_skip("each send kicks");
 	send_datagrams_in_a_row(10);
@@ -710,7 +711,7 @@ static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
 static void test_lone_datagram_leaves_at_once(void **state)
 {
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	for (int i = 0; i < 20; i++) {
 		usleep(100);
 		assert_int_equal(send_text("alone"), 5);
@@ -724,7 +725,7 @@ static void test_latency_profile_kicks_each(void **state)
 	bool before = engine->latency;
 
 	(void)state;
-	connect_it();
+	connect_socket_and_its_shadow();
 	engine->latency = true;
 	for (int i = 0; i < 20; i++) {
 		assert_int_equal(send_text("now"), 3);
@@ -735,11 +736,11 @@ static void test_latency_profile_kicks_each(void **state)
 
 /* ---- no room ---- */
 
-static unsigned udp_send_fill_up(void)
+static unsigned send_until_would_block_and_count(void)
 {
 	unsigned n = 0;
 
-	while (send_send_to(NULL, "x", 1, MSG_DONTWAIT) == 1)
+	while (sendmsg_data_to(NULL, "x", 1, MSG_DONTWAIT) == 1)
 		n++;
 	return n;
 }
@@ -749,11 +750,11 @@ static void test_full_queue_is_eagain_and_nothing_is_lost(void **state)
 	unsigned n;
 
 	(void)state;
-	connect_it();
-	n = udp_send_fill_up();
+	connect_socket_and_its_shadow();
+	n = send_until_would_block_and_count();
 	assert_true(n > 100);
-	assert_int_equal(send_send_to(NULL, "x", 1, MSG_DONTWAIT), -EAGAIN);
-	assert_true(vma_stats_read(&sock->stats->tx_eagain) >= 1);
+	assert_int_equal(sendmsg_data_to(NULL, "x", 1, MSG_DONTWAIT), -EAGAIN);
+	assert_true(vma_stats_read_counter(&sock->stats->tx_eagain) >= 1);
 	vma_inet_flush_sends(vma_thread_self());
 	assert_int_equal(fixture_peer_receive(), n);
 	assert_int_equal(send_text("again"), 5);
@@ -765,16 +766,16 @@ static void test_full_queue_drops_what_does_not_wait_where_that_is_requested(voi
 	unsigned n;
 
 	(void)state;
-	connect_it();
-	n = udp_send_fill_up();
+	connect_socket_and_its_shadow();
+	n = send_until_would_block_and_count();
 	vma_engine()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = true;
-	assert_int_equal(send_send_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
-	assert_int_equal(send_send_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
-	assert_int_equal(vma_stats_read(&sock->stats->tx_drops), 2);
+	assert_int_equal(sendmsg_data_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
+	assert_int_equal(sendmsg_data_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->tx_drops), 2);
 	assert_int_equal(fixture_peer_receive(), n);
-	assert_int_equal(send_send_to(NULL, "again", 5, MSG_DONTWAIT), 5);
+	assert_int_equal(sendmsg_data_to(NULL, "again", 5, MSG_DONTWAIT), 5);
 	assert_peer_gets("again");
-	assert_int_equal(vma_stats_read(&sock->stats->tx_drops), 2);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->tx_drops), 2);
 	vma_engine()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = false;
 }
 
@@ -783,24 +784,24 @@ static void test_lost_queue_pair_leaves_its_sends_to_the_kernel(void **state)
 	struct vma_nic_qp *qp = vma_ring_qp(fixture.ring_ctx->ring);
 
 	(void)state;
-	connect_it();
-	udp_send_fill_up();
+	connect_socket_and_its_shadow();
+	send_until_would_block_and_count();
 	atomic_store(&sock->sndtimeo_ns, 30000000);
 	atomic_store(&qp->lost, true);
 	assert_int_equal(send_text("waits"), 5);
-	assert_kernel_has("waits");
-	assert_int_equal(send_send_to(NULL, "does not", 8, MSG_DONTWAIT), 8);
-	assert_kernel_has("does not");
+	assert_kernel_received_text("waits");
+	assert_int_equal(sendmsg_data_to(NULL, "does not", 8, MSG_DONTWAIT), 8);
+	assert_kernel_received_text("does not");
 	atomic_store(&qp->lost, false);
 	fixture_peer_receive();
 	assert_int_equal(send_text("back"), 4);
 	assert_peer_gets("back");
 }
 
-static void *receive_once_somebody_waits(void *unused)
+static void *peer_receive_when_sender_waits_thread(void *unused)
 {
 	(void)unused;
-	for (int ms = 0; ms < 10000 && vma_stats_read(&sock->stats->tx_waits) == 0; ms++)
+	for (int ms = 0; ms < 10000 && vma_stats_read_counter(&sock->stats->tx_waits) == 0; ms++)
 		usleep(1000);
 	fixture_peer_receive();
 	return NULL;
@@ -811,14 +812,14 @@ static void test_blocking_send_waits_for_room(void **state)
 	pthread_t thread;
 
 	(void)state;
-	connect_it();
-	udp_send_fill_up();
-	assert_int_equal(pthread_create(&thread, NULL, receive_once_somebody_waits, NULL), 0);
+	connect_socket_and_its_shadow();
+	send_until_would_block_and_count();
+	assert_int_equal(pthread_create(&thread, NULL, peer_receive_when_sender_waits_thread, NULL), 0);
 	assert_int_equal(send_text("later"), 5);
 	pthread_join(thread, NULL);
 	fixture_peer_receive();
 	assert_memory_equal(fixture.frame + 42, "later", 5);
-	assert_int_equal(vma_stats_read(&sock->stats->tx_waits), 1);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->tx_waits), 1);
 }
 
 static void test_send_timeout_ends_with_eagain(void **state)
@@ -826,8 +827,8 @@ static void test_send_timeout_ends_with_eagain(void **state)
 	uint64_t start = vma_now_ns();
 
 	(void)state;
-	connect_it();
-	udp_send_fill_up();
+	connect_socket_and_its_shadow();
+	send_until_would_block_and_count();
 	atomic_store(&sock->sndtimeo_ns, 30000000);
 	assert_int_equal(send_text("x"), -EAGAIN);
 	assert_true(vma_now_ns() - start >= 30000000);
@@ -835,7 +836,7 @@ static void test_send_timeout_ends_with_eagain(void **state)
 
 /* ---- rules ---- */
 
-static void set_rules(const char *text)
+static void set_transport_rules_from_text(const char *text)
 {
 	vma_rules_destroy((struct vma_rules *)vma_engine()->rules);
 	vma_engine()->rules = text != NULL ? rules_fixture_parse(text) : NULL;
@@ -843,43 +844,43 @@ static void set_rules(const char *text)
 
 static int teardown_rules(void **state)
 {
-	set_rules(NULL);
+	set_transport_rules_from_text(NULL);
 	return teardown(state);
 }
 
 static void test_destination_of_a_rule_is_the_kernels_and_no_other(void **state)
 {
-	const struct sockaddr_in other = remote(PORT - 1), to = remote(PORT);
+	const struct sockaddr_in other = remote_addr_with_port(PORT - 1), to = remote_addr_with_port(PORT);
 
 	(void)state;
-	set_rules("use vma udp_sender *:9000\nuse os udp_sender *:1-9000\n");
-	udp_send_reset();
-	send_send_to(&other, "x", 1, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
+	set_transport_rules_from_text("use vma udp_sender *:9000\nuse os udp_sender *:1-9000\n");
+	reset_cached_destinations();
+	sendmsg_data_to(&other, "x", 1, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
 	assert_int_equal(sent(), 0);
 	assert_int_equal(fixture_peer_receive(), 0);
 	assert_int_equal(atomic_load(&sock->file.rule_line), 2);
-	assert_int_equal(send_send_to(&to, "y", 1, 0), 1);
+	assert_int_equal(sendmsg_data_to(&to, "y", 1, 0), 1);
 	assert_peer_gets("y");
 	/* A change of the path or of an option makes no other answer. */
 	fake_net_change(bytes[5], 77);
-	send_send_to(&other, "x", 1, 0);
+	sendmsg_data_to(&other, "x", 1, 0);
 	fixture_wait_until(atomic_load(&fake_net.gets) == 3);
-	send_send_to(&other, "x", 1, 0);
-	udp_send_reset();
-	send_send_to(&other, "x", 1, 0);
+	sendmsg_data_to(&other, "x", 1, 0);
+	reset_cached_destinations();
+	sendmsg_data_to(&other, "x", 1, 0);
 	assert_int_equal(sent(), 1);
 	assert_int_equal(fixture_peer_receive(), 0);
 }
 
 static void test_destination_of_a_rule_is_not_asked_for_again_and_again(void **state)
 {
-	const struct sockaddr_in to = remote(PORT);
+	const struct sockaddr_in to = remote_addr_with_port(PORT);
 
 	(void)state;
-	set_rules("use os udp_sender *:*\n");
-	udp_send_reset();
+	set_transport_rules_from_text("use os udp_sender *:*\n");
+	reset_cached_destinations();
 	for (unsigned i = 0; i < 10; i++)
-		send_send_to(&to, "x", 1, 0);
+		sendmsg_data_to(&to, "x", 1, 0);
 	assert_int_equal(sent(), 0);
 	assert_int_equal(atomic_load(&fake_net.gets), 1);
 	assert_int_equal(atomic_load(&sock->dst_requested_tsc), 0);
@@ -887,15 +888,15 @@ static void test_destination_of_a_rule_is_not_asked_for_again_and_again(void **s
 
 static void test_destination_of_a_rule_is_the_kernels_also_if_another_has_its_slot(void **state)
 {
-	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote(PORT);
+	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote_addr_with_port(PORT);
 
 	(void)state;
-	set_rules("use os udp_sender 10.0.0.0/24:9000\n");
-	udp_send_reset();
+	set_transport_rules_from_text("use os udp_sender 10.0.0.0/24:9000\n");
+	reset_cached_destinations();
 	fake_net.known = true;
-	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
+	assert_int_equal(sendmsg_data_to(&other, "x", 1, 0), 1);
 	assert_int_equal(sent(), 1);
-	send_send_to(&to, "y", 1, 0);
+	sendmsg_data_to(&to, "y", 1, 0);
 	assert_int_equal(sent(), 1);
 	assert_int_equal(fixture_peer_receive(), 0);
 }
@@ -903,7 +904,7 @@ static void test_destination_of_a_rule_is_the_kernels_also_if_another_has_its_sl
 static void test_rule_of_destinations_is_heeded_with_control_messages_too(void **state)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
-	struct sockaddr_in to = remote(PORT);
+	struct sockaddr_in to = remote_addr_with_port(PORT);
 	struct iovec iov = {.iov_base = "with", .iov_len = 4};
 	struct msghdr msg = {.msg_name = &to,
 	                     .msg_namelen = sizeof(to),
@@ -914,13 +915,13 @@ static void test_rule_of_destinations_is_heeded_with_control_messages_too(void *
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
 	(void)state;
-	udp_send_reset();
+	reset_cached_destinations();
 	fake_net.known = true;
 	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL};
 	memcpy(CMSG_DATA(c), &(int){5}, sizeof(int));
 	assert_int_equal(send_msg(&msg, 0), 4);
 	assert_peer_gets("with");
-	set_rules("use os udp_sender *:9000\n");
+	set_transport_rules_from_text("use os udp_sender *:9000\n");
 	send_msg(&msg, 0);
 	assert_int_equal(sent(), 1);
 	assert_int_equal(fixture_peer_receive(), 0);
@@ -929,8 +930,8 @@ static void test_rule_of_destinations_is_heeded_with_control_messages_too(void *
 static void test_peer_of_a_connected_socket_is_no_destination_of_such_a_rule(void **state)
 {
 	(void)state;
-	set_rules("use os udp_sender *:*\n");
-	connect_it();
+	set_transport_rules_from_text("use os udp_sender *:*\n");
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
 	assert_int_equal(atomic_load(&sock->file.rule_line), 0);
@@ -947,16 +948,16 @@ static uint8_t pace_bytes[PACE_FRAME - 42];
 
 static ssize_t send_paced(int flags)
 {
-	return send_send_to(NULL, pace_bytes, sizeof(pace_bytes), flags);
+	return sendmsg_data_to(NULL, pace_bytes, sizeof(pace_bytes), flags);
 }
 
 /* The socket has sent before, and is paced from now on. */
-static void begin_pace(void)
+static void connect_send_once_then_set_pacing_rate(void)
 {
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("first"), 5);
 	assert_peer_gets("first");
-	udp_dst_pace(sock, PACE);
+	udp_set_pacing_rate(sock, PACE);
 }
 
 /* In so much time no more may have left, whenever it was that this thread ran: a millisecond's worth, and one frame. */
@@ -973,7 +974,7 @@ static void test_a_paced_socket_sends_no_faster_and_loses_nothing(void **state)
 	unsigned n;
 
 	(void)state;
-	begin_pace();
+	connect_send_once_then_set_pacing_rate();
 	begun_ns = vma_now_ns();
 	for (n = 0; n < 40; n++)
 		assert_int_equal(send_paced(0), sizeof(pace_bytes));
@@ -981,7 +982,7 @@ static void test_a_paced_socket_sends_no_faster_and_loses_nothing(void **state)
 	assert_true(vma_now_ns() - begun_ns >= 38 * 1042000 - 1000000);
 	assert_int_equal(fixture_peer_receive(), 40);
 	assert_int_equal(sent(), 41);
-	assert_int_equal(sent_by_os(), 0);
+	assert_int_equal(count_packets_sent_by_os(), 0);
 }
 
 static void test_a_paced_send_that_does_not_wait_finds_no_room(void **state)
@@ -991,13 +992,13 @@ static void test_a_paced_send_that_does_not_wait_finds_no_room(void **state)
 	ssize_t last;
 
 	(void)state;
-	begin_pace();
+	connect_send_once_then_set_pacing_rate();
 	while ((last = send_paced(MSG_DONTWAIT)) > 0)
 		n++;
 	assert_true(n >= 1);
 	assert_within_pace(n, begun_ns);
 	assert_int_equal(last, -EAGAIN);
-	assert_true(vma_stats_read(&sock->stats->tx_eagain) >= 1);
+	assert_true(vma_stats_read_counter(&sock->stats->tx_eagain) >= 1);
 	usleep(3000);
 	assert_int_equal(send_paced(MSG_DONTWAIT), sizeof(pace_bytes));
 	assert_int_equal(fixture_peer_receive(), n + 1);
@@ -1008,8 +1009,8 @@ static void test_a_paced_send_waits_no_longer_than_its_time(void **state)
 	ssize_t last = 0;
 
 	(void)state;
-	begin_pace();
-	udp_dst_pace(sock, 1000); /* a frame counts a second at most */
+	connect_send_once_then_set_pacing_rate();
+	udp_set_pacing_rate(sock, 1000); /* a frame counts a second at most */
 	atomic_store(&sock->sndtimeo_ns, 20000000);
 	for (unsigned n = 0; n < 4 && last >= 0; n++)
 		last = send_paced(0);
@@ -1023,12 +1024,12 @@ static void test_a_paced_socket_is_writable_when_it_may_send(void **state)
 	struct fixture_attached attached;
 
 	(void)state;
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 	assert_true(udp_poll(&sock->file) & EPOLLOUT);
 	assert_false(udp_poll(&sock->file) & VMA_POLL_OWN_OUT);
 	vma_leave(self);
-	begin_pace();
-	udp_dst_pace(sock, 10000); /* a frame in a tenth of a second */
+	connect_send_once_then_set_pacing_rate();
+	udp_set_pacing_rate(sock, 10000); /* a frame in a tenth of a second */
 	while (send_paced(MSG_DONTWAIT) > 0)
 		;
 	self = vma_enter();
@@ -1036,17 +1037,17 @@ static void test_a_paced_socket_is_writable_when_it_may_send(void **state)
 	usleep(200000);
 	assert_int_equal(udp_poll(&sock->file) & (EPOLLOUT | VMA_POLL_OWN_OUT), EPOLLOUT | VMA_POLL_OWN_OUT);
 	vma_leave(self);
-	fixture_detach(&attached);
+	fixture_detach_udp_flow(&attached);
 }
 
 static void test_without_its_pace_a_socket_sends_as_before(void **state)
 {
 	(void)state;
-	begin_pace();
-	udp_dst_pace(sock, 1000);
+	connect_send_once_then_set_pacing_rate();
+	udp_set_pacing_rate(sock, 1000);
 	while (send_paced(MSG_DONTWAIT) > 0)
 		;
-	udp_dst_pace(sock, 0);
+	udp_set_pacing_rate(sock, 0);
 	assert_false(udp_is_paced(sock));
 	for (unsigned n = 0; n < 100; n++)
 		assert_int_equal(send_paced(MSG_DONTWAIT), sizeof(pace_bytes));
@@ -1060,11 +1061,11 @@ static void test_a_paced_send_that_waits_has_what_is_queued_leave_first(void **s
 	(void)state;
 	if (vma_engine()->latency)
 		vma_test_skip("each send kicks");
-	connect_it();
+	connect_socket_and_its_shadow();
 	for (unsigned i = 0; i < 1000 && self->tx_ring == NULL; i++)
 		send_datagrams_in_a_row(10);
 	assert_non_null(self->tx_ring);
-	udp_dst_pace(sock, 1000);
+	udp_set_pacing_rate(sock, 1000);
 	atomic_store(&sock->pace_next_ns, vma_now_ns() + 3600 * UINT64_C(1000000000));
 	atomic_store(&sock->sndtimeo_ns, 20000000);
 	assert_int_equal(send_paced(0), -EAGAIN);
@@ -1077,11 +1078,11 @@ static void test_a_forked_child_takes_its_pace_off(void **state)
 {
 	(void)state;
 	sock->pacing_rate = PACE;
-	udp_pace_set(sock, PACE);
-	udp_pace_forked(sock);
+	udp_pace_set_rate(sock, PACE);
+	udp_pace_drop_scheduled_task_after_fork(sock);
 	assert_null(atomic_load(&sock->ring_ctxs));
 	assert_true(udp_is_paced(sock));
-	udp_dst_pace(sock, 0);
+	udp_set_pacing_rate(sock, 0);
 	assert_false(udp_is_paced(sock));
 }
 
@@ -1093,13 +1094,13 @@ static void test_a_device_that_paces_is_left_to_it(void **state)
 
 	(void)state;
 	info->caps |= VMA_NIC_CAP_PACING;
-	connect_it();
+	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("first"), 5);
-	udp_dst_pace(sock, 1000);
+	udp_set_pacing_rate(sock, 1000);
 	assert_false(udp_is_paced(sock));
 	for (unsigned n = 0; n < 10; n++)
 		assert_int_equal(send_paced(MSG_DONTWAIT), sizeof(pace_bytes));
-	udp_dst_pace(sock, 0);
+	udp_set_pacing_rate(sock, 0);
 	info->caps &= ~(uint32_t)VMA_NIC_CAP_PACING;
 }
 

@@ -28,13 +28,13 @@ static int setup(void **state)
 {
 	(void)state;
 	sock = udp_fixture_socket(true);
-	fixture_attach(&attached, sock, fixture_local);
+	fixture_attach_udp_flow(&attached, sock, fixture_local);
 	attached.flow.ops = &train_ops;
 	trains = 0;
 	atomic_store(&sock->nonblocking, true);
 	vma_enter();
-	assert_int_equal(udp_xtreme_begin(sock), 0);
-	assert_int_equal(udp_xtreme_attach(sock, &attached.at), 0);
+	assert_int_equal(udp_xtreme_enable_on_sock(sock), 0);
+	assert_int_equal(udp_xtreme_create_event_source(sock, &attached.at), 0);
 	vma_leave(vma_thread_self());
 	return 0;
 }
@@ -51,12 +51,12 @@ static int teardown(void **state)
 	sock->xtreme = NULL;
 	vma_xtreme_destroy(xtreme);
 	vma_leave(self);
-	fixture_detach(&attached);
+	fixture_detach_udp_flow(&attached);
 	fixture_close(sock);
 	return 0;
 }
 
-static void come(const char *text)
+static void peer_send_text_to_socket(const char *text)
 {
 	udp_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
 }
@@ -70,7 +70,7 @@ static int xtreme_poll(struct vma_completion_t *completions, unsigned n)
 	return rc;
 }
 
-static int give_back(struct vma_completion_t *completion)
+static int free_xtreme_completion_packet(struct vma_completion_t *completion)
 {
 	struct vma_thread *self = vma_enter();
 	const int rc = vma_xtreme_free_packets(&completion->packet, 1);
@@ -80,7 +80,7 @@ static int give_back(struct vma_completion_t *completion)
 }
 
 /* By another driver than a poll: as the internal thread, or epoll_wait. */
-static void drive(void)
+static void drive_fixture_ring(void)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -96,7 +96,7 @@ static bool is_packet_memory(const void *pointer)
 	return off < (size_t)arena->capacity << arena->frame_shift;
 }
 
-static void expect_text(const struct vma_completion_t *completion, const char *text)
+static void assert_completion_has_text(const struct vma_completion_t *completion, const char *text)
 {
 	assert_true(completion->events == VMA_SOCKETXTREME_PACKET);
 	assert_int_equal(completion->packet.total_len, strlen(text));
@@ -109,9 +109,9 @@ static void test_datagram_is_a_completion_where_the_device_put_it(void **state)
 
 	(void)state;
 	assert_int_equal(xtreme_poll(completions, 4), 0);
-	come("a quote");
+	peer_send_text_to_socket("a quote");
 	assert_int_equal(xtreme_poll(completions, 4), 1);
-	expect_text(&completions[0], "a quote");
+	assert_completion_has_text(&completions[0], "a quote");
 	assert_true(is_packet_memory(completions[0].packet.buff_lst->payload));
 	assert_int_equal(completions[0].packet.num_bufs, 1);
 	assert_int_equal((int)completions[0].user_data, fixture_fd(sock));
@@ -120,12 +120,12 @@ static void test_datagram_is_a_completion_where_the_device_put_it(void **state)
 	assert_memory_equal(&completions[0].src.sin_addr, fixture_remote, 4);
 	assert_int_equal(atomic_load(&attached.at.queue.pushed), 0); /* not by way of the queue */
 	assert_int_equal(vma_xtreme_held_bytes(sock->xtreme), UDP_BYTES_AT_LEAST);
-	assert_int_equal(give_back(&completions[0]), 0);
+	assert_int_equal(free_xtreme_completion_packet(&completions[0]), 0);
 	assert_int_equal(vma_xtreme_held_bytes(sock->xtreme), 0);
-	assert_int_equal(give_back(&completions[0]), -ENOENT);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_zcopy), 1);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_packets), 1);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_bytes), 7);
+	assert_int_equal(free_xtreme_completion_packet(&completions[0]), -ENOENT);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_zcopy), 1);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_packets), 1);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_bytes), 7);
 }
 
 static void test_what_does_not_fit_comes_next_in_order(void **state)
@@ -135,11 +135,11 @@ static void test_what_does_not_fit_comes_next_in_order(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 5; i++)
-		come(texts[i]);
+		peer_send_text_to_socket(texts[i]);
 	for (unsigned i = 0; i < 5; i++) {
 		assert_int_equal(xtreme_poll(&completion, 1), 1);
-		expect_text(&completion, texts[i]);
-		assert_int_equal(give_back(&completion), 0);
+		assert_completion_has_text(&completion, texts[i]);
+		assert_int_equal(free_xtreme_completion_packet(&completion), 0);
 	}
 	assert_int_equal(xtreme_poll(&completion, 1), 0);
 }
@@ -149,16 +149,16 @@ static void test_what_another_thread_has_driven_is_told_before_what_comes(void *
 	struct vma_completion_t completions[4];
 
 	(void)state;
-	come("first");
-	come("second");
-	drive();
-	come("third");
+	peer_send_text_to_socket("first");
+	peer_send_text_to_socket("second");
+	drive_fixture_ring();
+	peer_send_text_to_socket("third");
 	assert_int_equal(xtreme_poll(completions, 4), 3);
-	expect_text(&completions[0], "first");
-	expect_text(&completions[1], "second");
-	expect_text(&completions[2], "third");
+	assert_completion_has_text(&completions[0], "first");
+	assert_completion_has_text(&completions[1], "second");
+	assert_completion_has_text(&completions[2], "third");
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(give_back(&completions[i]), 0);
+		assert_int_equal(free_xtreme_completion_packet(&completions[i]), 0);
 	assert_true(udp_attachment_is_empty(&attached.at));
 }
 
@@ -175,7 +175,7 @@ static void test_recv_gets_what_no_poll_has_taken(void **state)
 	(void)state;
 	own.msg.msg_iov = &own.iov;
 	own.msg.msg_iovlen = 1;
-	come("mixed");
+	peer_send_text_to_socket("mixed");
 	self = vma_enter();
 	assert_int_equal(udp_recvmsg(&sock->file, fixture_fd(sock), &own.msg, MSG_DONTWAIT), 5);
 	vma_leave(self);
@@ -191,23 +191,23 @@ static void test_who_frees_nothing_loses_packets_which_are_counted(void **state)
 	(void)state;
 	atomic_store(&sock->rcvbuf, 8 * UDP_BYTES_AT_LEAST);
 	for (unsigned i = 0; i < 6; i++)
-		come("direct");
+		peer_send_text_to_socket("direct");
 	got += (unsigned)xtreme_poll(completions, 16);
 	for (unsigned i = 0; i < 4; i++)
-		come("direct");
+		peer_send_text_to_socket("direct");
 	got += (unsigned)xtreme_poll(completions + got, 16 - got);
 	assert_int_equal(got, 8);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_hold_refused), 2);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_hold_refused), 2);
 	for (unsigned i = 0; i < 3; i++)
-		come("queued");
-	drive();
+		peer_send_text_to_socket("queued");
+	drive_fixture_ring();
 	assert_int_equal(xtreme_poll(completions + got, 16 - got), 0);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_hold_refused), 5);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_hold_refused), 5);
 	for (unsigned i = 0; i < got; i++)
-		assert_int_equal(give_back(&completions[i]), 0);
-	come("again");
+		assert_int_equal(free_xtreme_completion_packet(&completions[i]), 0);
+	peer_send_text_to_socket("again");
 	assert_int_equal(xtreme_poll(completions, 16), 1);
-	assert_int_equal(give_back(&completions[0]), 0);
+	assert_int_equal(free_xtreme_completion_packet(&completions[0]), 0);
 }
 
 static void test_user_data_takes_the_place_of_the_descriptor(void **state)
@@ -219,10 +219,10 @@ static void test_user_data_takes_the_place_of_the_descriptor(void **state)
 	(void)state;
 	assert_int_equal(vma_xtreme_setsockopt(sock->xtreme, SO_VMA_USER_DATA, &data, sizeof(data)), 0);
 	vma_leave(self);
-	come("x");
+	peer_send_text_to_socket("x");
 	assert_int_equal(xtreme_poll(&completion, 1), 1);
 	assert_true(completion.user_data == data);
-	assert_int_equal(give_back(&completion), 0);
+	assert_int_equal(free_xtreme_completion_packet(&completion), 0);
 }
 
 static void test_a_burst_is_given_at_once_and_back_in_one_call(void **state)
@@ -235,23 +235,24 @@ static void test_a_burst_is_given_at_once_and_back_in_one_call(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 12; i++) {
 		snprintf(text, sizeof(text), "number %u", i);
-		come(text);
+		peer_send_text_to_socket(text);
 	}
 	assert_int_equal(xtreme_poll(completions, 16), 12);
 	assert_true(trains >= 8); /* the rest found no packet of theirs before them in a burst */
 	for (unsigned i = 0; i < 12; i++) {
 		snprintf(text, sizeof(text), "number %u", i);
-		expect_text(&completions[i], text);
+		assert_completion_has_text(&completions[i], text);
 		assert_int_equal((int)completions[i].user_data, fixture_fd(sock));
 		assert_int_equal(completions[i].src.sin_port, htons(PEER));
 		assert_int_equal(completions[i].listen_fd, 0);
 		packets[i] = completions[i].packet;
 	}
 	assert_int_equal(vma_xtreme_held_bytes(sock->xtreme), 12 * UDP_BYTES_AT_LEAST);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_packets), 12);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_queued), 12);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_zcopy), 12);
-	assert_int_equal(vma_stats_read(&sock->stats->rx_bytes), 10 * strlen("number 0") + 2 * strlen("number 10"));
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_packets), 12);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_queued), 12);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_zcopy), 12);
+	assert_int_equal(vma_stats_read_counter(&sock->stats->rx_bytes),
+	                 10 * strlen("number 0") + 2 * strlen("number 10"));
 	self = vma_enter();
 	assert_int_equal(vma_xtreme_free_packets(packets, 12), 0);
 	assert_int_equal(vma_xtreme_free_packets(packets, 12), -ENOENT);
@@ -268,7 +269,7 @@ static void test_a_burst_that_does_not_fit_keeps_its_order(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 12; i++) {
 		snprintf(text, sizeof(text), "number %u", i);
-		come(text);
+		peer_send_text_to_socket(text);
 	}
 	while (next < 12) {
 		const int got = xtreme_poll(completions, 5);
@@ -276,8 +277,8 @@ static void test_a_burst_that_does_not_fit_keeps_its_order(void **state)
 		assert_in_range(got, 1, 5);
 		for (int i = 0; i < got; i++) {
 			snprintf(text, sizeof(text), "number %u", next++);
-			expect_text(&completions[i], text);
-			assert_int_equal(give_back(&completions[i]), 0);
+			assert_completion_has_text(&completions[i], text);
+			assert_int_equal(free_xtreme_completion_packet(&completions[i]), 0);
 		}
 	}
 	assert_int_equal(xtreme_poll(completions, 5), 0);
@@ -292,14 +293,14 @@ static void test_a_burst_of_strangers_is_refused(void **state)
 	(void)state;
 	atomic_store(&sock->peer_key, udp_peer_key(1, 2));
 	for (unsigned i = 0; i < 6; i++)
-		come("stranger");
+		peer_send_text_to_socket("stranger");
 	assert_int_equal(xtreme_poll(completions, 8), 0);
 	assert_int_equal(trains, 0);
 	atomic_store(&sock->peer_key, 0);
-	come("friend");
+	peer_send_text_to_socket("friend");
 	assert_int_equal(xtreme_poll(completions, 8), 1);
-	expect_text(&completions[0], "friend");
-	assert_int_equal(give_back(&completions[0]), 0);
+	assert_completion_has_text(&completions[0], "friend");
+	assert_int_equal(free_xtreme_completion_packet(&completions[0]), 0);
 }
 
 /* The table does not grow with what comes: places are used again. */
@@ -313,7 +314,7 @@ static void test_packets_come_and_go_in_the_same_places(void **state)
 		int got;
 
 		for (unsigned i = 0; i < 10; i++)
-			come("x");
+			peer_send_text_to_socket("x");
 		got = xtreme_poll(completions, 16);
 		assert_int_equal(got, 10);
 		for (int i = 0; i < got; i++) {
@@ -321,7 +322,7 @@ static void test_packets_come_and_go_in_the_same_places(void **state)
 
 			low = buff < low ? buff : low;
 			high = buff > high ? buff : high;
-			assert_int_equal(give_back(&completions[i]), 0);
+			assert_int_equal(free_xtreme_completion_packet(&completions[i]), 0);
 		}
 	}
 	assert_true(high - low < 64 * 1024);

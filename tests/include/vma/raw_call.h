@@ -1,12 +1,12 @@
 /*
- * raw_call - a system call by an instruction of the program's own, which no library sees.
+ * raw_syscall - a system call by an instruction of the program's own, which no library sees.
  *
  * Returns what the kernel answers: -errno for errors.
  */
 #ifndef VMA_RAW_CALL_H
 #define VMA_RAW_CALL_H
 
-static inline long raw_call(long number, long a, long b, long c, long d, long e)
+static inline long raw_syscall(long number, long a, long b, long c, long d, long e)
 {
 #if defined(__x86_64__)
 	register long r10 __asm__("r10") = d;

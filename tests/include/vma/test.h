@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 /* For a program with a main of its own, before it runs its groups. */
-static inline void vma_test_filter(void)
+static inline void vma_test_set_filter_from_env(void)
 {
 	const char *pattern = getenv("T");
 
@@ -23,7 +23,7 @@ static inline void vma_test_filter(void)
 #define VMA_TEST_MAIN_WITH(tests, start, stop)                                                                         \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		vma_test_filter();                                                                                     \
+		vma_test_set_filter_from_env();                                                                        \
 		return cmocka_run_group_tests_name(__FILE__, tests, start, stop);                                      \
 	}
 #define VMA_TEST_MAIN(tests) VMA_TEST_MAIN_WITH(tests, NULL, NULL)

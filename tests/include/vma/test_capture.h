@@ -30,7 +30,7 @@ static inline void test_capture_ask(struct test_capture *t, int seconds, int sna
 		rc = vma_stats_capture(t->stats, seconds, snap, &t->capture);
 	while (rc == -EAGAIN);
 	assert_int_equal(rc, 0);
-	vma_nic_tap(t->capture);
+	vma_nic_tap_start_capture(t->capture);
 }
 
 /* snap: bytes of each frame; 0: all. */

@@ -17,8 +17,8 @@ static int merge_start(void **state)
 	(void)state;
 	merge = (struct merge){.queues = NULL};
 	memset(queues, 0, sizeof(queues));
-	merge_add(&merge, &queues[0]);
-	merge_add(&merge, &queues[1]);
+	merge_add_queue(&merge, &queues[0]);
+	merge_add_queue(&merge, &queues[1]);
 	return 0;
 }
 
@@ -30,8 +30,8 @@ static int merge_stop(void **state)
 	while ((packet = merge_pop_oldest_packet(&merge, 0, true)) != NULL)
 		free(packet);
 	assert_int_equal(merge.bytes, 0);
-	merge_remove(&merge, &queues[0]);
-	merge_remove(&merge, &queues[1]);
+	merge_remove_queue(&merge, &queues[0]);
+	merge_remove_queue(&merge, &queues[1]);
 	assert_null(merge.queues);
 	return 0;
 }

@@ -72,7 +72,7 @@ static unsigned serve_requests(void)
 
 static int source_step_at_time(uint64_t now_ns)
 {
-	return source_poll_records(source, 2000, &merge, now_ns);
+	return source_keep_capture_requested(source, 2000, &merge, now_ns);
 }
 
 static void start_capture(void)
@@ -90,7 +90,7 @@ static void put_record(uint32_t id)
 	static uint8_t frame[100];
 	const struct iovec piece = {frame, sizeof(frame)};
 
-	vma_capture_put(capture, &info, &piece, 1);
+	vma_capture_write_packet(capture, &info, &piece, 1);
 }
 
 static void assert_packet(uint32_t id, uint64_t lost, bool interrupted)

@@ -17,7 +17,7 @@ static struct options options;
 static struct json_object *parsed; /* the document of the last print */
 static unsigned sockets_shown_n, by_kernel;
 
-static struct vma_stats_item *add_item(enum vma_stats_type type, const char *name)
+static struct vma_stats_item *add_stats_item(enum vma_stats_type type, const char *name)
 {
 	struct vma_stats_item *new = &now.items[now.count];
 
@@ -28,9 +28,9 @@ static struct vma_stats_item *add_item(enum vma_stats_type type, const char *nam
 	return new;
 }
 
-static struct vma_stats_socket *add_socket(uint64_t fd, int protocol)
+static struct vma_stats_socket *stats_add_offloaded_socket_item(uint64_t fd, int protocol)
 {
-	struct vma_stats_socket *socket = &add_item(VMA_STATS_TYPE_SOCKET, "fd")->socket;
+	struct vma_stats_socket *socket = &add_stats_item(VMA_STATS_TYPE_SOCKET, "fd")->socket;
 
 	vma_stats_set(&socket->fd, fd);
 	vma_stats_set(&socket->protocol, (uint64_t)protocol);
@@ -47,7 +47,7 @@ static void begin(enum options_view view)
 }
 
 /* The one process of the document that is printed, which is one line. */
-static struct json_object *print_process(void)
+static struct json_object *print_json_and_parse_process(void)
 {
 	const struct view_input in = {.options = &options, .now = &now, .total = &now};
 	struct json_object *document = view_json_begin(&options);
@@ -57,8 +57,8 @@ static struct json_object *print_process(void)
 
 	assert_non_null(out);
 	sockets_shown_n = by_kernel = 0;
-	view_json_add(document, &in, &sockets_shown_n, &by_kernel);
-	view_json_end(document, out);
+	view_json_add_process(document, &in, &sockets_shown_n, &by_kernel);
+	view_json_print_and_free(document, out);
 	fclose(out);
 	assert_ptr_equal(strchr(text, '\n'), text + bytes - 1);
 	for (const char *c = text; c < text + bytes - 1; c++)
@@ -71,7 +71,7 @@ static struct json_object *print_process(void)
 	return json_object_array_get_idx(json_object_object_get(parsed, "processes"), 0);
 }
 
-static int forget_document(void **state)
+static int teardown_free_parsed_json(void **state)
 {
 	(void)state;
 	json_object_put(parsed);
@@ -79,7 +79,7 @@ static int forget_document(void **state)
 	return 0;
 }
 
-static struct json_object *first_of(struct json_object *object, const char *key)
+static struct json_object *first_element_of_json_array(struct json_object *object, const char *key)
 {
 	struct json_object *array = json_object_object_get(object, key);
 
@@ -88,7 +88,7 @@ static struct json_object *first_of(struct json_object *object, const char *key)
 	return json_object_array_get_idx(array, 0);
 }
 
-static void assert_text(struct json_object *object, const char *key, const char *text)
+static void assert_json_text_is(struct json_object *object, const char *key, const char *text)
 {
 	assert_string_equal(json_object_get_string(json_object_object_get(object, key)), text);
 }
@@ -102,7 +102,7 @@ static void assert_json_number_is(struct json_object *object, const char *key, u
 	assert_int_equal(json_object_get_uint64(value), number);
 }
 
-static void assert_absent(struct json_object *object, const char *key)
+static void assert_json_key_absent(struct json_object *object, const char *key)
 {
 	assert_false(json_object_object_get_ex(object, key, NULL));
 }
@@ -120,18 +120,19 @@ static void test_every_counter_of_every_block_is_there(void **state)
 	(void)state;
 	begin(VIEW_ALL);
 	for (unsigned type = 1; type < VMA_STATS_TYPE_COUNT; type++) {
-		struct vma_stats_item *item = add_item(type, "block");
+		struct vma_stats_item *item = add_stats_item(type, "block");
 		size_t count;
-		const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+		const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
 
 		for (size_t i = 0; i < count; i++)
 			vma_stats_set(item->words + fields[i].offset / sizeof(uint64_t), type * 1000 + i);
 	}
-	process = print_process();
+	process = print_json_and_parse_process();
 	for (unsigned type = 1; type < VMA_STATS_TYPE_COUNT; type++) {
-		struct json_object *counters = json_object_object_get(first_of(process, keys[type]), "counters");
+		struct json_object *counters =
+		        json_object_object_get(first_element_of_json_array(process, keys[type]), "counters");
 		size_t count;
-		const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+		const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
 
 		assert_int_equal(json_object_object_length(counters), count);
 		for (size_t i = 0; i < count; i++)
@@ -143,9 +144,11 @@ static void test_largest_number_is_printed_whole(void **state)
 {
 	(void)state;
 	begin(VIEW_BASIC);
-	vma_stats_set(&add_socket(3, IPPROTO_UDP)->rx_bytes, UINT64_MAX);
-	assert_json_number_is(json_object_object_get(first_of(print_process(), "sockets"), "counters"), "rx_bytes",
-	                      UINT64_MAX);
+	vma_stats_set(&stats_add_offloaded_socket_item(3, IPPROTO_UDP)->rx_bytes, UINT64_MAX);
+	assert_json_number_is(
+	        json_object_object_get(first_element_of_json_array(print_json_and_parse_process(), "sockets"),
+	                               "counters"),
+	        "rx_bytes", UINT64_MAX);
 }
 
 static void test_hostile_names_are_escaped(void **state)
@@ -155,12 +158,12 @@ static void test_hostile_names_are_escaped(void **state)
 
 	(void)state;
 	begin(VIEW_ALL);
-	socket = add_socket(3, IPPROTO_UDP);
-	add_item(VMA_STATS_TYPE_RING, "a\"b\\c</script>\n\x01\xff,\"pid\":7");
+	socket = stats_add_offloaded_socket_item(3, IPPROTO_UDP);
+	add_stats_item(VMA_STATS_TYPE_RING, "a\"b\\c</script>\n\x01\xff,\"pid\":7");
 	memcpy((void *)&socket->interface_0, "\"},{\n\xc3(\\", 8);
-	process = print_process();
-	assert_text(first_of(process, "rings"), "name", "a\"b\\c</script>\?\?\?,\"pid\":7");
-	assert_text(first_of(process, "sockets"), "interface", "\"},{\?\?(\\");
+	process = print_json_and_parse_process();
+	assert_json_text_is(first_element_of_json_array(process, "rings"), "name", "a\"b\\c</script>\?\?\?,\"pid\":7");
+	assert_json_text_is(first_element_of_json_array(process, "sockets"), "interface", "\"},{\?\?(\\");
 	assert_json_number_is(process, "pid", 1);
 }
 
@@ -171,16 +174,16 @@ static void test_numbers_that_mean_nothing_are_survived(void **state)
 
 	(void)state;
 	begin(VIEW_ALL);
-	socket = add_socket(UINT64_MAX, IPPROTO_TCP);
+	socket = stats_add_offloaded_socket_item(UINT64_MAX, IPPROTO_TCP);
 	vma_stats_set(&socket->offloaded, 0);
 	vma_stats_set(&socket->reason, UINT64_MAX);
 	vma_stats_set(&socket->tcp_state, UINT64_MAX);
 	vma_stats_set(&socket->groups, UINT64_MAX);
 	vma_stats_set(&socket->last_error, UINT64_MAX);
-	object = first_of(print_process(), "sockets");
-	assert_text(object, "reason", "?");
-	assert_text(object, "tcp_state", "?");
-	assert_text(object, "last_error", "?");
+	object = first_element_of_json_array(print_json_and_parse_process(), "sockets");
+	assert_json_text_is(object, "reason", "?");
+	assert_json_text_is(object, "tcp_state", "?");
+	assert_json_text_is(object, "last_error", "?");
 	assert_int_equal(json_object_array_length(json_object_object_get(object, "groups")), VMA_STATS_SOCKET_GROUPS);
 }
 
@@ -191,7 +194,7 @@ static void test_connection_has_its_names(void **state)
 
 	(void)state;
 	begin(VIEW_WHY);
-	socket = add_socket(5, IPPROTO_TCP);
+	socket = stats_add_offloaded_socket_item(5, IPPROTO_TCP);
 	vma_stats_set(&socket->local_addr, 0x0a090002);
 	vma_stats_set(&socket->local_port, 11111);
 	vma_stats_set(&socket->peer_addr, 0x0a090001);
@@ -202,22 +205,22 @@ static void test_connection_has_its_names(void **state)
 	vma_stats_set(&socket->ring, 1);
 	vma_stats_set(&socket->last_error, 104);
 	memcpy((void *)&socket->interface_0, "eth0", 4);
-	object = first_of(print_process(), "sockets");
+	object = first_element_of_json_array(print_json_and_parse_process(), "sockets");
 	assert_json_number_is(object, "fd", 5);
-	assert_text(object, "protocol", "tcp");
+	assert_json_text_is(object, "protocol", "tcp");
 	assert_true(json_object_get_boolean(json_object_object_get(object, "offloaded")));
-	assert_text(object, "local_address", "10.9.0.2");
+	assert_json_text_is(object, "local_address", "10.9.0.2");
 	assert_json_number_is(object, "local_port", 11111);
-	assert_text(object, "peer_address", "10.9.0.1");
+	assert_json_text_is(object, "peer_address", "10.9.0.1");
 	assert_json_number_is(object, "peer_port", 34664);
-	assert_text(object, "tcp_state", "ESTABLISHED");
-	assert_text(object, "interface", "eth0");
+	assert_json_text_is(object, "tcp_state", "ESTABLISHED");
+	assert_json_text_is(object, "interface", "eth0");
 	assert_json_number_is(object, "ring", 0);
-	assert_text(object, "last_error", "ECONNRESET");
+	assert_json_text_is(object, "last_error", "ECONNRESET");
 	assert_json_number_is(object, "queue_bytes", 60);
-	assert_absent(object, "queue_packets");
-	assert_absent(object, "reason");
-	assert_absent(object, "rule_line");
+	assert_json_key_absent(object, "queue_packets");
+	assert_json_key_absent(object, "reason");
+	assert_json_key_absent(object, "rule_line");
 	assert_int_equal(sockets_shown_n, 1);
 	assert_int_equal(by_kernel, 0);
 }
@@ -229,17 +232,17 @@ static void test_socket_of_the_kernel_has_its_reason(void **state)
 
 	(void)state;
 	begin(VIEW_WHY);
-	socket = add_socket(6, IPPROTO_UDP);
+	socket = stats_add_offloaded_socket_item(6, IPPROTO_UDP);
 	vma_stats_set(&socket->offloaded, 0);
 	vma_stats_set(&socket->reason, VMA_SOCK_RULE);
 	vma_stats_set(&socket->rule_line, 2);
-	object = first_of(print_process(), "sockets");
-	assert_text(object, "reason", "RULE");
-	assert_text(object, "reason_text", "a rule leaves it to the kernel");
+	object = first_element_of_json_array(print_json_and_parse_process(), "sockets");
+	assert_json_text_is(object, "reason", "RULE");
+	assert_json_text_is(object, "reason_text", "a rule leaves it to the kernel");
 	assert_json_number_is(object, "rule_line", 2);
-	assert_absent(object, "local_address");
-	assert_absent(object, "peer_port");
-	assert_absent(object, "interface");
+	assert_json_key_absent(object, "local_address");
+	assert_json_key_absent(object, "peer_port");
+	assert_json_key_absent(object, "interface");
 	assert_int_equal(by_kernel, 1);
 }
 
@@ -249,18 +252,18 @@ static void test_view_has_only_its_parts(void **state)
 
 	(void)state;
 	begin(VIEW_GROUPS);
-	vma_stats_set(&add_socket(3, IPPROTO_UDP)->groups, 1);
-	add_socket(4, IPPROTO_UDP);
+	vma_stats_set(&stats_add_offloaded_socket_item(3, IPPROTO_UDP)->groups, 1);
+	stats_add_offloaded_socket_item(4, IPPROTO_UDP);
 	assert_true(fd_list_parse(&options.fds, "3"));
-	process = print_process();
+	process = print_json_and_parse_process();
 	assert_int_equal(json_object_array_length(json_object_object_get(process, "sockets")), 1);
-	assert_int_equal(json_object_object_length(first_of(process, "sockets")), 2);
-	assert_absent(process, "rings");
-	assert_text(parsed, "view", "groups");
+	assert_int_equal(json_object_object_length(first_element_of_json_array(process, "sockets")), 2);
+	assert_json_key_absent(process, "rings");
+	assert_json_text_is(parsed, "view", "groups");
 	assert_json_number_is(parsed, "format", VIEW_JSON_FORMAT);
-	assert_absent(parsed, "interval");
+	assert_json_key_absent(parsed, "interval");
 	options.deltas = true;
-	print_process();
+	print_json_and_parse_process();
 	assert_json_number_is(parsed, "interval", 1);
 }
 
@@ -276,7 +279,7 @@ static const char *unit_of(const char *name)
 	return "";
 }
 
-static void write_page(FILE *page)
+static void write_counters_doc_page(FILE *page)
 {
 	static const char *const kinds[] = {
 	        [VMA_STATS_COUNT] = "count", [VMA_STATS_NOW] = "now", [VMA_STATS_MAX] = "maximum"};
@@ -293,7 +296,7 @@ static void write_page(FILE *page)
 	      page);
 	for (unsigned type = 1; type < VMA_STATS_TYPE_COUNT; type++) {
 		size_t count;
-		const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+		const struct vma_stats_field *fields = vma_stats_fields_of_type(type, &count);
 
 		fprintf(page, "\n## %s\n\n| key | kind | unit | meaning |\n|---|---|---|---|\n", keys[type]);
 		for (size_t i = 0; i < count; i++)
@@ -311,7 +314,7 @@ static void test_page_of_counters_is_what_the_lists_say(void **state)
 
 	(void)state;
 	assert_non_null(page);
-	write_page(page);
+	write_counters_doc_page(page);
 	fclose(page);
 	if (getenv("UPDATE_DOCS") != NULL) {
 		page = fopen(PAGE, "w");
@@ -330,13 +333,13 @@ static void test_page_of_counters_is_what_the_lists_say(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_every_counter_of_every_block_is_there, forget_document),
-        cmocka_unit_test_teardown(test_largest_number_is_printed_whole, forget_document),
-        cmocka_unit_test_teardown(test_hostile_names_are_escaped, forget_document),
-        cmocka_unit_test_teardown(test_numbers_that_mean_nothing_are_survived, forget_document),
-        cmocka_unit_test_teardown(test_connection_has_its_names, forget_document),
-        cmocka_unit_test_teardown(test_socket_of_the_kernel_has_its_reason, forget_document),
-        cmocka_unit_test_teardown(test_view_has_only_its_parts, forget_document),
+        cmocka_unit_test_teardown(test_every_counter_of_every_block_is_there, teardown_free_parsed_json),
+        cmocka_unit_test_teardown(test_largest_number_is_printed_whole, teardown_free_parsed_json),
+        cmocka_unit_test_teardown(test_hostile_names_are_escaped, teardown_free_parsed_json),
+        cmocka_unit_test_teardown(test_numbers_that_mean_nothing_are_survived, teardown_free_parsed_json),
+        cmocka_unit_test_teardown(test_connection_has_its_names, teardown_free_parsed_json),
+        cmocka_unit_test_teardown(test_socket_of_the_kernel_has_its_reason, teardown_free_parsed_json),
+        cmocka_unit_test_teardown(test_view_has_only_its_parts, teardown_free_parsed_json),
         cmocka_unit_test(test_page_of_counters_is_what_the_lists_say),
 };
 

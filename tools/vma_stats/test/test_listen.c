@@ -6,12 +6,12 @@
 
 #include "../listen.h"
 
-static void assert_ipv4(const char *text, uint32_t address, uint16_t port)
+static void assert_listen_parses_as_ipv4(const char *text, uint32_t address, uint16_t port)
 {
 	struct listen_address got;
 	const struct sockaddr_in *in = (const struct sockaddr_in *)&got.address;
 
-	assert_true(listen_parse(text, &got));
+	assert_true(listen_address_parse(text, &got));
 	assert_int_equal(in->sin_family, AF_INET);
 	assert_int_equal(ntohl(in->sin_addr.s_addr), address);
 	assert_int_equal(ntohs(in->sin_port), port);
@@ -20,9 +20,9 @@ static void assert_ipv4(const char *text, uint32_t address, uint16_t port)
 static void test_port_alone_is_loopbacks(void **state)
 {
 	(void)state;
-	assert_ipv4("9464", INADDR_LOOPBACK, 9464);
-	assert_ipv4("0", INADDR_LOOPBACK, 0);
-	assert_ipv4("65535", INADDR_LOOPBACK, 65535);
+	assert_listen_parses_as_ipv4("9464", INADDR_LOOPBACK, 9464);
+	assert_listen_parses_as_ipv4("0", INADDR_LOOPBACK, 0);
+	assert_listen_parses_as_ipv4("65535", INADDR_LOOPBACK, 65535);
 }
 
 static void test_address_may_be_of_both_families(void **state)
@@ -31,9 +31,9 @@ static void test_address_may_be_of_both_families(void **state)
 	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&got.address;
 
 	(void)state;
-	assert_ipv4("10.0.0.1:80", 0x0a000001, 80);
-	assert_ipv4("0.0.0.0:80", 0, 80);
-	assert_true(listen_parse("[::1]:9464", &got));
+	assert_listen_parses_as_ipv4("10.0.0.1:80", 0x0a000001, 80);
+	assert_listen_parses_as_ipv4("0.0.0.0:80", 0, 80);
+	assert_true(listen_address_parse("[::1]:9464", &got));
 	assert_int_equal(in6->sin6_family, AF_INET6);
 	assert_int_equal(ntohs(in6->sin6_port), 9464);
 }
@@ -47,7 +47,7 @@ static void test_what_is_no_address_is_refused(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-		if (listen_parse(wrong[i], NULL))
+		if (listen_address_parse(wrong[i], NULL))
 			fail_msg("'%s' was taken for an address", wrong[i]);
 }
 

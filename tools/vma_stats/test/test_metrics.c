@@ -35,7 +35,7 @@ static struct vma_stats_item *item(enum vma_stats_type type, const char *name)
 	return new;
 }
 
-static struct vma_stats_socket *socket_of(uint64_t fd, uint64_t protocol, uint64_t packets)
+static struct vma_stats_socket *stats_add_socket_item(uint64_t fd, uint64_t protocol, uint64_t packets)
 {
 	struct vma_stats_socket *socket = &item(VMA_STATS_TYPE_SOCKET, "fd")->socket;
 
@@ -46,7 +46,7 @@ static struct vma_stats_socket *socket_of(uint64_t fd, uint64_t protocol, uint64
 }
 
 /* Of two processes that have counted the same. */
-static const char *write_text(enum metrics_format format, const char *comm)
+static const char *write_metrics_text(enum metrics_format format, const char *comm)
 {
 	struct metrics metrics = {0};
 	size_t bytes;
@@ -55,15 +55,15 @@ static const char *write_text(enum metrics_format format, const char *comm)
 	free(text);
 	out = open_memstream(&text, &bytes);
 	assert_non_null(out);
-	assert_int_equal(metrics_add(&metrics, &options, 7, comm, &snapshot), 0);
-	assert_int_equal(metrics_add(&metrics, &options, 8, "other", &snapshot), 0);
+	assert_int_equal(metrics_add_process(&metrics, &options, 7, comm, &snapshot), 0);
+	assert_int_equal(metrics_add_process(&metrics, &options, 8, "other", &snapshot), 0);
 	metrics_write(&metrics, &options, format, out);
 	fclose(out);
 	metrics_fini(&metrics);
 	return text;
 }
 
-static void assert_line(const char *line)
+static void assert_text_has_line(const char *line)
 {
 	const size_t len = strlen(line);
 
@@ -89,7 +89,7 @@ static void test_every_counter_is_a_metric_of_its_own(void **state)
 	(void)state;
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++) {
 		size_t count;
-		const struct vma_stats_field *fields = vma_stats_fields((enum vma_stats_type)type, &count);
+		const struct vma_stats_field *fields = vma_stats_fields_of_type((enum vma_stats_type)type, &count);
 
 		for (size_t i = 0; i < count; i++) {
 			struct metrics_name name;
@@ -114,17 +114,18 @@ static void test_process_has_the_sum_of_its_sockets_with_those_that_were_closed(
 {
 	(void)state;
 	begin(false);
-	vma_stats_set(&socket_of(3, IPPROTO_UDP, 100)->tcp_rtt_usec, 250);
-	vma_stats_set(&socket_of(4, IPPROTO_TCP, 20)->tcp_rtt_usec, 7);
+	vma_stats_set(&stats_add_socket_item(3, IPPROTO_UDP, 100)->tcp_rtt_usec, 250);
+	vma_stats_set(&stats_add_socket_item(4, IPPROTO_TCP, 20)->tcp_rtt_usec, 7);
 	vma_stats_set(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets, 3);
-	write_text(METRICS_OPENMETRICS, "prog");
-	assert_line("# TYPE vma_socket_rx_packets counter");
-	assert_line("# UNIT vma_socket_rx_packets packets");
-	assert_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\"} 123");
-	assert_line("vma_socket_rx_packets_total{pid=\"8\",comm=\"other\"} 123");
-	assert_line("vma_socket_tcp_rtt_seconds{pid=\"7\",comm=\"prog\"} 0.00025"); /* the largest, in seconds */
-	assert_line("vma_ring_rx_bytes_total{pid=\"7\",comm=\"prog\"} 0");          /* also before there is a ring */
-	assert_line("vma_processes 2");
+	write_metrics_text(METRICS_OPENMETRICS, "prog");
+	assert_text_has_line("# TYPE vma_socket_rx_packets counter");
+	assert_text_has_line("# UNIT vma_socket_rx_packets packets");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\"} 123");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"8\",comm=\"other\"} 123");
+	assert_text_has_line(
+	        "vma_socket_tcp_rtt_seconds{pid=\"7\",comm=\"prog\"} 0.00025");     /* the largest, in seconds */
+	assert_text_has_line("vma_ring_rx_bytes_total{pid=\"7\",comm=\"prog\"} 0"); /* also before there is a ring */
+	assert_text_has_line("vma_processes 2");
 	assert_null(strstr(text, "fd=\""));
 	assert_null(strstr(text, "_migrations"));
 }
@@ -133,44 +134,45 @@ static void test_sockets_have_series_of_their_own_if_asked_for(void **state)
 {
 	(void)state;
 	begin(true);
-	socket_of(3, IPPROTO_UDP, 100);
-	socket_of(4, IPPROTO_TCP, 20);
-	socket_of(4, IPPROTO_TCP, 2); /* its number was given again while the old one still ends */
+	stats_add_socket_item(3, IPPROTO_UDP, 100);
+	stats_add_socket_item(4, IPPROTO_TCP, 20);
+	stats_add_socket_item(4, IPPROTO_TCP, 2); /* its number was given again while the old one still ends */
 	vma_stats_set(&item(VMA_STATS_TYPE_RING, "eth\"0")->ring.rx.rx_drop_runt, 5);
 	vma_stats_set(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets, 3);
-	write_text(METRICS_OPENMETRICS, "prog");
-	assert_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"3\",proto=\"udp\"} 100");
-	assert_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"4\",proto=\"tcp\"} 22");
-	assert_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"closed\"} 3");
-	assert_line("vma_ring_rx_dropped_packets_total{pid=\"7\",comm=\"prog\",ring=\"eth\\\"0\",reason=\"runt\"} 5");
-	assert_line("# TYPE vma_socket_rx_migrations counter");
+	write_metrics_text(METRICS_OPENMETRICS, "prog");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"3\",proto=\"udp\"} 100");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"4\",proto=\"tcp\"} 22");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"closed\"} 3");
+	assert_text_has_line(
+	        "vma_ring_rx_dropped_packets_total{pid=\"7\",comm=\"prog\",ring=\"eth\\\"0\",reason=\"runt\"} 5");
+	assert_text_has_line("# TYPE vma_socket_rx_migrations counter");
 }
 
 static void test_sockets_that_were_not_asked_for_are_left_out(void **state)
 {
 	(void)state;
 	begin(false);
-	socket_of(3, IPPROTO_UDP, 100);
-	socket_of(14, IPPROTO_UDP, 20);
+	stats_add_socket_item(3, IPPROTO_UDP, 100);
+	stats_add_socket_item(14, IPPROTO_UDP, 20);
 	vma_stats_set(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets, 3);
 	assert_true(fd_list_parse(&options.fds, "4-16"));
-	write_text(METRICS_OPENMETRICS, "prog");
-	assert_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\"} 20");
+	write_metrics_text(METRICS_OPENMETRICS, "prog");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\"} 20");
 }
 
 static void test_sockets_are_counted_by_protocol_and_offload(void **state)
 {
 	(void)state;
 	begin(false);
-	vma_stats_set(&socket_of(3, IPPROTO_UDP, 0)->offloaded, 1);
-	vma_stats_set(&socket_of(4, IPPROTO_TCP, 0)->reason, VMA_SOCK_RULE);
-	vma_stats_set(&socket_of(5, IPPROTO_TCP, 0)->reason, VMA_SOCK_NEW);
-	vma_stats_set(&socket_of(6, IPPROTO_UDP, 0)->rx_queued, 9);
-	write_text(METRICS_OPENMETRICS, "prog");
-	assert_line("vma_sockets{pid=\"7\",comm=\"prog\",proto=\"udp\",offloaded=\"yes\"} 1");
-	assert_line("vma_sockets{pid=\"7\",comm=\"prog\",proto=\"tcp\",offloaded=\"no\"} 1");
-	assert_line("vma_sockets{pid=\"7\",comm=\"prog\",proto=\"tcp\",offloaded=\"undecided\"} 1");
-	assert_line("vma_sockets_queued_packets{pid=\"7\",comm=\"prog\"} 9");
+	vma_stats_set(&stats_add_socket_item(3, IPPROTO_UDP, 0)->offloaded, 1);
+	vma_stats_set(&stats_add_socket_item(4, IPPROTO_TCP, 0)->reason, VMA_SOCK_RULE);
+	vma_stats_set(&stats_add_socket_item(5, IPPROTO_TCP, 0)->reason, VMA_SOCK_NEW);
+	vma_stats_set(&stats_add_socket_item(6, IPPROTO_UDP, 0)->rx_queued, 9);
+	write_metrics_text(METRICS_OPENMETRICS, "prog");
+	assert_text_has_line("vma_sockets{pid=\"7\",comm=\"prog\",proto=\"udp\",offloaded=\"yes\"} 1");
+	assert_text_has_line("vma_sockets{pid=\"7\",comm=\"prog\",proto=\"tcp\",offloaded=\"no\"} 1");
+	assert_text_has_line("vma_sockets{pid=\"7\",comm=\"prog\",proto=\"tcp\",offloaded=\"undecided\"} 1");
+	assert_text_has_line("vma_sockets_queued_packets{pid=\"7\",comm=\"prog\"} 9");
 }
 
 static void test_wakes_are_a_histogram_of_growing_buckets(void **state)
@@ -183,33 +185,33 @@ static void test_wakes_are_a_histogram_of_growing_buckets(void **state)
 	vma_stats_set(&process->wake_0, 5);
 	vma_stats_set(&process->wake_10, 3);
 	vma_stats_set(&process->wake_15, 2);
-	write_text(METRICS_OPENMETRICS, "prog");
-	assert_line("# TYPE vma_process_wake_latency_seconds histogram");
-	assert_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"1.024e-06\"} 5");
-	assert_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"0.000524288\"} 5");
-	assert_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"0.001048576\"} 8");
-	assert_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"0.016777216\"} 8");
-	assert_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"+Inf\"} 10");
+	write_metrics_text(METRICS_OPENMETRICS, "prog");
+	assert_text_has_line("# TYPE vma_process_wake_latency_seconds histogram");
+	assert_text_has_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"1.024e-06\"} 5");
+	assert_text_has_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"0.000524288\"} 5");
+	assert_text_has_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"0.001048576\"} 8");
+	assert_text_has_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"0.016777216\"} 8");
+	assert_text_has_line("vma_process_wake_latency_seconds_bucket{pid=\"7\",comm=\"prog\",le=\"+Inf\"} 10");
 }
 
 static void test_label_cannot_end_its_quotes_or_its_line(void **state)
 {
 	(void)state;
 	begin(false);
-	write_text(METRICS_OPENMETRICS, "a\"b\\c\nd");
-	assert_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"a\\\"b\\\\c\\nd\"} 0");
+	write_metrics_text(METRICS_OPENMETRICS, "a\"b\\c\nd");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"a\\\"b\\\\c\\nd\"} 0");
 }
 
 static void test_each_format_has_its_own_heads_and_end(void **state)
 {
 	(void)state;
 	begin(false);
-	write_text(METRICS_OPENMETRICS, "prog");
+	write_metrics_text(METRICS_OPENMETRICS, "prog");
 	assert_string_equal(text + strlen(text) - strlen("\n# EOF\n"), "\n# EOF\n");
-	assert_line("# HELP vma_ring_rx_packets packets received");
-	write_text(METRICS_TEXT, "prog");
-	assert_line("# HELP vma_ring_rx_packets_total packets received");
-	assert_line("# TYPE vma_ring_rx_packets_total counter");
+	assert_text_has_line("# HELP vma_ring_rx_packets packets received");
+	write_metrics_text(METRICS_TEXT, "prog");
+	assert_text_has_line("# HELP vma_ring_rx_packets_total packets received");
+	assert_text_has_line("# TYPE vma_ring_rx_packets_total counter");
 	assert_null(strstr(text, "# UNIT"));
 	assert_null(strstr(text, "# EOF"));
 }
@@ -224,9 +226,10 @@ static void test_wild_numbers_are_printed_and_harmless(void **state)
 
 		memset(bad->words, 0xff, sizeof(*bad) - offsetof(struct vma_stats_item, words));
 	}
-	write_text(METRICS_OPENMETRICS, "prog");
-	assert_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"18446744073709551615\",proto=\"udp\"} "
-	            "18446744073709551615");
+	write_metrics_text(METRICS_OPENMETRICS, "prog");
+	assert_text_has_line(
+	        "vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"18446744073709551615\",proto=\"udp\"} "
+	        "18446744073709551615");
 }
 
 /* ---- budgets ---- */
@@ -240,10 +243,10 @@ static void test_objects_without_room_are_in_sums(void **state)
 	(void)state;
 	begin(true);
 	for (uint64_t fd = 0; fd < 1000; fd++)
-		socket_of(fd, IPPROTO_UDP, 2);
+		stats_add_socket_item(fd, IPPROTO_UDP, 2);
 	for (pid_t pid = 1; pid <= 100; pid++) {
 		metrics.rows_kept = (size_t)(100 - pid) * VMA_STATS_TYPE_COUNT;
-		assert_int_equal(metrics_add(&metrics, &options, pid, "prog", &snapshot), 0);
+		assert_int_equal(metrics_add_process(&metrics, &options, pid, "prog", &snapshot), 0);
 	}
 	assert_true(metrics.row_count <= METRICS_ROWS_MAX);
 	assert_int_equal(metrics.process_count, 100);
@@ -254,8 +257,8 @@ static void test_objects_without_room_are_in_sums(void **state)
 	metrics_write(&metrics, &options, METRICS_OPENMETRICS, out);
 	fclose(out);
 	metrics_fini(&metrics);
-	assert_line("vma_socket_rx_packets_total{pid=\"1\",comm=\"prog\",fd=\"999\",proto=\"udp\"} 2");
-	assert_line("vma_socket_rx_packets_total{pid=\"100\",comm=\"prog\"} 2000");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"1\",comm=\"prog\",fd=\"999\",proto=\"udp\"} 2");
+	assert_text_has_line("vma_socket_rx_packets_total{pid=\"100\",comm=\"prog\"} 2000");
 }
 
 /* A file that looks alive: somebody holds its lock. */
@@ -271,7 +274,7 @@ static int make_locked_empty_file(const char *dir, const char *name)
 	return fd;
 }
 
-static void remove_nonsense_file(const char *dir, const char *name, int fd)
+static void remove_locked_stats_file(const char *dir, const char *name, int fd)
 {
 	char path[128];
 
@@ -280,7 +283,7 @@ static void remove_nonsense_file(const char *dir, const char *name, int fd)
 	close(fd);
 }
 
-static void scrape_text(uint64_t budget_ns)
+static void scrape_metrics_to_text(uint64_t budget_ns)
 {
 	size_t bytes;
 	FILE *out;
@@ -306,18 +309,18 @@ static void test_processes_without_time_come_first_in_the_next_scrape(void **sta
 	first = make_locked_empty_file(dir, "vmastat.1");
 	last = make_locked_empty_file(dir, "vmastat.4194300");
 	for (unsigned scrape = 0; scrape < 4; scrape++) {
-		scrape_text(0); /* time for one */
-		assert_line("vma_processes_put_off 2");
-		assert_line(scrape == 1 ? "vma_processes 1" : "vma_processes 0");
-		assert_line(scrape == 1 ? "vma_processes_unreadable 0" : "vma_processes_unreadable 1");
+		scrape_metrics_to_text(0); /* time for one */
+		assert_text_has_line("vma_processes_put_off 2");
+		assert_text_has_line(scrape == 1 ? "vma_processes 1" : "vma_processes 0");
+		assert_text_has_line(scrape == 1 ? "vma_processes_unreadable 0" : "vma_processes_unreadable 1");
 	}
-	scrape_text(METRICS_SCRAPE_NS);
-	assert_line("vma_processes_put_off 0");
-	assert_line("vma_processes 1");
-	assert_line("vma_processes_unreadable 2");
-	assert_line("vma_processes_summed 0");
-	remove_nonsense_file(dir, "vmastat.1", first);
-	remove_nonsense_file(dir, "vmastat.4194300", last);
+	scrape_metrics_to_text(METRICS_SCRAPE_NS);
+	assert_text_has_line("vma_processes_put_off 0");
+	assert_text_has_line("vma_processes 1");
+	assert_text_has_line("vma_processes_unreadable 2");
+	assert_text_has_line("vma_processes_summed 0");
+	remove_locked_stats_file(dir, "vmastat.1", first);
+	remove_locked_stats_file(dir, "vmastat.4194300", last);
 	vma_stats_destroy(stats);
 	assert_int_equal(rmdir(dir), 0);
 }

@@ -8,9 +8,9 @@
 
 static char wrong[256];
 
-#define PARSE(options, ...) parse_words(options, (char *[]){"vma_stats", __VA_ARGS__, NULL})
+#define PARSE(options, ...) parse_option_words(options, (char *[]){"vma_stats", __VA_ARGS__, NULL})
 
-static enum options_result parse_words(struct options *options, char **words)
+static enum options_result parse_option_words(struct options *options, char **words)
 {
 	int count = 0;
 
@@ -25,7 +25,7 @@ static void test_nothing_means_the_fields_defaults(void **state)
 
 	(void)state;
 	unsetenv("VMA_STATS_SHMEM_DIR");
-	assert_int_equal(parse_words(&options, (char *[]){"vma_stats", NULL}), OPTIONS_RUN);
+	assert_int_equal(parse_option_words(&options, (char *[]){"vma_stats", NULL}), OPTIONS_RUN);
 	assert_int_equal(options.pid, 0);
 	assert_null(options.name);
 	assert_string_equal(options.directory, "/tmp/");
@@ -37,12 +37,12 @@ static void test_nothing_means_the_fields_defaults(void **state)
 	assert_false(options_request_action(&options));
 	assert_true(fd_list_has(&options.fds, 12345));
 	setenv("VMA_STATS_SHMEM_DIR", "/run/here", 1);
-	assert_int_equal(parse_words(&options, (char *[]){"vma_stats", NULL}), OPTIONS_RUN);
+	assert_int_equal(parse_option_words(&options, (char *[]){"vma_stats", NULL}), OPTIONS_RUN);
 	assert_string_equal(options.directory, "/run/here");
 	unsetenv("VMA_STATS_SHMEM_DIR");
 }
 
-static void check_all(const struct options *options)
+static void assert_all_options_are_parsed(const struct options *options)
 {
 	assert_int_equal(options->pid, 7);
 	assert_string_equal(options->directory, "/dir");
@@ -69,12 +69,12 @@ static void test_each_option_has_a_short_and_a_long_name(void **state)
 	assert_int_equal(PARSE(&options, "-p", "7", "-k", "/dir", "-n", "prog", "-f", "-F", "-i", "3", "-c", "4", "-v",
 	                       "5", "-d", "2", "-z", "-l", "5", "-D", "2", "-S", "17", "-s", "4-16,20"),
 	                 OPTIONS_RUN);
-	check_all(&options);
+	assert_all_options_are_parsed(&options);
 	assert_int_equal(PARSE(&options, "--pid=7", "--directory=/dir", "--name=prog", "--find_pid", "--forbid_clean",
 	                       "--interval=3", "--cycles=4", "--view=5", "--details=2", "--zero", "--log_level=5",
 	                       "--details_level=2", "--fd_dump=17", "--sockets=4-16,20"),
 	                 OPTIONS_RUN);
-	check_all(&options);
+	assert_all_options_are_parsed(&options);
 	assert_int_equal(PARSE(&options, "-V"), OPTIONS_VERSION);
 	assert_int_equal(PARSE(&options, "--version"), OPTIONS_VERSION);
 	assert_int_equal(PARSE(&options, "-h"), OPTIONS_HELP);

@@ -30,7 +30,7 @@ static void begin_snapshot_at(uint64_t ns)
 	snapshot.taken_ns = ns;
 }
 
-static struct vma_stats_socket *socket_at(uint32_t place, uint32_t sequence, uint64_t fd)
+static struct vma_stats_socket *add_socket_item_at(uint32_t place, uint32_t sequence, uint64_t fd)
 {
 	struct vma_stats_item *item = &snapshot.items[snapshot.count++];
 
@@ -43,7 +43,7 @@ static struct vma_stats_socket *socket_at(uint32_t place, uint32_t sequence, uin
 	return &item->socket;
 }
 
-static int begin_readings(void **unused)
+static int setup_reset_options_and_rows(void **unused)
 {
 	(void)unused;
 	memset(&options, 0, sizeof(options));
@@ -51,15 +51,15 @@ static int begin_readings(void **unused)
 	return 0;
 }
 
-static void read_packets(uint64_t ns, uint32_t sequence, uint64_t packets)
+static void top_rows_update_with_rx_packets(uint64_t ns, uint32_t sequence, uint64_t packets)
 {
 	begin_snapshot_at(ns);
-	vma_stats_set(&socket_at(5, sequence, 3)->rx_packets, packets);
+	vma_stats_set(&add_socket_item_at(5, sequence, 3)->rx_packets, packets);
 	assert_int_equal(top_rows_update(&rows, &options, &snapshot, 100), 0);
 	assert_int_equal(rows.count, 1);
 }
 
-static void assert_rate(double wanted)
+static void assert_rx_packet_rate(double wanted)
 {
 	assert_float_equal(rows.rows[0].rates[TOP_RX_PACKETS], wanted, 1e-6);
 }
@@ -67,13 +67,13 @@ static void assert_rate(double wanted)
 static void test_rate_is_of_the_time_between_two_readings(void **unused)
 {
 	(void)unused;
-	read_packets(10 * SECOND, 2, 1000000);
-	assert_rate(0); /* it has counted for as long as nobody knows */
+	top_rows_update_with_rx_packets(10 * SECOND, 2, 1000000);
+	assert_rx_packet_rate(0); /* it has counted for as long as nobody knows */
 	assert_int_equal(rows.rows[0].samples, 0);
-	read_packets(12 * SECOND, 2, 1000500);
-	assert_rate(250);
-	read_packets(12 * SECOND + SECOND / 2, 2, 1000600);
-	assert_rate(200);
+	top_rows_update_with_rx_packets(12 * SECOND, 2, 1000500);
+	assert_rx_packet_rate(250);
+	top_rows_update_with_rx_packets(12 * SECOND + SECOND / 2, 2, 1000600);
+	assert_rx_packet_rate(200);
 	assert_int_equal(rows.rows[0].samples, 2);
 	assert_float_equal(rows.rows[0].history[TOP_SAMPLES - 1], 200, 1e-6);
 	assert_float_equal(rows.rows[0].history[TOP_SAMPLES - 2], 250, 1e-6);
@@ -82,41 +82,41 @@ static void test_rate_is_of_the_time_between_two_readings(void **unused)
 static void test_rate_of_counters_that_go_backwards_is_zero(void **unused)
 {
 	(void)unused;
-	read_packets(10 * SECOND, 2, 1000);
-	read_packets(11 * SECOND, 2, 10);
-	assert_rate(0);
-	read_packets(12 * SECOND, 2, 40);
-	assert_rate(30);
-	read_packets(12 * SECOND, 2, 90); /* no time has passed */
-	assert_rate(0);
-	read_packets(11 * SECOND, 2, 190); /* nor if it goes backwards */
-	assert_rate(0);
+	top_rows_update_with_rx_packets(10 * SECOND, 2, 1000);
+	top_rows_update_with_rx_packets(11 * SECOND, 2, 10);
+	assert_rx_packet_rate(0);
+	top_rows_update_with_rx_packets(12 * SECOND, 2, 40);
+	assert_rx_packet_rate(30);
+	top_rows_update_with_rx_packets(12 * SECOND, 2, 90); /* no time has passed */
+	assert_rx_packet_rate(0);
+	top_rows_update_with_rx_packets(11 * SECOND, 2, 190); /* nor if it goes backwards */
+	assert_rx_packet_rate(0);
 }
 
 static void test_rate_of_a_block_that_is_reused_is_zero(void **unused)
 {
 	(void)unused;
-	read_packets(10 * SECOND, 2, 1000);
-	read_packets(11 * SECOND, 2, 1100);
-	read_packets(12 * SECOND, 6, 4000000);
-	assert_rate(0);
+	top_rows_update_with_rx_packets(10 * SECOND, 2, 1000);
+	top_rows_update_with_rx_packets(11 * SECOND, 2, 1100);
+	top_rows_update_with_rx_packets(12 * SECOND, 6, 4000000);
+	assert_rx_packet_rate(0);
 	assert_int_equal(rows.rows[0].samples, 0);
-	read_packets(13 * SECOND, 6, 4000007);
-	assert_rate(7);
+	top_rows_update_with_rx_packets(13 * SECOND, 6, 4000007);
+	assert_rx_packet_rate(7);
 }
 
 static void test_sockets_that_come_and_go_leave_the_others_alone(void **unused)
 {
 	(void)unused;
 	begin_snapshot_at(SECOND);
-	socket_at(1, 2, 3);
-	vma_stats_set(&socket_at(4, 2, 4)->tx_bytes, 100);
-	socket_at(9, 2, 5);
+	add_socket_item_at(1, 2, 3);
+	vma_stats_set(&add_socket_item_at(4, 2, 4)->tx_bytes, 100);
+	add_socket_item_at(9, 2, 5);
 	assert_int_equal(top_rows_update(&rows, &options, &snapshot, 100), 0);
 	begin_snapshot_at(2 * SECOND);
-	socket_at(2, 2, 6);
-	vma_stats_set(&socket_at(4, 2, 4)->tx_bytes, 150);
-	vma_stats_set(&socket_at(4 + 6, 2, 7)->tx_bytes, 1 << 30);
+	add_socket_item_at(2, 2, 6);
+	vma_stats_set(&add_socket_item_at(4, 2, 4)->tx_bytes, 150);
+	vma_stats_set(&add_socket_item_at(4 + 6, 2, 7)->tx_bytes, 1 << 30);
 	assert_int_equal(top_rows_update(&rows, &options, &snapshot, 100), 0);
 	assert_int_equal(rows.count, 3);
 	assert_float_equal(rows.rows[0].rates[TOP_TX_BYTES], 0, 0);
@@ -131,7 +131,7 @@ static void test_what_the_kernel_moves_counts_too(void **unused)
 	(void)unused;
 	for (uint64_t i = 1; i <= 2; i++) {
 		begin_snapshot_at(i * SECOND);
-		socket = socket_at(1, 2, 3);
+		socket = add_socket_item_at(1, 2, 3);
 		vma_stats_set(&socket->rx_packets, 10 * i);
 		vma_stats_set(&socket->rx_os_packets, 5 * i);
 		vma_stats_set(&socket->tx_os_bytes, 700 * i);
@@ -149,7 +149,7 @@ static void test_rows_beyond_the_most_are_counted_only(void **unused)
 	(void)unused;
 	begin_snapshot_at(SECOND);
 	for (uint32_t i = 0; i < 10; i++)
-		socket_at(i, 2, i);
+		add_socket_item_at(i, 2, i);
 	assert_int_equal(top_rows_update(&rows, &options, &snapshot, 4), 0);
 	assert_int_equal(rows.count, 4);
 	assert_int_equal(rows.left_out, 6);
@@ -165,7 +165,7 @@ static void test_rows_beyond_the_most_are_counted_only(void **unused)
 /* Two processes: "alpha" (7) has fds 3 and 4, "beta" (9) has fd 3. */
 static int setup_two_processes(void **unused)
 {
-	(void)begin_readings(unused);
+	(void)setup_reset_options_and_rows(unused);
 	for (unsigned i = 0; i < 2; i++)
 		top_rows_fini(&processes[i].sockets);
 	top_table_fini(&table);
@@ -178,13 +178,13 @@ static int setup_two_processes(void **unused)
 		processes[i].view = (struct vma_stats_view *)&processes[i]; /* not NULL: it can be read */
 	for (uint64_t n = 1; n <= 2; n++) {
 		begin_snapshot_at(n * SECOND);
-		vma_stats_set(&socket_at(0, 2, 3)->rx_packets, 100 * n);
-		vma_stats_set(&socket_at(1, 2, 4)->tx_packets, 300 * n);
+		vma_stats_set(&add_socket_item_at(0, 2, 3)->rx_packets, 100 * n);
+		vma_stats_set(&add_socket_item_at(1, 2, 4)->tx_packets, 300 * n);
 		vma_stats_set(&snapshot.items[1].socket.offloaded, 0);
 		vma_stats_set(&snapshot.items[1].socket.reason, VMA_SOCK_RULE);
 		top_rows_update(&processes[0].sockets, &options, &snapshot, 100);
 		begin_snapshot_at(n * SECOND);
-		vma_stats_set(&socket_at(0, 2, 3)->rx_packets, 200 * n);
+		vma_stats_set(&add_socket_item_at(0, 2, 3)->rx_packets, 200 * n);
 		vma_stats_set(&snapshot.items[0].socket.offloaded, 0); /* and its reason is that it is new */
 		vma_stats_set(&snapshot.items[0].socket.reason, VMA_SOCK_NEW);
 		top_rows_update(&processes[1].sockets, &options, &snapshot, 100);
@@ -195,7 +195,7 @@ static int setup_two_processes(void **unused)
 }
 
 /* "7:3 9:3": processes and descriptors of the lines. */
-static void assert_lines(const char *wanted)
+static void assert_top_table_lines(const char *wanted)
 {
 	char text[128] = "";
 
@@ -209,19 +209,19 @@ static void assert_lines(const char *wanted)
 static void test_amounts_fall_and_names_rise_unless_reversed(void **unused)
 {
 	(void)unused;
-	assert_lines("7:4 9:3 7:3");
+	assert_top_table_lines("7:4 9:3 7:3");
 	state.choice.sort = TOP_RX;
-	assert_lines("9:3 7:3 7:4");
+	assert_top_table_lines("9:3 7:3 7:4");
 	state.choice.reverse = true;
-	assert_lines("7:4 7:3 9:3");
+	assert_top_table_lines("7:4 7:3 9:3");
 	state.choice.sort = TOP_PROGRAM;
-	assert_lines("9:3 7:3 7:4");
+	assert_top_table_lines("9:3 7:3 7:4");
 	state.choice.reverse = false;
-	assert_lines("7:3 7:4 9:3");
+	assert_top_table_lines("7:3 7:4 9:3");
 	state.choice.sort = TOP_FD;
-	assert_lines("7:3 9:3 7:4");
+	assert_top_table_lines("7:3 9:3 7:4");
 	state.choice.sort = TOP_OFFLOAD; /* new, rule, yes */
-	assert_lines("9:3 7:4 7:3");
+	assert_top_table_lines("9:3 7:4 7:3");
 }
 
 static void test_equal_lines_stay_in_the_order_of_processes(void **unused)
@@ -236,15 +236,15 @@ static void test_equal_lines_stay_in_the_order_of_processes(void **unused)
 		}
 	}
 	state.choice.sort = TOP_DROPPED; /* all are 0 */
-	assert_lines("7:3 7:4 9:3");
+	assert_top_table_lines("7:3 7:4 9:3");
 	state.choice.reverse = false;
-	assert_lines("7:3 7:4 9:3");
+	assert_top_table_lines("7:3 7:4 9:3");
 }
 
 static void test_sums_are_of_what_the_choice_leaves(void **unused)
 {
 	(void)unused;
-	assert_lines("7:4 9:3 7:3");
+	assert_top_table_lines("7:4 9:3 7:3");
 	assert_int_equal(table.processes, 2);
 	assert_int_equal(table.sockets[TOP_OFFLOADED], 1);
 	assert_int_equal(table.sockets[TOP_BY_KERNEL], 1);
@@ -252,24 +252,24 @@ static void test_sums_are_of_what_the_choice_leaves(void **unused)
 	assert_float_equal(table.rates[TOP_RX_PACKETS], 300, 1e-6);
 	assert_float_equal(table.rates[TOP_TX_PACKETS], 300, 1e-6);
 	strcpy(state.choice.filter, "lph");
-	assert_lines("7:4 7:3");
+	assert_top_table_lines("7:4 7:3");
 	assert_float_equal(table.rates[TOP_RX_PACKETS], 100, 1e-6);
 	state.choice.only = 9;
-	assert_lines("");
+	assert_top_table_lines("");
 	assert_int_equal(table.processes, 0);
 	state.choice.filter[0] = '\0';
-	assert_lines("9:3");
+	assert_top_table_lines("9:3");
 	processes[1].view = NULL; /* it has become unreadable */
-	assert_lines("");
+	assert_top_table_lines("");
 }
 
 /* ---- text ---- */
 
-static void assert_number(double value, const char *wanted)
+static void assert_top_number_text(double value, const char *wanted)
 {
 	char text[TOP_NUMBER_BYTES];
 
-	top_number(text, value);
+	top_format_number(text, value);
 	assert_string_equal(text, wanted);
 }
 
@@ -278,28 +278,28 @@ static void test_numbers_have_five_characters_at_most(void **unused)
 	char text[TOP_NUMBER_BYTES];
 
 	(void)unused;
-	assert_number(0, "0");
-	assert_number(99999.4, "99999");
-	assert_number(99999.6, "100k");
-	assert_number(9999400, "9999k");
-	assert_number(9999600, "10.0M");
-	assert_number(99940000, "99.9M");
-	assert_number(99960000, "100M");
-	assert_number(1.8e19, "18.0E");
-	assert_number(1e30, "huge");
+	assert_top_number_text(0, "0");
+	assert_top_number_text(99999.4, "99999");
+	assert_top_number_text(99999.6, "100k");
+	assert_top_number_text(9999400, "9999k");
+	assert_top_number_text(9999600, "10.0M");
+	assert_top_number_text(99940000, "99.9M");
+	assert_top_number_text(99960000, "100M");
+	assert_top_number_text(1.8e19, "18.0E");
+	assert_top_number_text(1e30, "huge");
 	for (double value = 0.001; value < 1e40; value *= 1.07) {
-		top_number(text, value);
+		top_format_number(text, value);
 		assert_true(strlen(text) <= 5);
-		top_megabytes(text, value);
+		top_format_megabytes(text, value);
 		assert_true(strlen(text) <= 5);
 	}
-	top_megabytes(text, 583000);
+	top_format_megabytes(text, 583000);
 	assert_string_equal(text, "0.583");
-	top_megabytes(text, 12340000);
+	top_format_megabytes(text, 12340000);
 	assert_string_equal(text, "12.34");
-	top_megabytes(text, 1.25e9);
+	top_format_megabytes(text, 1.25e9);
 	assert_string_equal(text, "1250");
-	top_megabytes(text, 0);
+	top_format_megabytes(text, 0);
 	assert_string_equal(text, "0");
 }
 
@@ -309,17 +309,17 @@ static void test_trend_is_beside_its_largest_sample(void **unused)
 	char text[TOP_CELL_BYTES];
 
 	(void)unused;
-	top_trend(text, samples + 1, 5, 7, false);
+	top_format_trend_bars(text, samples + 1, 5, 7, false);
 	assert_string_equal(text, "  _.=##");
-	top_trend(text, samples + 1, 5, 7, true);
+	top_format_trend_bars(text, samples + 1, 5, 7, true);
 	assert_string_equal(text, "  ▁▂▅██");
-	top_trend(text, samples, 6, 5, false); /* the newest ones */
+	top_format_trend_bars(text, samples, 6, 5, false); /* the newest ones */
 	assert_string_equal(text, "_.=##");
-	top_trend(text, samples, 6, 6, false);
+	top_format_trend_bars(text, samples, 6, 6, false);
 	assert_string_equal(text, "#_....");
-	top_trend(text, samples + 1, 1, 3, false); /* nothing but zero */
+	top_format_trend_bars(text, samples + 1, 1, 3, false); /* nothing but zero */
 	assert_string_equal(text, "  _");
-	top_trend(text, samples, 0, 3, false);
+	top_format_trend_bars(text, samples, 0, 3, false);
 	assert_string_equal(text, "   ");
 }
 
@@ -330,19 +330,19 @@ static void test_columns_of_most_worth_stay_on_a_narrow_screen(void **unused)
 	char text[TOP_LINE_BYTES];
 
 	(void)unused;
-	top_widths_grow(&widths, &table);
-	top_layout_fit(&layout, &widths, 0, 80);
+	top_widen_columns_to_fit_table(&widths, &table);
+	top_layout_choose_columns_for_width(&layout, &widths, 0, 80);
 	top_line_text(text, &layout, NULL, false);
 	assert_string_equal(text, "  PID PROGRAM  FD TYPE LOCAL OFFLOAD  RX/s  TX/s RXMB/s TXMB/s DROP/s  READY");
-	top_layout_fit(&layout, &widths, 0, 40);
+	top_layout_choose_columns_for_width(&layout, &widths, 0, 40);
 	top_line_text(text, &layout, NULL, false);
 	assert_string_equal(text, "  PID PROGRAM  FD TYPE LOCAL  RX/s  TX/s");
-	top_layout_fit(&layout, &widths, 0, 3);
+	top_layout_choose_columns_for_width(&layout, &widths, 0, 3);
 	top_line_text(text, &layout, NULL, false);
 	assert_string_equal(text, "PID");
 	for (unsigned columns = 1; columns < 300; columns++)
 		for (unsigned skip = 0; skip <= TOP_SKIP_MAX; skip++) {
-			top_layout_fit(&layout, &widths, skip, columns);
+			top_layout_choose_columns_for_width(&layout, &widths, skip, columns);
 			for (size_t i = 0; i <= table.count; i++) {
 				top_line_text(text, &layout, i < table.count ? &table.lines[i] : NULL, false);
 				assert_true(strlen(text) <= columns);
@@ -357,14 +357,14 @@ static void test_columns_at_the_left_give_way(void **unused)
 	char text[TOP_LINE_BYTES];
 
 	(void)unused;
-	top_widths_grow(&widths, &table);
-	top_layout_fit(&layout, &widths, 3, 80);
+	top_widen_columns_to_fit_table(&widths, &table);
+	top_layout_choose_columns_for_width(&layout, &widths, 3, 80);
 	top_line_text(text, &layout, NULL, false);
 	assert_string_equal(text, "  PID PROGRAM  FD TYPE  RX/s  TX/s RXMB/s TXMB/s DROP/s  READY           PACKETS");
-	top_layout_fit(&layout, &widths, 1, 30); /* the first one that is left has its place */
+	top_layout_choose_columns_for_width(&layout, &widths, 1, 30); /* the first one that is left has its place */
 	top_line_text(text, &layout, NULL, false);
 	assert_string_equal(text, "  PID PROGRAM PEER  RX/s  TX/s");
-	top_layout_fit(&layout, &widths, TOP_SKIP_MAX, 200);
+	top_layout_choose_columns_for_width(&layout, &widths, TOP_SKIP_MAX, 200);
 	top_line_text(text, &layout, NULL, false);
 	assert_string_equal(text, "  PID PROGRAM  FD TYPE                          PACKETS");
 }
@@ -387,14 +387,14 @@ static void test_no_text_is_wider_than_its_column(void **unused)
 		row->rates[i] = 1e30;
 	top_table_fill(&table, &host, &state.choice);
 	assert_int_equal(table.lines[0].row->fd, UINT64_MAX);
-	top_widths_grow(&widths, &table);
-	top_layout_fit(&layout, &widths, 0, 200);
+	top_widen_columns_to_fit_table(&widths, &table);
+	top_layout_choose_columns_for_width(&layout, &widths, 0, 200);
 	top_line_text(text, &layout, &table.lines[0], false);
 	assert_string_equal(text, "2147483647 ???????????????   ? udp  255.255.255.255:65535 255.255.255.255:65535 "
 	                          "yes      huge  huge   huge   huge   huge 18.4Ep "
 	                          "                               #");
 	row->offload = TOP_BY_KERNEL;
-	top_layout_fit(&layout, &widths, 2, 80);
+	top_layout_choose_columns_for_width(&layout, &widths, 2, 80);
 	top_line_text(text, &layout, &table.lines[0], false);
 	assert_non_null(strstr(text, " ?        huge  huge "));
 }
@@ -408,17 +408,17 @@ static void test_queue_is_in_bytes_or_datagrams_or_not_known(void **unused)
 	(void)unused;
 	row->ready_packets = 12;
 	row->ready_bytes = 300;
-	top_cell(text, &line, TOP_READY, 6, false);
+	top_format_cell(text, &line, TOP_READY, 6, false);
 	assert_string_equal(text, "12p");
 	row->tcp = true;
-	top_cell(text, &line, TOP_READY, 6, false);
+	top_format_cell(text, &line, TOP_READY, 6, false);
 	assert_string_equal(text, "300B");
 	row->listens = true;
-	top_cell(text, &line, TOP_READY, 6, false);
+	top_format_cell(text, &line, TOP_READY, 6, false);
 	assert_string_equal(text, "-");
 	row->listens = false;
 	row->offload = TOP_BY_KERNEL;
-	top_cell(text, &line, TOP_READY, 6, false);
+	top_format_cell(text, &line, TOP_READY, 6, false);
 	assert_string_equal(text, "-");
 }
 
@@ -427,7 +427,7 @@ static void test_queue_is_in_bytes_or_datagrams_or_not_known(void **unused)
 static void press_keys(const char *keys)
 {
 	for (; *keys != '\0'; keys++)
-		top_key(&state, *keys, &table, 2);
+		top_handle_key(&state, *keys, &table, 2);
 }
 
 static void test_sort_keys_go_around(void **unused)
@@ -451,7 +451,7 @@ static void test_filter_and_interval_are_typed(void **unused)
 	press_keys("/bexq\b\b\n");
 	assert_string_equal(state.choice.filter, "be");
 	assert_false(state.ended); /* the q was text */
-	assert_lines("9:3");
+	assert_top_table_lines("9:3");
 	press_keys("/");
 	for (int i = 0; i < 100; i++)
 		press_keys("x");
@@ -471,12 +471,12 @@ static void test_filter_and_interval_are_typed(void **unused)
 static void test_enter_leaves_the_process_of_the_cursor(void **unused)
 {
 	(void)unused;
-	top_key(&state, KEY_DOWN, &table, 2);
+	top_handle_key(&state, KEY_DOWN, &table, 2);
 	press_keys("\n");
 	assert_int_equal(state.choice.only, 9);
-	assert_lines("9:3");
+	assert_top_table_lines("9:3");
 	press_keys("\n");
-	assert_lines("7:4 9:3 7:3");
+	assert_top_table_lines("7:4 9:3 7:3");
 	press_keys("\n\x1b");
 	assert_int_equal(state.choice.only, 0);
 }
@@ -484,7 +484,7 @@ static void test_enter_leaves_the_process_of_the_cursor(void **unused)
 static void test_cursor_stays_on_its_socket_and_on_the_screen(void **unused)
 {
 	(void)unused;
-	top_key(&state, KEY_END, &table, 2);
+	top_handle_key(&state, KEY_END, &table, 2);
 	top_place_cursor(&state, &table, 2);
 	assert_int_equal(state.cursor, 2);
 	assert_int_equal(state.first, 1);
@@ -500,8 +500,8 @@ static void test_cursor_stays_on_its_socket_and_on_the_screen(void **unused)
 	state.choice.only = 1;
 	assert_int_equal(top_table_fill(&table, &host, &state.choice), 0);
 	top_place_cursor(&state, &table, 0); /* no line, and no room for one */
-	top_key(&state, KEY_NPAGE, &table, 0);
-	top_key(&state, '\n', &table, 0);
+	top_handle_key(&state, KEY_NPAGE, &table, 0);
+	top_handle_key(&state, '\n', &table, 0);
 	assert_int_equal(state.cursor, 0);
 }
 
@@ -513,13 +513,13 @@ static void test_keys_of_other_states(void **unused)
 	press_keys("hq");
 	assert_false(state.ended || state.help); /* any key leaves the help */
 	for (int i = 0; i < 2 * TOP_COLUMNS; i++)
-		top_key(&state, KEY_RIGHT, &table, 2);
+		top_handle_key(&state, KEY_RIGHT, &table, 2);
 	assert_int_equal(state.skip, TOP_SKIP_MAX);
-	top_key(&state, KEY_LEFT, &table, 2);
+	top_handle_key(&state, KEY_LEFT, &table, 2);
 	assert_int_equal(state.skip, TOP_SKIP_MAX - 1);
 	for (int key = 0; key < KEY_MAX; key++) /* none of all others matters */
 		if (key != 'q')
-			top_key(&state, key, &table, 2);
+			top_handle_key(&state, key, &table, 2);
 	state.help = false;
 	state.prompt = PROMPT_NONE;
 	press_keys("q");
@@ -547,7 +547,7 @@ static void test_head_says_what_is_shown(void **unused)
 	                          "readable: 1; put off: 2; sockets left out: 3");
 }
 
-static int end_table(void **unused)
+static int teardown_top_rows_and_table(void **unused)
 {
 	(void)unused;
 	top_rows_fini(&rows);
@@ -557,8 +557,8 @@ static int end_table(void **unused)
 	return 0;
 }
 
-#define reading(case) cmocka_unit_test_setup_teardown(case, begin_readings, end_table)
-#define TOP_SCREEN_CASE(case) cmocka_unit_test_setup_teardown(case, setup_two_processes, end_table)
+#define reading(case) cmocka_unit_test_setup_teardown(case, setup_reset_options_and_rows, teardown_top_rows_and_table)
+#define TOP_SCREEN_CASE(case) cmocka_unit_test_setup_teardown(case, setup_two_processes, teardown_top_rows_and_table)
 
 static const struct CMUnitTest tests[] = {
         reading(test_rate_is_of_the_time_between_two_readings),

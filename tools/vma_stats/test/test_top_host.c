@@ -16,7 +16,7 @@ static struct vma_stats *stats;
 static struct options options;
 static struct top_host host;
 
-static int make_stats(void **state)
+static int setup_stats_in_temp_dir(void **state)
 {
 	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/vma_top_test.XXXXXX");
@@ -27,7 +27,7 @@ static int make_stats(void **state)
 	return vma_stats_create(dir, &stats);
 }
 
-static int remove_stats(void **state)
+static int teardown_destroy_stats_and_dir(void **state)
 {
 	(void)state;
 	top_host_fini(&host);
@@ -50,7 +50,7 @@ static void top_read_all_processes(void)
 }
 
 /* A file that looks alive: somebody holds its lock. */
-static int make_nonsense(const char *name)
+static int make_locked_garbage_file(const char *name)
 {
 	char other[160];
 	int fd;
@@ -63,7 +63,7 @@ static int make_nonsense(const char *name)
 	return fd;
 }
 
-static void remove_nonsense(const char *name, int fd)
+static void remove_locked_garbage_file(const char *name, int fd)
 {
 	char other[160];
 
@@ -155,15 +155,15 @@ static void test_file_that_is_cut_short_is_not_readable_until_it_is_whole(void *
 
 static void test_nonsense_is_counted_and_harmless(void **state)
 {
-	const int first = make_nonsense("vmastat.1"), last = make_nonsense("vmastat.4194300");
+	const int first = make_locked_garbage_file("vmastat.1"), last = make_locked_garbage_file("vmastat.4194300");
 
 	(void)state;
 	top_read_all_processes();
 	assert_int_equal(host.count, 3);
 	assert_int_equal(host.unreadable, 2);
 	assert_non_null(host.processes[1].view);
-	remove_nonsense("vmastat.1", first);
-	remove_nonsense("vmastat.4194300", last);
+	remove_locked_garbage_file("vmastat.1", first);
+	remove_locked_garbage_file("vmastat.4194300", last);
 	top_read_all_processes();
 	assert_int_equal(host.count, 1);
 	assert_int_equal(host.unreadable, 0);
@@ -172,7 +172,7 @@ static void test_nonsense_is_counted_and_harmless(void **state)
 static void test_processes_without_time_come_first_in_the_next_reading(void **state)
 {
 	struct vma_stats_socket *socket = alloc_stats_block_of_socket(3);
-	const int first = make_nonsense("vmastat.1"), last = make_nonsense("vmastat.4194300");
+	const int first = make_locked_garbage_file("vmastat.1"), last = make_locked_garbage_file("vmastat.4194300");
 
 	(void)state;
 	for (unsigned reading = 0; reading < 3; reading++) {
@@ -182,14 +182,15 @@ static void test_processes_without_time_come_first_in_the_next_reading(void **st
 		assert_int_equal(host.unreadable, reading != 1);
 		assert_int_equal(host.processes[1].sockets.count, reading >= 1);
 	}
-	remove_nonsense("vmastat.1", first);
-	remove_nonsense("vmastat.4194300", last);
+	remove_locked_garbage_file("vmastat.1", first);
+	remove_locked_garbage_file("vmastat.4194300", last);
 	top_read_all_processes();
 	assert_int_equal(host.put_off, 0);
 	vma_stats_block_free(stats, socket);
 }
 
-#define STATS_FIXTURE_CASE(case) cmocka_unit_test_setup_teardown(case, make_stats, remove_stats)
+#define STATS_FIXTURE_CASE(case)                                                                                       \
+	cmocka_unit_test_setup_teardown(case, setup_stats_in_temp_dir, teardown_destroy_stats_and_dir)
 
 static const struct CMUnitTest tests[] = {
         STATS_FIXTURE_CASE(test_sockets_of_a_process_are_read_again_and_again),

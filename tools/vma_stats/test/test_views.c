@@ -15,7 +15,7 @@ static struct options options;
 static char *printed;
 static size_t printed_bytes;
 
-static struct vma_stats_item *item(enum vma_stats_type type, const char *name)
+static struct vma_stats_item *add_stats_item_named(enum vma_stats_type type, const char *name)
 {
 	struct vma_stats_item *new = &now.items[now.count];
 
@@ -25,9 +25,9 @@ static struct vma_stats_item *item(enum vma_stats_type type, const char *name)
 	return new;
 }
 
-static struct vma_stats_socket *udp(uint64_t fd)
+static struct vma_stats_socket *make_udp_stats_socket(uint64_t fd)
 {
-	struct vma_stats_socket *socket = &item(VMA_STATS_TYPE_SOCKET, "fd")->socket;
+	struct vma_stats_socket *socket = &add_stats_item_named(VMA_STATS_TYPE_SOCKET, "fd")->socket;
 
 	vma_stats_set(&socket->fd, fd);
 	vma_stats_set(&socket->protocol, IPPROTO_UDP);
@@ -46,7 +46,7 @@ static struct view_input begin(enum options_view view, bool deltas)
 	return (struct view_input){.options = &options, .now = &now, .total = &total, .out = NULL};
 }
 
-static const char *print_with(struct view_input *in, void (*view)(const struct view_input *in))
+static const char *print_view_to_string(struct view_input *in, void (*view)(const struct view_input *in))
 {
 	free(printed);
 	in->out = open_memstream(&printed, &printed_bytes);
@@ -60,7 +60,7 @@ static const char *print_with(struct view_input *in, void (*view)(const struct v
 static void test_totals_are_in_the_fields_columns(void **state)
 {
 	struct view_input in = begin(VIEW_BASIC, false);
-	struct vma_stats_socket *socket = udp(14);
+	struct vma_stats_socket *socket = make_udp_stats_socket(14);
 
 	(void)state;
 	vma_stats_set(&socket->rx_packets, 140479898);
@@ -68,7 +68,7 @@ static void test_totals_are_in_the_fields_columns(void **state)
 	vma_stats_set(&socket->rx_poll_hits, 140479898);
 	vma_stats_set(&socket->tx_packets, 140479902);
 	vma_stats_set(&socket->tx_bytes, 274502 * 1024ULL);
-	assert_string_equal(print_with(&in, view_basic),
+	assert_string_equal(print_view_to_string(&in, view_basic),
 	                    "fd      ------------ total offloaded -------------   ----- total os ------\n"
 	                    "               pkt  Kbyte   eagain   error   poll%     pkt   Kbyte   error\n"
 	                    "14  Rx:  140479898 274374        0       0   100.0       0       0       0\n"
@@ -83,23 +83,23 @@ static void test_deltas_are_in_the_fields_columns(void **state)
 
 	(void)state;
 	for (uint64_t fd = 15; fd <= 19; fd += 4) {
-		struct vma_stats_socket *socket = udp(fd);
+		struct vma_stats_socket *socket = make_udp_stats_socket(fd);
 
 		vma_stats_set(&socket->rx_packets, 15186);
 		vma_stats_set(&socket->rx_bytes, 29 * 1024);
 		vma_stats_set(&socket->tx_packets, 15186);
 		vma_stats_set(&socket->tx_bytes, 29 * 1024);
 	}
-	vma_stats_set(&udp(23)->rx_os_packets, 15185);
+	vma_stats_set(&make_udp_stats_socket(23)->rx_os_packets, 15185);
 	vma_stats_set(&now.items[2].socket.rx_os_bytes, 22 * 1024);
 	vma_stats_set(&now.items[2].socket.tx_os_packets, 15185);
 	vma_stats_set(&now.items[2].socket.tx_os_bytes, 22 * 1024);
-	select = &item(VMA_STATS_TYPE_IOMUX, "select")->iomux;
+	select = &add_stats_item_named(VMA_STATS_TYPE_IOMUX, "select")->iomux;
 	vma_stats_set(&select->os_ready, 15185);
 	vma_stats_set(&select->ready, 30372);
 	vma_stats_set(&select->poll_hits, 45557);
 	vma_stats_set(&select->polling_cpu, 70);
-	assert_string_equal(print_with(&in, view_basic),
+	assert_string_equal(print_view_to_string(&in, view_basic),
 	                    "fd     --------------- offloaded ---------------- ---------- os ----------\n"
 	                    "             pkt/s Kbyte/s eagain/s error/s  poll%   pkt/s Kbyte/s error/s\n"
 	                    " 15  Rx:     15186      29        0       0    0.0       0       0       0\n"
@@ -119,8 +119,8 @@ static void test_deltas_are_of_a_second_whatever_the_interval(void **state)
 
 	(void)state;
 	options.interval = 10;
-	vma_stats_set(&udp(15)->rx_packets, 1000);
-	assert_non_null(strstr(print_with(&in, view_basic), " 15  Rx:       100       0"));
+	vma_stats_set(&make_udp_stats_socket(15)->rx_packets, 1000);
+	assert_non_null(strstr(print_view_to_string(&in, view_basic), " 15  Rx:       100       0"));
 }
 
 #define RULE "======================================================\n"
@@ -128,7 +128,7 @@ static void test_deltas_are_of_a_second_whatever_the_interval(void **state)
 static void test_everything_of_a_socket_and_what_is_below(void **state)
 {
 	struct view_input in = begin(VIEW_FULL, true);
-	struct vma_stats_socket *socket = udp(14);
+	struct vma_stats_socket *socket = make_udp_stats_socket(14);
 	struct vma_stats_bufpool *pool;
 	struct vma_stats_ring *ring;
 	struct vma_stats_cq *cq;
@@ -146,21 +146,21 @@ static void test_everything_of_a_socket_and_what_is_below(void **state)
 	vma_stats_set(&socket->rx_limit_bytes, 16777216);
 	vma_stats_set(&socket->rx_poll_misses, 10);
 	vma_stats_set(&socket->rx_poll_hits, 276077);
-	cq = &item(VMA_STATS_TYPE_CQ, "eth0#0")->cq;
+	cq = &add_stats_item_named(VMA_STATS_TYPE_CQ, "eth0#0")->cq;
 	vma_stats_set(&cq->poll_max, 511);
 	vma_stats_set(&cq->spare_buffers, 500);
 	vma_stats_set(&cq->arms, 786137);
 	vma_stats_set(&cq->wakeups, 78613);
 	vma_stats_set(&cq->moderation_count, 10);
 	vma_stats_set(&cq->moderation_period_usec, 181);
-	ring = &item(VMA_STATS_TYPE_RING, "eth0#0")->ring;
+	ring = &add_stats_item_named(VMA_STATS_TYPE_RING, "eth0#0")->ring;
 	vma_stats_set(&ring->rx.rx_bytes, 1192953 * 1024ULL);
 	vma_stats_set(&ring->rx.rx_packets, 786133);
-	pool = &item(VMA_STATS_TYPE_BUFPOOL, "rx")->bufpool;
+	pool = &add_stats_item_named(VMA_STATS_TYPE_BUFPOOL, "rx")->bufpool;
 	vma_stats_set(&pool->buffers, 168000);
-	pool = &item(VMA_STATS_TYPE_BUFPOOL, "tx")->bufpool;
+	pool = &add_stats_item_named(VMA_STATS_TYPE_BUFPOOL, "tx")->bufpool;
 	vma_stats_set(&pool->buffers, 199488);
-	assert_string_equal(print_with(&in, view_full),
+	assert_string_equal(print_view_to_string(&in, view_full),
 	                    RULE "        Fd=[14]\n"
 	                         "- Blocked, MC Loop Enabled\n"
 	                         "- Bound IF  = [0.0.0.0:11111]\n"
@@ -196,32 +196,32 @@ static void test_groups_have_their_sockets(void **state)
 
 	(void)state;
 	for (uint64_t i = 0; i < 2; i++) {
-		socket = udp(15 + 4 * i);
+		socket = make_udp_stats_socket(15 + 4 * i);
 		vma_stats_set(&socket->groups, 1);
 		vma_stats_set(&socket->group_0, 0xe0040103 - i);
 	}
-	assert_string_equal(print_with(&in, view_groups), "VMA Group Membership Information\n"
-	                                                  "Group                fd number\n"
-	                                                  "------------------------------\n"
-	                                                  "[224.4.1.3]           15\n"
-	                                                  "[224.4.1.2]           19\n");
+	assert_string_equal(print_view_to_string(&in, view_groups), "VMA Group Membership Information\n"
+	                                                            "Group                fd number\n"
+	                                                            "------------------------------\n"
+	                                                            "[224.4.1.3]           15\n"
+	                                                            "[224.4.1.2]           19\n");
 	vma_stats_set(&now.items[1].socket.group_0, 0xe0040103);
-	assert_non_null(strstr(print_with(&in, view_groups), "[224.4.1.3]           15 19\n"));
+	assert_non_null(strstr(print_view_to_string(&in, view_groups), "[224.4.1.3]           15 19\n"));
 }
 
 static void test_table_of_sockets_is_like_netstats(void **state)
 {
 	struct view_input in = begin(VIEW_NETSTAT, false);
-	struct vma_stats_socket *socket = udp(1000000000);
+	struct vma_stats_socket *socket = make_udp_stats_socket(1000000000);
 
 	(void)state;
 	now.pid = 1;
 	vma_stats_set(&socket->local_port, 44522);
-	socket = udp(1000000001);
+	socket = make_udp_stats_socket(1000000001);
 	vma_stats_set(&socket->protocol, IPPROTO_TCP);
 	vma_stats_set(&socket->local_port, 11111);
 	vma_stats_set(&socket->tcp_state, TCP_LISTEN);
-	assert_string_equal(print_with(&in, view_netstat),
+	assert_string_equal(print_view_to_string(&in, view_netstat),
 	                    "udp   Yes       0.0.0.0:44522          0.0.0.0:*                         0          1\n"
 	                    "tcp   Yes       0.0.0.0:11111          0.0.0.0:*             LISTEN      0          1\n");
 }
@@ -229,18 +229,18 @@ static void test_table_of_sockets_is_like_netstats(void **state)
 static void test_why_names_the_first_reason(void **state)
 {
 	struct view_input in = begin(VIEW_WHY, false);
-	struct vma_stats_socket *socket = udp(3);
+	struct vma_stats_socket *socket = make_udp_stats_socket(3);
 	unsigned shown = 0, by_kernel = 0;
 
 	(void)state;
 	memcpy(&socket->interface_0, "eth0\0\0\0\0", 8);
 	vma_stats_set(&socket->ring, 1);
-	socket = udp(4);
+	socket = make_udp_stats_socket(4);
 	vma_stats_set(&socket->offloaded, 0);
 	vma_stats_set(&socket->reason, VMA_SOCK_RULE);
 	vma_stats_set(&socket->rule_line, 12);
 	vma_stats_set(&socket->last_error, 111);
-	socket = udp(5);
+	socket = make_udp_stats_socket(5);
 	vma_stats_set(&socket->offloaded, 0);
 	vma_stats_set(&socket->reason, VMA_SOCK_NEW);
 	in.out = open_memstream(&printed, &printed_bytes);
@@ -259,10 +259,10 @@ static void test_sockets_that_were_not_asked_for_are_left_out(void **state)
 	struct view_input in = begin(VIEW_BASIC, false);
 
 	(void)state;
-	udp(3);
-	udp(14);
+	make_udp_stats_socket(3);
+	make_udp_stats_socket(14);
 	assert_true(fd_list_parse(&options.fds, "4-16"));
-	assert_null(strstr(print_with(&in, view_basic), "\n3 "));
+	assert_null(strstr(print_view_to_string(&in, view_basic), "\n3 "));
 	assert_non_null(strstr(printed, "\n14 "));
 }
 
@@ -275,12 +275,12 @@ static void test_wild_numbers_are_printed_and_harmless(void **state)
 
 	(void)state;
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++) {
-		struct vma_stats_item *bad = item((enum vma_stats_type)type, "bad");
+		struct vma_stats_item *bad = add_stats_item_named((enum vma_stats_type)type, "bad");
 
 		memset(bad->words, 0xff, sizeof(*bad) - offsetof(struct vma_stats_item, words));
 	}
 	for (unsigned i = 0; i < sizeof(views) / sizeof(views[0]); i++) {
-		assert_true(strlen(print_with(&in, views[i])) > 0);
+		assert_true(strlen(print_view_to_string(&in, views[i])) > 0);
 	}
 	in.out = fopen("/dev/null", "w");
 	view_why(&in, &shown, &by_kernel);
@@ -288,9 +288,9 @@ static void test_wild_numbers_are_printed_and_harmless(void **state)
 	assert_int_equal(shown, 1);
 }
 
-static struct vma_stats_socket *tcp(uint64_t fd, uint64_t tcp_state)
+static struct vma_stats_socket *make_tcp_stats_socket(uint64_t fd, uint64_t tcp_state)
 {
-	struct vma_stats_socket *socket = udp(fd);
+	struct vma_stats_socket *socket = make_udp_stats_socket(fd);
 
 	vma_stats_set(&socket->protocol, IPPROTO_TCP);
 	vma_stats_set(&socket->tcp_state, tcp_state);
@@ -306,10 +306,10 @@ static void test_connections_are_in_the_columns_of_ss(void **state)
 
 	(void)state;
 	now.pid = getpid();
-	tcp(3, TCP_LISTEN);
-	udp(4);
-	vma_stats_set(&tcp(5, TCP_ESTABLISHED)->offloaded, 0);
-	socket = tcp(6, TCP_ESTABLISHED);
+	make_tcp_stats_socket(3, TCP_LISTEN);
+	make_udp_stats_socket(4);
+	vma_stats_set(&make_tcp_stats_socket(5, TCP_ESTABLISHED)->offloaded, 0);
+	socket = make_tcp_stats_socket(6, TCP_ESTABLISHED);
 	vma_stats_set(&socket->peer_addr, 0x0a090001);
 	vma_stats_set(&socket->peer_port, 34664);
 	vma_stats_set(&socket->tcp_bytes_in, 1000);
@@ -331,7 +331,7 @@ static void test_connections_are_in_the_columns_of_ss(void **state)
 	vma_stats_set(&socket->tcp_retransmits, 3);
 	vma_stats_set(&socket->tcp_retransmitting_bytes, 1);
 	vma_stats_set(&socket->tcp_send_window, 65536);
-	print_with(&in, view_tcp);
+	print_view_to_string(&in, view_tcp);
 	assert_non_null(
 	        strstr(printed, "LISTEN     -      -                 10.9.0.2:80              0.0.0.0:*  users:((\""));
 	assert_non_null(
@@ -347,18 +347,18 @@ static void test_connections_are_in_the_columns_of_ss(void **state)
 static void test_what_is_not_known_of_a_connection_is_left_out(void **state)
 {
 	struct view_input in = begin(VIEW_TCP, false);
-	struct vma_stats_socket *socket = tcp(6, TCP_SYN_SENT);
+	struct vma_stats_socket *socket = make_tcp_stats_socket(6, TCP_SYN_SENT);
 
 	(void)state;
 	now.pid = getpid();
-	print_with(&in, view_tcp);
+	print_view_to_string(&in, view_tcp);
 	assert_null(strchr(printed, '\t'));
 	vma_stats_set(&socket->tcp_mss, 1460);
 	vma_stats_set(&socket->tcp_cc, UINT64_MAX);
 	vma_stats_set(&socket->tcp_backoff, 1);
 	vma_stats_set(&socket->tcp_cwnd_bytes, 14600);
 	vma_stats_set(&socket->tcp_ssthresh_bytes, UINT32_MAX);
-	assert_non_null(strstr(print_with(&in, view_tcp), "\n\t ? rto:2000 backoff:1 mss:1460 cwnd:10\n"));
+	assert_non_null(strstr(print_view_to_string(&in, view_tcp), "\n\t ? rto:2000 backoff:1 mss:1460 cwnd:10\n"));
 }
 
 static const struct CMUnitTest tests[] = {

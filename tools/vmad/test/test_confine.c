@@ -22,7 +22,7 @@
 #include "../confine.h"
 
 /* In a child, as it is for good: the number of the first check that fails, 0: none. */
-static int confine_in_child(int (*checks)(void))
+static int run_checks_in_confined_child(int (*checks)(void))
 {
 	int status;
 	pid_t pid = fork();
@@ -84,7 +84,7 @@ static int check_forbidden_calls_fail(void)
 }
 
 /* As the kernel says it. */
-static int is_marked(void)
+static int check_seccomp_and_no_new_privs_set(void)
 {
 	char line[256];
 	int found = 0;
@@ -98,19 +98,19 @@ static int is_marked(void)
 static void test_a_confined_process_does_its_work(void **state)
 {
 	(void)state;
-	assert_int_equal(confine_in_child(check_allowed_calls_work), 0);
+	assert_int_equal(run_checks_in_confined_child(check_allowed_calls_work), 0);
 }
 
 static void test_a_confined_process_does_nothing_else(void **state)
 {
 	(void)state;
-	assert_int_equal(confine_in_child(check_forbidden_calls_fail), 0);
+	assert_int_equal(run_checks_in_confined_child(check_forbidden_calls_fail), 0);
 }
 
 static void test_the_kernel_says_that_it_is_confined(void **state)
 {
 	(void)state;
-	assert_int_equal(confine_in_child(is_marked), 0);
+	assert_int_equal(run_checks_in_confined_child(check_seccomp_and_no_new_privs_set), 0);
 }
 
 int main(void)

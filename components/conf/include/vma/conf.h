@@ -71,20 +71,21 @@ struct vma_conf {
 
 /*
  * Reads `environ`-like env (NULL-terminated "NAME=value"; NULL: empty); never fails: what is bad is warned of and
- * defaulted. XLIO_NAME means VMA_NAME, if that is not set itself. In a process with raised privileges (AT_SECURE) parameters that name files are ignored, with a warning.
- * The warnings go to the log as it is; vma_conf_start sets it up first.
+ * defaulted. XLIO_NAME means VMA_NAME, if that is not set itself. In a process with raised privileges (AT_SECURE)
+ * parameters that name files are ignored, with a warning. The warnings go to the log as it is;
+ * vma_conf_load_and_init_log sets it up first.
  */
 void vma_conf_load(struct vma_conf *conf, char *const *env);
 
 /* The same without a word, for a question that comes before the start. */
-void vma_conf_peek(struct vma_conf *conf, char *const *env);
+void vma_conf_load_without_warnings(struct vma_conf *conf, char *const *env);
 
 /* The log parameters of conf, for vma_log_init; attr->file points into conf. */
 void vma_conf_log_attr(const struct vma_conf *conf, struct vma_log_attr *attr);
 
 /* What a program does first: the log as env says, then vma_conf_load, whose warnings then go there. Returns
  * vma_log_init's 0 or -errno; conf is loaded in any case. */
-int vma_conf_start(struct vma_conf *conf, char *const *env);
+int vma_conf_load_and_init_log(struct vma_conf *conf, char *const *env);
 
 /*
  * The start-up banner, as in the field: the log level and the log file, and every parameter that is not at its default
@@ -96,9 +97,9 @@ void vma_conf_banner(const struct vma_conf *conf);
  * What VMA_INTERNAL_THREAD_AFFINITY means: the number of processors in *cpus, 0 for "-1" (no request); -EINVAL what is
  * not understood, and a processor beyond CPU_SETSIZE.
  */
-int vma_conf_cpus(const char *text, cpu_set_t *cpus);
+int vma_conf_parse_cpus(const char *text, cpu_set_t *cpus);
 
 /* Markdown reference of the whole table, docs/parameters.md. Its length, or -ENOSPC. */
-int vma_conf_reference(char *out, size_t size);
+int vma_conf_write_reference_page(char *out, size_t size);
 
 #endif

@@ -44,14 +44,14 @@ ssize_t vma_inet_os_send(int fd, const struct msghdr *msg, int flags);
  */
 int vma_inet_shadow_fd(struct vma_file *file, int fd, const _Atomic int *lingering_fd);
 /* The shadow lives on under a number of the library's, the answer. -ESTALE: fd is not the socket of this cookie. */
-int vma_inet_keep_shadow(int fd, uint64_t cookie);
+int vma_inet_dup_shadow_fd(int fd, uint64_t cookie);
 
 /* ---- object.c: the object behind a descriptor ---- */
 
 /* Whether a call of socket() makes an IPv4 or IPv6 socket of this type and protocol. */
 bool vma_inet_socket_type_is(int domain, int type, int protocol, int wanted_type, int wanted_protocol);
 /* Of a new one: VMA_SOCK_NEW, or why it is the kernel's for good. */
-enum vma_sock_reason vma_inet_initial_reason(const struct vma_engine *engine);
+enum vma_sock_reason vma_inet_initial_offload_reason(const struct vma_engine *engine);
 /* What the statistics say of a socket beside its counts. */
 struct vma_inet_sock_description {
 	const struct vma_file *file;
@@ -75,22 +75,22 @@ void vma_inet_dump_end(enum vma_log_level level);
  * With the last descriptor, and with the object: vma_engine_stats_closed and vma_engine_stats_put, unless the engine is
  * not this process's any more.
  */
-void vma_inet_stats_closed(struct vma_engine *engine, _Atomic bool *counts);
+void vma_inet_stats_count_closed_socket(struct vma_engine *engine, _Atomic bool *counts);
 void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats, _Atomic bool *counts);
 /* A call has failed: its errno, of which EAGAIN is none. Cold. */
-static inline void vma_inet_stats_failed(struct vma_stats_socket *stats, _Atomic uint64_t *counter, ssize_t rc)
+static inline void vma_inet_count_failed_call(struct vma_stats_socket *stats, _Atomic uint64_t *counter, ssize_t rc)
 {
 	vma_stats_add(counter, 1);
 	vma_stats_set(&stats->last_error, (uint64_t)-rc);
 }
 /* O_NONBLOCK has changed. */
-static inline void vma_inet_stats_nonblocking(struct vma_stats_socket *stats, bool nonblocking)
+static inline void vma_inet_stats_set_nonblocking(struct vma_stats_socket *stats, bool nonblocking)
 {
 	if (stats != NULL)
 		vma_stats_set(&stats->nonblocking, nonblocking);
 }
 /* A wait has ended. */
-static inline void vma_inet_stats_waited(struct vma_stats_socket *stats, const struct vma_wait *wait)
+static inline void vma_inet_count_wait_poll_hit_or_miss(struct vma_stats_socket *stats, const struct vma_wait *wait)
 {
 	if (stats != NULL)
 		vma_stats_add(wait->slept ? &stats->rx_poll_misses : &stats->rx_poll_hits, 1);
@@ -114,14 +114,17 @@ bool vma_inet_drain_is_due(struct vma_inet_drain *drain, bool has_data);
  * The rule that leaves a socket of these names to the kernel; NULL: there is none. `second`: the local name, of roles
  * that have two; else NULL.
  */
-const struct vma_rule *vma_inet_find_rule(const struct vma_rules *rules, enum vma_rules_role role,
-                                          const struct sockaddr_in *first, const struct sockaddr_in *second)
+const struct vma_rule *vma_inet_find_kernel_only_rule(const struct vma_rules *rules, enum vma_rules_role role,
+                                                      const struct sockaddr_in *first, const struct sockaddr_in *second)
         __attribute__((cold));
-static inline const struct vma_rule *vma_inet_rule(const struct vma_engine *engine, enum vma_rules_role role,
-                                                   const struct sockaddr_in *first, const struct sockaddr_in *second)
+static inline const struct vma_rule *vma_inet_find_transport_rule(const struct vma_engine *engine,
+                                                                  enum vma_rules_role role,
+                                                                  const struct sockaddr_in *first,
+                                                                  const struct sockaddr_in *second)
 {
-	return vma_rules_may_leave_to_os(engine->rules, role) ? vma_inet_find_rule(engine->rules, role, first, second)
-	                                                      : NULL;
+	return vma_rules_may_leave_to_os(engine->rules, role)
+	               ? vma_inet_find_kernel_only_rule(engine->rules, role, first, second)
+	               : NULL;
 }
 
 /* ---- calls that may wait ---- */
@@ -145,12 +148,12 @@ static inline uint64_t vma_inet_deadline(uint64_t timeout_ns)
  * leave: true: the last descriptor has gone, and the caller, with the file's lock, ends the socket if that was left to
  * it and the count is 0.
  */
-static inline bool vma_inet_call_enter(struct vma_file *file, _Atomic uint32_t *waiting)
+static inline bool vma_inet_add_waiting_call(struct vma_file *file, _Atomic uint32_t *waiting)
 {
 	atomic_fetch_add(waiting, 1);
 	return __builtin_expect(!vma_file_has_ended(file), 1);
 }
-static inline bool vma_inet_call_leave(struct vma_file *file, _Atomic uint32_t *waiting)
+static inline bool vma_inet_remove_waiting_call(struct vma_file *file, _Atomic uint32_t *waiting)
 {
 	atomic_fetch_sub(waiting, 1);
 	return __builtin_expect(vma_file_has_ended(file), 0);

@@ -59,7 +59,7 @@ int vma_held_packet_add(struct vma_held_packets_owner *holder, int fd, const str
  * The packet is not held any more, and its references are the caller's, who has the buffers. False: it was freed
  * meanwhile. `returned` is not called.
  */
-bool vma_held_packet_revoke(struct vma_held_packets_owner *holder, uint64_t id);
+bool vma_held_packet_undo_add(struct vma_held_packets_owner *holder, uint64_t id);
 /*
  * The application gives a packet back on number fd, which `file` (NULL: nothing of ours) has now. 0; -ENOENT: the
  * packet is not held, or neither the file's nor that of a closed socket that had the number.
@@ -76,8 +76,8 @@ struct vma_recv_callback {
 
 /*
  * A call of recvfrom_zcopy. msg is what recvmsg would get: the application's buffer as one piece (right behind msg, so
- * it is the library's own), and a name that is the library's. A socket either fills packets in (vma_lend_packet) and
- * returns their bytes, or copies as recvmsg does, with `packets` still 0.
+ * it is the library's own), and a name that is the library's. A socket either fills packets in
+ * (vma_recv_zcopy_add_packet) and returns their bytes, or copies as recvmsg does, with `packets` still 0.
  */
 struct vma_recv_zcopy_call {
 	struct msghdr msg;
@@ -87,20 +87,20 @@ struct vma_recv_zcopy_call {
 	bool forced;    /* MSG_VMA_ZCOPY_FORCE: no copy */
 	int fd;         /* the number that the application used: vma_held_packet_add's */
 };
-void vma_lend_init(struct vma_recv_zcopy_call *lend, int fd, void *buf, size_t len, bool forced);
+void vma_recv_zcopy_call_init(struct vma_recv_zcopy_call *lend, int fd, void *buf, size_t len, bool forced);
 /* Whether one more packet of n fragments can be described. */
-bool vma_lend_has_room(const struct vma_recv_zcopy_call *lend, size_t n);
+bool vma_recv_zcopy_buffer_has_room(const struct vma_recv_zcopy_call *lend, size_t n);
 /* Whether the memory is there for the description of a first packet of one fragment: it is written to. */
-bool vma_lend_is_writable(const struct vma_recv_zcopy_call *lend);
+bool vma_recv_zcopy_buffer_is_writable(const struct vma_recv_zcopy_call *lend);
 /* Describes a held packet to the application: 0, -EFAULT (nothing is described; the packet is still held). */
-int vma_lend_packet(struct vma_recv_zcopy_call *lend, const struct vma_bufarena *arena, uint64_t id,
-                    const struct vma_fragment *fragments, size_t n);
+int vma_recv_zcopy_add_packet(struct vma_recv_zcopy_call *lend, const struct vma_bufarena *arena, uint64_t id,
+                              const struct vma_fragment *fragments, size_t n);
 /*
  * In the flags of internal receive functions that end up in a socket's queue: msg is a struct vma_recv_zcopy_call's.
  * Programs cannot set it: ops->recvmsg masks it.
  */
 #define VMA_LEND_FLAG MSG_VMA_ZCOPY
-static inline struct vma_recv_zcopy_call *vma_lend_of(struct msghdr *msg)
+static inline struct vma_recv_zcopy_call *vma_zcopy_call_of_msghdr(struct msghdr *msg)
 {
 	return (struct vma_recv_zcopy_call *)((char *)msg - offsetof(struct vma_recv_zcopy_call, msg));
 }
@@ -108,7 +108,7 @@ static inline struct vma_recv_zcopy_call *vma_lend_of(struct msghdr *msg)
  * The kernel's socket, for such a call: recvmsg with MSG_DONTWAIT on fd. Forced: -EIO where it would give something,
  * which stays there. _waits: as vma_inet_os_recv, outside meanwhile.
  */
-ssize_t vma_lend_from_os(int fd, struct msghdr *msg, int flags);
-ssize_t vma_lend_from_os_waits(int fd, struct msghdr *msg, int flags);
+ssize_t vma_zcopy_call_recv_from_os_nonblocking(int fd, struct msghdr *msg, int flags);
+ssize_t vma_zcopy_call_recv_from_os_blocking(int fd, struct msghdr *msg, int flags);
 
 #endif

@@ -21,7 +21,7 @@ enum { VMA_INET_IOV_FEW = 8, VMA_INET_IOV_MAX = 1024 /* UIO_MAXIOV */ };
 #define VMA_INET_BYTES_MAX ((size_t)INT32_MAX & ~(size_t)4095) /* of one call: MAX_RW_COUNT */
 
 struct vma_inet_iov_iter {
-	const struct iovec *iov; /* addresses are the application's: vma_copy */
+	const struct iovec *iov; /* addresses are the application's: vma_memcpy_or_efault */
 	size_t n, at, off;       /* off bytes of iov[at] are used */
 	size_t left;             /* bytes that are not; of all of them VMA_INET_BYTES_MAX at most */
 	struct iovec few[VMA_INET_IOV_FEW];
@@ -29,8 +29,8 @@ struct vma_inet_iov_iter {
 };
 
 /* 0; -EMSGSIZE: too many, -EINVAL: a length below 0, -EFAULT, -ENOMEM. put in any case. */
-int vma_inet_iov_iter_get(struct vma_inet_iov_iter *iov_iter, const struct msghdr *msg);
-static inline void vma_inet_iov_iter_put(struct vma_inet_iov_iter *iov_iter)
+int vma_inet_iov_iter_init_from_msghdr(struct vma_inet_iov_iter *iov_iter, const struct msghdr *msg);
+static inline void vma_inet_iov_iter_release(struct vma_inet_iov_iter *iov_iter)
 {
 	if (__builtin_expect(iov_iter->many != NULL, 0))
 		vma_free(iov_iter->many);
@@ -44,7 +44,7 @@ void vma_inet_iov_iter_skip(struct vma_inet_iov_iter *iov_iter, size_t bytes);
  * msg is the library's own copy, and what it points to the application's, but for one case: an iov right behind it is
  * the library's as well (recv, send and the like have no iov to point to) and is read as it is.
  */
-static inline bool vma_inet_iov_is_own(const struct msghdr *msg)
+static inline bool vma_inet_iov_is_library_memory(const struct msghdr *msg)
 {
 	return __builtin_expect(msg->msg_iov == (const struct iovec *)(msg + 1), 1);
 }

@@ -1,8 +1,8 @@
 /*
  * inet_xtreme - SocketXtreme (<mellanox/vma_extra.h>): completions that a thread polls, and the buffers that they give.
  *
- *   sink ──┬─ its thread polls this ring ── vma_xtreme_give, vma_xtreme_give_train ──────> completion
- *          └─ else: queued as always, vma_xtreme_post ──> the ring's list ── complete() ──> completion
+ *   sink ──┬─ its thread polls this ring ── vma_xtreme_poll_add_packet_completion, vma_xtreme_poll_add_datagram_train ──────> completion
+ *          └─ else: queued as always, vma_xtreme_queue_source_events ──> the ring's list ── complete() ──> completion
  *
  *   vma_buff_t of the application ── range, alignment, own count ──> place of the table: frame, account, next one
  *
@@ -57,7 +57,7 @@ void vma_xtreme_close(struct vma_xtreme *xtreme);
 /* Nobody sees the socket any more. Closes, if that was not done. */
 void vma_xtreme_destroy(struct vma_xtreme *xtreme);
 /* In a forked child: what is out is the parent's. */
-void vma_xtreme_forked(struct vma_xtreme *xtreme);
+void vma_xtreme_reset_account_in_fork_child(struct vma_xtreme *xtreme);
 /* Of its completions. */
 static inline uint64_t vma_xtreme_user_data(const struct vma_xtreme *xtreme)
 {
@@ -90,7 +90,7 @@ void vma_xtreme_source_end(struct vma_xtreme_source *source);
 /* When nobody who is inside can see it any more. */
 void vma_xtreme_source_put(struct vma_xtreme_source *source);
 /* There is something to tell: events are EPOLL* bits, which the file's complete() gets. Any thread; also in sinks. */
-void vma_xtreme_post(struct vma_xtreme_source *source, uint32_t events);
+void vma_xtreme_queue_source_events(struct vma_xtreme_source *source, uint32_t events);
 /*
  * The same, without a lock and not in a sink. If the calling thread is in a poll of the source's ring, and nothing of
  * the source is queued, the file's complete() runs at once. The caller keeps the file alive.
@@ -110,17 +110,17 @@ struct vma_xtreme_poll {
 /* Fills at most n completions from the rings of these bits: how many; -EFAULT: nothing was taken. */
 int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsigned n);
 /* The poll of the calling thread, while it drives a ring; NULL: it is in none. */
-static inline struct vma_xtreme_poll *vma_xtreme_poll_here(void)
+static inline struct vma_xtreme_poll *vma_xtreme_poll_of_this_thread(void)
 {
 	const struct vma_thread *self = vma_thread_cache;
 
 	return self != NULL ? self->xtreme : NULL;
 }
-struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll);
+struct vma_completion_t *vma_xtreme_check_array_is_writable(struct vma_xtreme_poll *poll);
 /* The place of the next completion; NULL: there is no room. It counts when poll->at has moved. */
 static inline struct vma_completion_t *vma_xtreme_next_completion(struct vma_xtreme_poll *poll)
 {
-	return __builtin_expect(poll->at != poll->end, 1) ? poll->at : vma_xtreme_open(poll);
+	return __builtin_expect(poll->at != poll->end, 1) ? poll->at : vma_xtreme_check_array_is_writable(poll);
 }
 
 struct vma_xtreme_packet {
@@ -137,21 +137,23 @@ struct vma_xtreme_packet {
 /* NO_ROOM: in the application's array; REFUSED: the account is full, or there is no memory. */
 enum vma_xtreme_given { VMA_XTREME_GIVEN, VMA_XTREME_NO_ROOM, VMA_XTREME_REFUSED };
 /* GIVEN: a reference of each fragment's buffer has passed to the table. */
-enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
-                                      const struct vma_xtreme_packet *packet);
+enum vma_xtreme_given vma_xtreme_poll_add_packet_completion(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
+                                                            const struct vma_xtreme_packet *packet);
 /* The same of a datagram of one buffer, by what the ring has written into its description; it counts for 64 at least.
  * */
-enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
-                                               struct vma_buf *buf, uint64_t limit, uint32_t src, uint16_t src_port_be);
+enum vma_xtreme_given vma_xtreme_poll_add_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
+                                                   struct vma_buf *buf, uint64_t limit, uint32_t src,
+                                                   uint16_t src_port_be);
 /*
  * The same of datagrams in a row from one sender: how many were given, the first ones. All of them are charged at once;
  * 0 also where there is room for some.
  */
-unsigned vma_xtreme_give_train(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *const *bufs,
-                               unsigned n, uint64_t limit, const struct sockaddr_in *src);
+unsigned vma_xtreme_poll_add_datagram_train(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
+                                            struct vma_buf *const *bufs, unsigned n, uint64_t limit,
+                                            const struct sockaddr_in *src);
 /* A completion without a packet. False: no room. */
-bool vma_xtreme_give_event(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
-                           const struct sockaddr_in *src, int listen_fd);
+bool vma_xtreme_poll_add_event_completion(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme,
+                                          uint64_t events, const struct sockaddr_in *src, int listen_fd);
 
 /* ---- what the application gives back ---- */
 
@@ -162,6 +164,6 @@ int vma_xtreme_ref(const struct vma_buff_t *buff);
 int vma_xtreme_free_buff(const struct vma_buff_t *buff);
 
 /* In the child: the parent's places and sources are forgotten. */
-void vma_xtreme_fork_child(void);
+void vma_xtreme_drop_tables_in_fork_child(void);
 
 #endif

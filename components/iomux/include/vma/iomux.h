@@ -27,8 +27,8 @@
 
 /* Whether any of them is ours, or is to be looked at all the same (VMA_SELECT_POLL_OS_FORCE): if not, the caller makes
  * the kernel's call with its own arguments. No call into the kernel. */
-bool vma_iomux_poll_wants(const struct pollfd *fds, nfds_t n);
-bool vma_iomux_select_wants(int n, const fd_set *r, const fd_set *w, const fd_set *e);
+bool vma_iomux_poll_has_offloaded_fd(const struct pollfd *fds, nfds_t n);
+bool vma_iomux_must_handle_select(int n, const fd_set *r, const fd_set *w, const fd_set *e);
 /* timeout NULL: for ever. *left, if not NULL, gets what is left of the timeout (select changes its timeval). */
 int vma_iomux_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
 int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask,
@@ -51,7 +51,7 @@ int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const
  * A set that is not ours was made, or the kernel's epoll_ctl has added something to it: a set that becomes ours may be
  * in it. A number that was copied, to -1 if that failed, may be a set's: when that becomes ours it does so under both.
  */
-void vma_iomux_epoll_record(int epfd);
-void vma_iomux_epoll_record_copy(int from, int to);
+void vma_iomux_record_epoll_fd(int epfd);
+void vma_iomux_record_epoll_fd_dup(int from, int to);
 
 #endif

@@ -83,7 +83,7 @@ const char *vma_log_level_name(enum vma_log_level level); /* "INFO", "DEBUG", ..
  */
 void vma_log_write(enum vma_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
 
-static inline bool vma_log_on(enum vma_log_level level)
+static inline bool vma_log_level_is_enabled(enum vma_log_level level)
 {
 	return level <= VMA_LOG_COMPILED &&
 	       __builtin_expect((int)level <= atomic_load_explicit(&vma_log_level_now, memory_order_relaxed), 0);
@@ -91,7 +91,7 @@ static inline bool vma_log_on(enum vma_log_level level)
 
 #define vma_log_at(level, ...)                                                                                         \
 	do {                                                                                                           \
-		if (vma_log_on(level))                                                                                 \
+		if (vma_log_level_is_enabled(level))                                                                   \
 			vma_log_write((level), __VA_ARGS__);                                                           \
 	} while (0)
 

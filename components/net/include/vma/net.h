@@ -18,7 +18,7 @@
  *          Watches are called with the lock held.
  * Progress: control calls (get, route, link, neigh, ...) ask the kernel, a few microseconds each. Calls of the data
  *           path do not wait; a read that meets two updates of the same path starts again. One thread (the internal
- *           one) polls vma_net_fd and calls vma_net_process. Events, requests of the data path and due timers are
+ *           one) polls vma_net_fd and calls vma_net_process_events. Events, requests of the data path and due timers are
  *           handled there and in the control calls.
  * Memory: create allocates. A path without a holder stays in the cache, and is reused after a minute without use. Its
  *         memory stays mapped until destroy, so find needs no reclamation scheme. fork: a child has inherited the
@@ -59,10 +59,10 @@ void vma_net_destroy(struct vma_net *net); /* no other thread inside; paths held
 
 /* All that it holds open, for who must know them. Fills up to max, returns how many there are. */
 unsigned vma_net_fds(const struct vma_net *net, int *fds, unsigned max);
-/* Readable when vma_net_process has something to do. */
+/* Readable when vma_net_process_events has something to do. */
 int vma_net_fd(const struct vma_net *net);
 /* Takes in what has happened; never waits. The number of events and requests, or -errno of a failed resync. */
-int vma_net_process(struct vma_net *net);
+int vma_net_process_events(struct vma_net *net);
 
 /* Moves with every change of links, addresses, routes or rules (not of neighbours). Any thread, no lock. */
 uint64_t vma_net_generation(const struct vma_net *net);
@@ -87,7 +87,7 @@ struct vma_net_link {
 /* -ENODEV: there is none. link_known: as of what was heard by the last control call or process, for who has just made
  * one. */
 int vma_net_link_cached(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out);
-int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out);
+int vma_net_get_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out);
 int vma_net_link_by_name(struct vma_net *net, const char *name, struct vma_net_link *out);
 /* Fills up to max, returns how many there are. */
 int vma_net_links(struct vma_net *net, struct vma_net_link *out, unsigned max);
@@ -150,7 +150,7 @@ struct vma_net_route {
  * -ENETUNREACH (no route; src is not an address of this host), -EHOSTUNREACH (unreachable), -EACCES (prohibit), -EINVAL
  * (blackhole), -ENODEV (no such oif). A lookup is not remembered; paths are what remembers.
  */
-int vma_net_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out);
+int vma_net_query_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out);
 
 /* ---- neighbours ---- */
 
@@ -164,14 +164,14 @@ struct vma_net_neigh {
 };
 
 /* The kernel's entry, asked now. -ENOENT: there is none. */
-int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address,
-                  struct vma_net_neigh *out);
+int vma_net_read_neigh_from_kernel(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address,
+                                   struct vma_net_neigh *out);
 /*
  * Makes the kernel resolve the neighbour, or confirm it when its entry is stale, as if it had a packet for it. With
  * CAP_NET_ADMIN by NTF_USE: nothing but ARP goes out. Without, by an empty UDP datagram to the neighbour's discard port
  * (9), on that interface: the kernel queues it, resolves, and sends it. Does not wait for the result.
  */
-int vma_net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address);
+int vma_net_make_kernel_resolve_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address);
 
 /* ---- paths ---- */
 
@@ -210,8 +210,9 @@ enum vma_net_template_flags {
 /*
  * Everything a sender needs, in one consistent copy. While RESOLVING or FAILED the first packet is not lost if the
  * sender does as the kernel's own socket: a datagram goes through the OS shadow (the kernel queues it, resolves, and
- * reports failures to sockets that want them), a TCP segment is kept by its sender, who calls vma_net_path_resolve
- * (in the data path: _probe) and sends when a watch tells READY, or gives up with `error` on FAILED.
+ * reports failures to sockets that want them), a TCP segment is kept by its sender, who calls
+ * vma_net_path_start_neigh_resolution (in the data path: _probe) and sends when a watch tells READY, or gives up with
+ * `error` on FAILED.
  */
 struct vma_net_template {
 	uint8_t bytes[40]; /* Ethernet, perhaps a VLAN tag, IPv4 header with source and destination, all else zero */
@@ -262,7 +263,7 @@ void vma_net_path_put(struct vma_net *net, struct vma_net_path *path);
  * A probe at once, by the caller: a FAILED or RESOLVING that is read afterwards tells of this attempt, not of an
  * earlier one. For connect() of TCP: watch, resolve, read, and wait for the watch unless the path is READY.
  */
-int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path);
+int vma_net_path_start_neigh_resolution(struct vma_net *net, struct vma_net_path *path);
 
 /*
  * For senders to many destinations. find: a cached path's template; false: not there. want: have it made by whoever
@@ -273,10 +274,10 @@ bool vma_net_find_template(struct vma_net *net, const struct vma_net_key *key, s
 bool vma_net_request_path(struct vma_net *net, const struct vma_net_key *key);
 /* As find, for a sender of what find told: ask for a probe or a recheck by key (VMA_NET_ASK_*). No lock. */
 enum vma_net_request { VMA_NET_REQUEST_PROBE = 1 << 0, VMA_NET_REQUEST_RECHECK = 1 << 1 };
-void vma_net_request(struct vma_net *net, const struct vma_net_key *key, unsigned what);
+void vma_net_request_path_check(struct vma_net *net, const struct vma_net_key *key, unsigned what);
 
 /* A consistent copy. */
-void vma_net_path_read(const struct vma_net_path *path, struct vma_net_template *out);
+void vma_net_path_read_template(const struct vma_net_path *path, struct vma_net_template *out);
 
 /* Whether the template with this version is no longer the path's: one relaxed load. */
 static inline bool vma_net_path_changed(const struct vma_net_path *path, uint32_t version)
@@ -285,10 +286,10 @@ static inline bool vma_net_path_changed(const struct vma_net_path *path, uint32_
 }
 
 /*
- * Requests from the data path: leaves them for vma_net_process and wakes it; repeated ones cost a load. probe: as
- * vma_net_neigh_probe for the path's next hop, after VMA_NET_CONFIRM or while resolving. recheck: ask for the route
- * again, after an ICMP error (path MTU and redirects come without an event; paths in use are rechecked twice a minute
- * anyway).
+ * Requests from the data path: leaves them for vma_net_process_events and wakes it; repeated ones cost a load. probe:
+ * as vma_net_make_kernel_resolve_neigh for the path's next hop, after VMA_NET_CONFIRM or while resolving. recheck: ask
+ * for the route again, after an ICMP error (path MTU and redirects come without an event; paths in use are rechecked
+ * twice a minute anyway).
  */
 void vma_net_path_probe(struct vma_net *net, struct vma_net_path *path);
 void vma_net_path_recheck(struct vma_net *net, struct vma_net_path *path);

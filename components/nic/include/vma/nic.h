@@ -44,7 +44,7 @@ enum vma_nic_caps {
 	VMA_NIC_CAP_MEMORY_LINK = 1 << 9, /* no wire: a checksum field may hold just the pseudo-header sum */
 	VMA_NIC_CAP_FLOW_TAG = 1 << 10,
 	VMA_NIC_CAP_TO_KERNEL =
-	        1 << 11, /* rules match headers only, and bring what is the kernel's: vma_nic_to_kernel */
+	        1 << 11, /* rules match headers only, and bring what is the kernel's: vma_nic_pass_packet_to_kernel */
 };
 
 struct vma_nic_info {
@@ -198,11 +198,11 @@ enum vma_nic_seg_flags {
 	/* First segment: finish the checksum of UDP or TCP over IPv4, whose field holds the pseudo header's sum. */
 	VMA_NIC_SEG_CSUM = 1 << 1,
 	/*
-	 * First segment, with VMA_NIC_SEG_CSUM: TCP over IPv4, hdr_len bytes of headers, from Ethernet's on, and some of
-	 * the payload at least. The device cuts the payload of all segments of the packet into frames of mss bytes, the
-	 * last may be shorter. Each frame has the headers with lengths and checksums of its own. Sequence numbers grow by
-	 * mss and IP ids by one; FIN and PSH are the last frame's, CWR is the first one's. The header's length is that of
-	 * the packet as a whole; at most info.tso_max_bytes of payload.
+	 * First segment, with VMA_NIC_SEG_CSUM: TCP over IPv4, hdr_len bytes of headers, from Ethernet's on, and some
+	 * of the payload at least. The device cuts the payload of all segments of the packet into frames of mss bytes,
+	 * the last may be shorter. Each frame has the headers with lengths and checksums of its own. Sequence numbers
+	 * grow by mss and IP ids by one; FIN and PSH are the last frame's, CWR is the first one's. The header's length
+	 * is that of the packet as a whole; at most info.tso_max_bytes of payload.
 	 */
 	VMA_NIC_SEG_TSO = 1 << 2,
 	VMA_NIC_SEG_DUMMY = 1 << 3,
@@ -323,7 +323,7 @@ int vma_nic_probe(const char *spec, const struct vma_nic_attr *attr);
 #define VMA_NIC_LACKS_MAX 64
 bool vma_nic_lacks_capabilities(char missing[VMA_NIC_LACKS_MAX]);
 /* Whether the kernel has, and allows this process, what owning takes: 0; -errno of the call that *what names. */
-int vma_nic_check_kernel(const char **what);
+int vma_nic_check_kernel_supports_xdp(const char **what);
 void vma_nic_close(struct vma_nic *nic); /* after all its queue pairs */
 
 int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out);
@@ -346,7 +346,7 @@ int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
  * look finds all of it. That may take some ten milliseconds. A connection's has a batch of the driver's to come yet, if
  * the packets are just on their way: it shows in their numbers, and a stream cannot stand still for so long. -ENOENT:
  * `from` has no such rule; -EOPNOTSUPP: the backend, its owner or the kernel cannot; -EINVAL: two nics, or one queue
- * pair, or another flow (vma_flow_may_move); -EPIPE: the owner has gone, perhaps in the middle.
+ * pair, or another flow (vma_flow_may_move_to_other_qp); -EPIPE: the owner has gone, perhaps in the middle.
  */
 int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 /* A listener's flow is about to be deleted: from now on new connections go to the other members of its group, if there
@@ -363,7 +363,7 @@ bool vma_nic_qp_is_only_tenant(const struct vma_nic_qp *qp);
  * outlives this process (a wire; an owner in the process itself; verbs without a vmad, or one that has no card), and
  * nothing has changed; -EPIPE: vmad has gone. Waits for vmad's answer, three seconds at most.
  */
-int vma_nic_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n);
+int vma_nic_export_tcp_states_to_daemon(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n);
 
 /*
  * For a NIC with VMA_NIC_CAP_TO_KERNEL. The connections of TCP that the kernel has at the local end of `key` (any
@@ -380,15 +380,15 @@ int vma_nic_kernel_has_connections(const struct vma_nic *nic, const struct vma_f
  * this key ends the exemption, and so does the device's end: then packets come here again. May take as long as a rule.
  * 0; -EOPNOTSUPP: the device cannot; -EEXIST: there is a flow with this key; -ENOSPC, -EINVAL or the device's error.
  */
-int vma_nic_exempt(struct vma_nic *nic, const struct vma_flow_key *key);
-void vma_nic_unexempt(struct vma_nic *nic, const struct vma_flow_key *key);
+int vma_nic_leave_connection_to_kernel(struct vma_nic *nic, const struct vma_flow_key *key);
+void vma_nic_end_leave_connection_to_kernel(struct vma_nic *nic, const struct vma_flow_key *key);
 
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
  * where the device has none. Receive half. */
-int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
+int vma_nic_set_interrupt_moderation(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
 /* Limits what this queue pair sends; 0 bytes_per_sec: no limit. A device rounds to what it can, and may choose the
  * burst itself. -EOPNOTSUPP without VMA_NIC_CAP_PACING, or the device's error. */
-int vma_nic_pace(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes);
+int vma_nic_set_tx_pacing_rate(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes);
 
 /* From now on received buffers have the NIC's time stamps (VMA_BUF_RX_HW_TIMESTAMP), on all queue pairs, those to come
  * too. Until then nobody pays for them. -EOPNOTSUPP without VMA_NIC_CAP_HW_TIMESTAMP. */
@@ -409,7 +409,7 @@ void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count)
  */
 int vma_flow_key_check(const struct vma_flow_key *key);
 /* Of these flows nothing but the queue pair depends: UDP, and a TCP connection. A listener's is its group's. */
-static inline bool vma_flow_may_move(const struct vma_flow_key *key)
+static inline bool vma_flow_may_move_to_other_qp(const struct vma_flow_key *key)
 {
 	return key->proto == IPPROTO_UDP || (key->proto == IPPROTO_TCP && key->peer_port_be != 0);
 }
@@ -488,7 +488,7 @@ static inline int vma_nic_arm(struct vma_nic_qp *qp)
  * buffers have been received and not polled. arm_next: the same number, and the fd is readable once more buffers have
  * come than these, until the next arm, arm_next or unarm. -EOPNOTSUPP: this device does not tell. Receive half.
  */
-static inline int vma_nic_rx_waiting(struct vma_nic_qp *qp)
+static inline int vma_nic_rx_waiting_count(struct vma_nic_qp *qp)
 {
 	return vma_nic_qp_ops(qp)->rx_waiting != NULL ? (int)vma_nic_qp_ops(qp)->rx_waiting(qp) : -EOPNOTSUPP;
 }
@@ -502,7 +502,7 @@ static inline int vma_nic_arm_for_next_packet(struct vma_nic_qp *qp)
  * -EOPNOTSUPP without VMA_NIC_CAP_TO_KERNEL; -EADDRNOTAVAIL: the kernel refuses its addresses (a martian); -EINVAL, or
  * -errno of the call: the packet is lost. Receive half.
  */
-static inline int vma_nic_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
+static inline int vma_nic_pass_packet_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
 {
 	return vma_nic_qp_ops(qp)->to_kernel != NULL ? vma_nic_qp_ops(qp)->to_kernel(qp, packet) : -EOPNOTSUPP;
 }

@@ -2,9 +2,9 @@
  * nic_owner - owning an interface for other processes (the service behind the program vmad), and passing on the right
  * to be a client.
  *
- * Threads: vma_vmad_serve runs in one thread; several interfaces are several processes. vma_nic_inherit_right as nic.h.
- * Progress: the service never waits for a client. A client that does not read, or sends what makes no sense, is
- * dropped.
+ * Threads: vma_vmad_serve runs in one thread; several interfaces are several processes.
+ * vma_nic_set_children_inherit_right as nic.h. Progress: the service never waits for a client. A client that does not
+ * read, or sends what makes no sense, is dropped.
  * Memory: the attributes must outlive the call.
  * Example: tools/vmad/vmad.c; tests/e2e/xdp_processes.sh.
  */
@@ -50,6 +50,6 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr);
  * not change whose it is good for.
  */
 enum vma_nic_inherit_right { VMA_NIC_INHERIT_NOBODY, VMA_NIC_INHERIT_SAME_USER, VMA_NIC_INHERIT_ANY_USER };
-int vma_nic_inherit_right(struct vma_nic *nic, enum vma_nic_inherit_right to);
+int vma_nic_set_children_inherit_right(struct vma_nic *nic, enum vma_nic_inherit_right to);
 
 #endif

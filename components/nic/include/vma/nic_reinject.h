@@ -8,9 +8,10 @@
  * leave this host. A socket that is bound to an interface gets the packet if that interface has the address.
  *
  * The kernel does not look at the addresses of such a packet as it does at those of one from outside (martians). So
- * packets whose source no other host can have are refused: 0.0.0.0, 127/8, from 224.0.0.0 on, and the destination itself.
- * So are those to groups. Of a frame, which nobody has looked at, also the routes are asked: its source may be no address
- * and no broadcast address of this host, and its destination must be one of this host; others would leave it.
+ * packets whose source no other host can have are refused: 0.0.0.0, 127/8, from 224.0.0.0 on, and the destination
+ * itself. So are those to groups. Of a frame, which nobody has looked at, also the routes are asked: its source may be
+ * no address and no broadcast address of this host, and its destination must be one of this host; others would leave
+ * it.
  *
  * Threads: any; several may use one socket, but each needs addrs of its own. Packets that one thread sends come in its
  * order.
@@ -26,9 +27,9 @@
 
 #include <vma/bufpool.h>
 
-/* A descriptor, or -errno (-EPERM without CAP_NET_RAW); nobody is told of it, and the caller closes it. by_loopback: the
- * packets come by the loopback interface whatever interface has their destination. */
-int vma_reinject_open(bool by_loopback);
+/* A descriptor, or -errno (-EPERM without CAP_NET_RAW); nobody is told of it, and the caller closes it. by_loopback:
+ * the packets come by the loopback interface whatever interface has their destination. */
+int vma_reinject_open_raw_socket(bool by_loopback);
 /* What the routes have said of addresses, at most a second ago. */
 #define VMA_REINJECT_ADDRS 64
 struct vma_reinject_addr {
@@ -40,11 +41,12 @@ struct vma_reinject_addrs {
 	int fd; /* a socket of NETLINK_ROUTE, of the network namespace at hand in init; the caller closes it */
 	struct vma_reinject_addr at[VMA_REINJECT_ADDRS];
 };
-int vma_reinject_addrs_init(struct vma_reinject_addrs *addrs); /* 0; -errno, and fd is -1 */
-/* An IPv4 packet from its header on. 0; -EINVAL it is none; -EADDRNOTAVAIL an address is refused; -errno of the call. */
-int vma_reinject(int fd, const void *packet, size_t len);
+int vma_reinject_open_netlink_socket(struct vma_reinject_addrs *addrs); /* 0; -errno, and fd is -1 */
+/* An IPv4 packet from its header on. 0; -EINVAL it is none; -EADDRNOTAVAIL an address is refused; -errno of the call.
+ * */
+int vma_reinject_ip_packet_to_kernel(int fd, const void *packet, size_t len);
 /* A received frame, from its Ethernet header on, with one tag at most; also a fragment. Errors as above. */
-int vma_reinject_frame(int fd, struct vma_reinject_addrs *addrs, const struct vma_bufarena *arena,
-                       const struct vma_buf *frame);
+int vma_reinject_frame_to_kernel(int fd, struct vma_reinject_addrs *addrs, const struct vma_bufarena *arena,
+                                 const struct vma_buf *frame);
 
 #endif

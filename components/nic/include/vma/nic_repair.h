@@ -10,7 +10,7 @@
  * The descriptor stays the client's: both name the same socket, and so do the copies that other processes have of it.
  *
  * Threads: any. From begin to end one thread at a time; the others wait in begin. Any thread may call
- *          vma_nic_repair_segment meanwhile.
+ *          vma_nic_repair_send_segment_to_vmad meanwhile.
  * Progress: begin, and vma_nic_repair_socket, wait for vmad, for at most VMA_NIC_REPAIR_MS each. If vmad ends
  *           meanwhile, they wait as long for the next one, and go on with that; so for five of them at most.
  * Memory: the caller's; vmad reads the bytes piece by piece, and keeps none.
@@ -43,7 +43,7 @@ struct vma_repair {
 	uint32_t ts_now;                        /* what time stamps of ours say */
 	uint8_t snd_scale, rcv_scale;
 	uint8_t has_scale, has_sack, has_ts; /* 0 or 1 */
-	uint8_t fin_received;                /* at rcv_nxt: vmad says it, vma_repair_socket does not */
+	uint8_t fin_received;                /* at rcv_nxt: vmad says it, vma_repair_restore_connection does not */
 	uint8_t rerouted;                    /* what was sent is lost: to be sent again at once, if that can be */
 	uint8_t interface_gone;              /* with the route, and the address: vmad takes it for 0 */
 };
@@ -59,13 +59,14 @@ struct vma_repair_bytes {
  * missing, and nothing has changed; else -errno, and it is not connected, as before. *incomplete: why bytes that were
  * not sent yet could not be queued (-errno), which ends the connection's use; 0.
  */
-int vma_repair_socket(int fd, const struct vma_repair *what, const struct vma_repair_bytes *bytes, int *incomplete);
+int vma_repair_restore_connection(int fd, const struct vma_repair *what, const struct vma_repair_bytes *bytes,
+                                  int *incomplete);
 
 /* ---- by vmad ---- */
 
 /* 0; -EOPNOTSUPP: there is no vmad, or one that cannot; -EPIPE: it has gone; -EPERM; -EMFILE, ... */
-int vma_nic_repair_begin(struct vma_nic *nic);
-/* As vma_repair_socket. -EPERM: this client has no flow for the connection; -EINVAL: it makes no sense. */
+int vma_nic_repair_lock_and_open_channel(struct vma_nic *nic);
+/* As vma_repair_restore_connection. -EPERM: this client has no flow for the connection; -EINVAL: it makes no sense. */
 int vma_nic_repair_socket(struct vma_nic *nic, int fd, const struct vma_repair *what,
                           const struct vma_repair_bytes *bytes, int *incomplete);
 /*
@@ -73,10 +74,10 @@ int vma_nic_repair_socket(struct vma_nic *nic, int fd, const struct vma_repair *
  * socket is bound to that, else by any; the socket's binding to another one is taken away until the end. Never waits;
  * it may be lost.
  */
-int vma_nic_repair_segment(struct vma_nic *nic, const void *packet, size_t len);
-void vma_nic_repair_end(struct vma_nic *nic);
+int vma_nic_repair_send_segment_to_vmad(struct vma_nic *nic, const void *packet, size_t len);
+void vma_nic_repair_send_end_and_unlock(struct vma_nic *nic);
 
-/* setsockopt, as vma_repair_socket calls it: tests have it fail. */
+/* setsockopt, as vma_repair_restore_connection calls it: tests have it fail. */
 extern int (*vma_repair_setsockopt)(int fd, int level, int name, const void *value, socklen_t len);
 
 #endif

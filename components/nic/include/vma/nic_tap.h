@@ -15,7 +15,7 @@
 
 struct vma_capture;
 /* On for all queue pairs, those to come as well, until the capture is not wanted any more. Control path. */
-void vma_nic_tap(struct vma_capture *capture);
+void vma_nic_tap_start_capture(struct vma_capture *capture);
 /* In a forked child: its parent's capture is not its own. */
 void vma_nic_tap_stop_in_child(void);
 

@@ -2,7 +2,7 @@
  * packet - the bytes of Ethernet, VLAN, IPv4, UDP and TCP: internet checksums, and header templates for custom stacks.
  *
  *   struct vma_pkt_udp headers;                       one per thread and destination
- *   vma_pkt_udp_init(&headers, &attr);                 or vma_pkt_udp_reply(&headers, frame, info)
+ *   vma_pkt_udp_init(&headers, &attr);                 or vma_pkt_udp_init_reply_headers(&headers, frame, info)
  *   payload at frame + headers.len
  *   frame_len = vma_pkt_udp_write(&headers, frame, payload_len, VMA_PKT_CSUM_FULL);
  *
@@ -112,7 +112,7 @@ enum vma_pkt_csum {
 void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *attr);
 
 /* The template of answers to a received frame: addresses, ports and MACs exchanged, same VLAN. */
-void vma_pkt_udp_reply(struct vma_pkt_udp *pkt, const void *frame, const struct vma_rx_info *info);
+void vma_pkt_udp_init_reply_headers(struct vma_pkt_udp *pkt, const void *frame, const struct vma_rx_info *info);
 
 /*
  * Writes the headers of a datagram whose payload (at most 65507 bytes) is already at frame + pkt->len, and returns the

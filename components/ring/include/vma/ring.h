@@ -99,12 +99,13 @@ struct vma_ring_attr {
  * vma_nic_open; -EOPNOTSUPP when it says none, -ENAMETOOLONG.
  */
 struct vma_conf;
-void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr *arena, struct vma_bufpool_attr *spill);
-void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic);
-int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size);
-void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring);
+void vma_ring_conf_to_memory_attrs(const struct vma_conf *conf, struct vma_bufarena_attr *arena,
+                                   struct vma_bufpool_attr *spill);
+void vma_ring_conf_to_nic_attr(const struct vma_conf *conf, struct vma_nic_attr *nic);
+int vma_ring_conf_to_device_spec(const struct vma_conf *conf, const char *ifname, char *spec, size_t size);
+void vma_ring_conf_to_ring_attr(const struct vma_conf *conf, struct vma_ring_attr *ring);
 /* Logs once if this queue pair has fewer frames than VMA_RX_WRE or VMA_TX_WRE asks for; a default asks for none. */
-void vma_ring_conf_granted(const struct vma_conf *conf, const char *ifname, const struct vma_nic_qp *qp);
+void vma_ring_conf_log_granted_depths(const struct vma_conf *conf, const char *ifname, const struct vma_nic_qp *qp);
 
 int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out);
 void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
@@ -112,19 +113,19 @@ void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
 /*
  * attach: -EEXIST (this flow is attached), -EINVAL (no sink; a key that no packet can match; flags that contradict it),
  * -EAFNOSUPPORT, -EADDRINUSE (the key was revoked and old members are still attached), -EAGAIN (in a sink only: the
- * rule that the key had is being deleted, see vma_ring_prune), else as vma_nic_flow_add. Several flows of one ring may
- * have the same key: a multicast or broadcast packet goes to all of them, a unicast one to the first attached, 5-tuples
- * before 3-tuples. With VMA_FLOW_RING_ONLY the NIC is not told: the flow gets what the rule of another flow of the ring
- * (a listener's) brings in. detach returns when no sink of this flow runs or will run; called from that very sink, it
- * will not run again.
+ * rule that the key had is being deleted, see vma_ring_delete_stale_nic_rules), else as vma_nic_flow_add. Several flows
+ * of one ring may have the same key: a multicast or broadcast packet goes to all of them, a unicast one to the first
+ * attached, 5-tuples before 3-tuples. With VMA_FLOW_RING_ONLY the NIC is not told: the flow gets what the rule of
+ * another flow of the ring (a listener's) brings in. detach returns when no sink of this flow runs or will run; called
+ * from that very sink, it will not run again.
  */
 int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow);
-void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow);
+void vma_ring_detach_flow(struct vma_ring *ring, struct vma_flow *flow);
 /*
  * Control path, not in a sink. Before a listener's flow is detached. True: other processes serve it, too, from now on
  * what begins anew is theirs, and what the NIC had received by then has been delivered.
  */
-bool vma_ring_retire(struct vma_ring *ring, const struct vma_flow *flow);
+bool vma_ring_stop_new_conns_of_listener(struct vma_ring *ring, const struct vma_flow *flow);
 /*
  * Has the NIC steer a flow that was attached with VMA_FLOW_RING_ONLY, so that it outlives the one that covered it; once
  * it does, 0 again. The receive flag is not held while the owner of the device is asked: packets go on. Errors as
@@ -132,7 +133,7 @@ bool vma_ring_retire(struct vma_ring *ring, const struct vma_flow *flow);
  * (by another thread, or a sink: nothing is left of it then, and its memory is not touched any more); -EDEADLK: in a
  * sink.
  */
-int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow);
+int vma_ring_request_nic_rule_of_flow(struct vma_ring *ring, struct vma_flow *flow);
 /*
  * Control path, not in a sink. Whether the ring receives what comes for the local port of this 5-tuple of TCP without a
  * rule of the flow's own (VMA_FLOW_RING_ONLY): 1, if the NIC has, or now gives, the ring the port's block
@@ -149,13 +150,14 @@ bool vma_ring_has_ports(const struct vma_ring *ring); /* any thread: it has bloc
 void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), void *arg);
 /* As detach; `with` is called in the same hold of the receive flag as takes the flow out of the table. The NIC is asked
  * afterwards, without the flag. */
-void vma_ring_detach_with(struct vma_ring *ring, struct vma_flow *flow, void (*with)(void *arg), void *arg);
+void vma_ring_detach_flow_and_call_back(struct vma_ring *ring, struct vma_flow *flow, void (*with)(void *arg),
+                                        void *arg);
 /*
  * As detach, but what the NIC had received for the flow by then is delivered first: the NIC gives the flow back, then
  * the queue is emptied, by the caller, in whom sinks (also of other flows) run now; then the flow is detached. No sink
  * may attach a flow of the same key meanwhile.
  */
-void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow);
+void vma_ring_drain_and_detach_flow(struct vma_ring *ring, struct vma_flow *flow);
 
 /*
  * Control path, not in a sink, nothing of this ring or the other held. `moved`, attached nowhere, takes the place of
@@ -173,22 +175,22 @@ int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_
 int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved);
 
 /*
- * As detach, but for a flow that was steered (vma_ring_steer) the NIC is not asked: true, its rule waits for prune.
- * What the rule brings in until then goes to who covers the key, and a flow that is attached under the same key
- * inherits it.
+ * As detach, but for a flow that was steered (vma_ring_request_nic_rule_of_flow) the NIC is not asked: true, its rule
+ * waits for prune. What the rule brings in until then goes to who covers the key, and a flow that is attached under the
+ * same key inherits it.
  */
-bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow);
+bool vma_ring_detach_flow_keep_stale_rule(struct vma_ring *ring, struct vma_flow *flow);
 /*
  * Control path. Has the NIC delete rules that detach_later has left, at most `most`, the oldest first; the receive flag
  * is not held while it is asked. If the NIC takes what is the kernel's (VMA_NIC_CAP_TO_KERNEL), only those of flows
  * that had left by until_ns (CLOCK_MONOTONIC; UINT64_MAX: all). *deleted: how many (NULL: it does not matter). True:
  * some are left, or another thread is deleting some, or this is a sink.
  */
-bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns, unsigned *deleted);
+bool vma_ring_delete_stale_nic_rules(struct vma_ring *ring, unsigned most, uint64_t until_ns, unsigned *deleted);
 
 /*
- * In a sink: the kernel gets a packet for which the NIC should have had no rule (vma_nic_to_kernel). The caller keeps
- * its reference. False: the NIC does not do that, or it has failed.
+ * In a sink: the kernel gets a packet for which the NIC should have had no rule (vma_nic_pass_packet_to_kernel). The
+ * caller keeps its reference. False: the NIC does not do that, or it has failed.
  */
 bool vma_ring_reinject_packet(struct vma_ring *ring, const struct vma_buf *packet);
 /*
@@ -198,12 +200,12 @@ bool vma_ring_reinject_packet(struct vma_ring *ring, const struct vma_buf *packe
  * kernel which connections it still has, and lets go of the others; false: none is left.
  */
 #define RING_EXEMPTS_MAX 1024
-bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key);
-bool vma_ring_exempt_sweep(struct vma_ring *ring);
+bool vma_ring_exempt_kernel_connections(struct vma_ring *ring, const struct vma_flow_key *key);
+bool vma_ring_remove_exempts_of_ended_conns(struct vma_ring *ring);
 /* With the receive flag: the flow that gets the packets of this key, NULL: none is attached under just this key. */
-struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key *key);
+struct vma_flow *vma_ring_find_first_flow_of_key(struct vma_ring *ring, const struct vma_flow_key *key);
 /* With the receive flag: whether the NIC has a rule of the flow's key, which is this flow's alone. */
-bool vma_ring_has_rule(struct vma_ring *ring, const struct vma_flow *flow);
+bool vma_ring_flow_is_alone_with_nic_rule(struct vma_ring *ring, const struct vma_flow *flow);
 
 /*
  * Drives the receive side if nobody else does: returns the number of packets handled (delivered or dropped under a
@@ -338,8 +340,8 @@ enum vma_ring_send_flags {
  * beyond the MTU, of more than 32 segments, or of more than the NIC takes that do not fit one buffer together:
  * tx_drop_too_long; less than an Ethernet header, a segment beyond its buffer, a flag without its capability, a packet
  * that the NIC cannot cut: tx_drop_bad). The references of those pass to the ring. Fewer than n, always at a packet's
- * border, when the NIC and the queue are full: the rest remains the caller's. If a rebind has found a device that cannot
- * sum or cut any more what the one before could, the ring does it, at the cost of a copy.
+ * border, when the NIC and the queue are full: the rest remains the caller's. If a rebind has found a device that
+ * cannot sum or cut any more what the one before could, the ring does it, at the cost of a copy.
  */
 unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags);
 /*
@@ -348,7 +350,7 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
  */
 void vma_ring_send_dummy(struct vma_ring *ring, const struct vma_nic_seg *seg);
 /* Kicks what SEND_LATER left. */
-void vma_ring_flush(struct vma_ring *ring);
+void vma_ring_flush_tx(struct vma_ring *ring);
 /*
  * Control path. Sends what waits, and waits until nothing that was sent is still under way in this host, at most
  * timeout_ns. True: what another ring sends from now on comes behind it. False also while others send without a break.
@@ -395,6 +397,6 @@ struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_rin
  * For a key that has no ring yet, with `limit` rings per interface (0: no limit) and `existing` already there: -1 make
  * a new one, else the number of the one to share, 0..existing-1.
  */
-int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit);
+int vma_ring_choose_existing_or_new(struct vma_ring_key key, uint32_t existing, uint32_t limit);
 
 #endif

@@ -51,7 +51,7 @@ const char *vma_rules_role_keyword(enum vma_rules_role role);
 /* Any case; -EINVAL. */
 int vma_rules_role_parse(const char *keyword, enum vma_rules_role *role);
 /* How many names a statement of this role may have: 1 or 2. */
-unsigned vma_rules_role_names(enum vma_rules_role role);
+unsigned vma_rules_role_address_count(enum vma_rules_role role);
 
 /* An IPv4 address and a port, both in host order. */
 struct vma_rules_name {
@@ -96,12 +96,12 @@ struct vma_rules_attr {
 };
 
 /*
- * The file's text, *size bytes, for vma_rules_text_put. 0; -errno of open or read; -EISDIR a directory;
+ * The file's text, *size bytes, for vma_rules_text_unmap. 0; -errno of open or read; -EISDIR a directory;
  * -EINVAL no regular file (a FIFO is not waited for); -EFBIG longer than VMA_RULES_FILE_MAX. An empty file has no
  * mapping: *text is NULL.
  */
 int vma_rules_read(const char *path, char **text, size_t *size);
-void vma_rules_text_put(char *text); /* NULL is fine */
+void vma_rules_text_unmap(char *text); /* NULL is fine */
 
 /* What holds for the program. The number of errors, each of which has been told; -ENOMEM, -EFBIG: *out is NULL. */
 int vma_rules_parse(const struct vma_rules_attr *attr, const char *text, size_t size, struct vma_rules **out);

@@ -77,7 +77,7 @@ const char *vma_sock_reason_text(enum vma_sock_reason reason);
 /* Of a device, ring context or flow that was not to be had: its -errno, or 0. */
 enum vma_sock_reason vma_sock_reason_of(int error);
 
-/* One message of the application, its pointers not yet checked (vma_copy does that). */
+/* One message of the application, its pointers not yet checked (vma_memcpy_or_efault does that). */
 struct vma_file_ops {
 	const char *name;
 	/*
@@ -127,8 +127,8 @@ struct vma_file_ops {
 	int (*tx_ring_ctx)(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
 	/*
 	 * The offloaded half of readiness as EPOLL* bits, without lock or system call. For sockets EPOLLOUT and what
-	 * else the shadow is not to be asked for is in `own`. VMA_POLL_OWN_OUT: also if it is not writable, the shadow is
-	 * not to be asked whether it is. When it is, all in the wait queue are woken, and EPOLLOUT is told.
+	 * else the shadow is not to be asked for is in `own`. VMA_POLL_OWN_OUT: also if it is not writable, the shadow
+	 * is not to be asked whether it is. When it is, all in the wait queue are woken, and EPOLLOUT is told.
 	 */
 	uint32_t (*poll)(struct vma_file *file);
 	/* Rings that poll's answer may depend on. */
@@ -196,7 +196,7 @@ struct vma_file {
 	_Atomic bool os_only;
 	/*
 	 * ops->poll answers all by itself: the shadow is not what the file is (a TCP socket that is connected past the
-	 * kernel), and is not asked. See vma_file_set_own_poll.
+	 * kernel), and is not asked. See vma_file_set_poll_without_shadow.
 	 */
 	_Atomic bool own_poll;
 	_Atomic bool handoff;   /* a vfork child waits for ops->hand_over: engine/vfork_handoff.c */
@@ -251,7 +251,7 @@ int vma_file_watch(struct vma_file *file, struct vma_watcher *watcher);
 void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher);
 
 /* Inside, without the file's lock. */
-void vma_file_set_own_poll(struct vma_file *file, bool own);
+void vma_file_set_poll_without_shadow(struct vma_file *file, bool own);
 #define VMA_POLL_OWN_OUT (1u << 24) /* of ops->poll; no event of epoll's */
 #define VMA_FILE_READABLE 0x0041u   /* EPOLLIN | EPOLLRDNORM */
 void vma_file_wake_watchers(struct vma_file *file, struct vma_watchers *watchers, uint32_t events);
@@ -341,8 +341,8 @@ int vma_fd_highest(void);
 
 /* Descriptors of the library itself are moved to 1000 and above and marked, so that the application cannot close them.
  */
-int vma_fd_guard(int fd);             /* the new number, or -errno (fd stays as it was) */
-int vma_fd_guard_same_number(int fd); /* the same of one that cannot be moved any more */
+int vma_fd_move_high_and_guard(int fd); /* the new number, or -errno (fd stays as it was) */
+int vma_fd_guard_same_number(int fd);   /* the same of one that cannot be moved any more */
 void vma_fd_unguard_close(int fd);
 static inline bool vma_fd_is_guarded(int fd)
 {

@@ -12,10 +12,10 @@
  * the source's file are woken.
  *
  * No source is forgotten. The producer queues, then sets `queued`, and pushes the source if it was not set. A runner
- * takes the source out, clears `queued`, then looks at what is queued. So either the runner sees what was queued, or the
- * producer finds `queued` cleared and pushes. Who pushes marks a thread (vma_thread.held), which runs sources before it
- * sleeps or returns; a verdict that makes a file readable wakes sleepers as any delivery does, the runner itself
- * included, whose wake-up descriptor then ends the sleep that it was about to begin.
+ * takes the source out, clears `queued`, then looks at what is queued. So either the runner sees what was queued, or
+ * the producer finds `queued` cleared and pushes. Who pushes marks a thread (vma_thread.held), which runs sources
+ * before it sleeps or returns; a verdict that makes a file readable wakes sleepers as any delivery does, the runner
+ * itself included, whose wake-up descriptor then ends the sleep that it was about to begin.
  *
  * Threads: any. A source is run by one thread at a time, which the source sees to (`running`).
  * Progress: post never waits. A thread runs at most VMA_CALLBACK_TURN packets' worth before it returns to its call.
@@ -59,6 +59,6 @@ void vma_callbacks_resume(struct vma_thread *self);
 void vma_callbacks_end(void);
 /* vma_leave's: the thread has been marked. Outside. */
 void vma_callbacks_run(struct vma_thread *self) __attribute__((cold));
-void vma_callbacks_forked_child(void);
+void vma_callbacks_reset_in_forked_child(void);
 
 #endif

@@ -171,7 +171,7 @@ struct vma_ring_ctx {
 	_Atomic bool to_prune;       /* rules of the NIC wait to be deleted */
 	_Atomic uint64_t prune_ns;   /* and not before */
 	_Atomic bool to_sweep;       /* its ring has exemptions */
-	_Atomic uint64_t control_ns; /* when vma_tcp_run_control is to be called, if something waits for it */
+	_Atomic uint64_t control_ns; /* when vma_tcp_run_control_queue is to be called, if something waits for it */
 
 	/* the internal thread's */
 	_Alignas(64) uint64_t driven_seen, sent_seen;
@@ -402,8 +402,9 @@ bool vma_engine_is_steering(void);
 /* The same for those that go without a rule of their own by VMA_TCP_3T_RULES or VMA_TCP_2T_RULES, if one is set. */
 void vma_engine_steer_covered(void);
 /*
- * Control path, inside. Connections that the kernel has are its own here, too, while it has them: see vma_ring_exempt.
- * A listener's are exempt on its ring context; one connection is on each of the device, as it may have moved.
+ * Control path, inside. Connections that the kernel has are its own here, too, while it has them: see
+ * vma_ring_exempt_kernel_connections. A listener's are exempt on its ring context; one connection is on each of the
+ * device, as it may have moved.
  */
 void vma_ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key);
 /* Watches a descriptor for errors (EPOLLERR, edge-triggered): a connected UDP shadow. ended by the descriptor's close.

@@ -29,29 +29,30 @@ union vma_name {
 /*
  * An address that the application gives to a socket of `family`, as the kernel reads it: -EFAULT; -EINVAL, it is too
  * short; -EAFNOSUPPORT, it is of a family that such a socket does not take. AF_INET is read on AF_INET6 sockets, since
- * UDP takes it there; TCP does not, and asks vma_name_is_of first.
+ * UDP takes it there; TCP does not, and asks vma_sockaddr_is_of_family first.
  */
-int vma_name_read(int family, const struct sockaddr *addr, socklen_t len, union vma_name *name);
+int vma_name_copy_from_program_sockaddr(int family, const struct sockaddr *addr, socklen_t len, union vma_name *name);
 /* The same of a local address for the socket fd: `::` is 0.0.0.0 unless it is IPV6_V6ONLY. */
-int vma_name_read_local(int fd, int family, const struct sockaddr *addr, socklen_t len, union vma_name *name);
+int vma_name_copy_from_program_for_bind(int fd, int family, const struct sockaddr *addr, socklen_t len,
+                                        union vma_name *name);
 /* The address says of itself to be of this family. */
-bool vma_name_is_of(int family, const struct sockaddr *addr, socklen_t len);
+bool vma_sockaddr_is_of_family(int family, const struct sockaddr *addr, socklen_t len);
 
 /* What a socket of `family` says for this IPv4 address (0.0.0.0: `::`), and its length. */
-socklen_t vma_name_fill(int family, const struct sockaddr_in *in, union vma_name *name);
-/* The same to the application, as vma_copy_name. */
-int vma_name_give(int family, const struct sockaddr_in *in, struct sockaddr *addr, socklen_t *len);
+socklen_t vma_name_fill_from_sockaddr_in(int family, const struct sockaddr_in *in, union vma_name *name);
+/* The same to the application, as vma_copy_sockaddr_to_program. */
+int vma_sockaddr_in_copy_to_program(int family, const struct sockaddr_in *in, struct sockaddr *addr, socklen_t *len);
 /* The mapped address. */
-struct in6_addr vma_name_mapped(uint32_t address);
+struct in6_addr vma_v4mapped_in6_addr(uint32_t address);
 
 /* What fields of IPv4 code keep of a name: of an IPv6 one the family and the port alone. */
-struct sockaddr_in vma_name_in(const union vma_name *name);
+struct sockaddr_in vma_name_to_sockaddr_in(const union vma_name *name);
 
 /* ---- the shadow, which may be of either family ---- */
 
 /* getsockname, getpeername; `family`, unless NULL, becomes the socket's own. */
-int vma_shadow_name(int fd, union vma_name *name, int *family);
-int vma_shadow_peer(int fd, union vma_name *name);
+int vma_shadow_getsockname(int fd, union vma_name *name, int *family);
+int vma_shadow_getpeername(int fd, union vma_name *name);
 /* The system calls: no cancellation points. */
 int vma_shadow_bind(int fd, int family, const struct sockaddr_in *in);
 int vma_shadow_connect(int fd, int family, const struct sockaddr_in *in);

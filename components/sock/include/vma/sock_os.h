@@ -126,7 +126,7 @@ struct vma_os {
 extern struct vma_os vma_os __attribute__((visibility("hidden")));
 
 /* option.c: what the kernel says of a socket. `otherwise`, if it does not; the cookie (SO_COOKIE) is 0 then. */
-int vma_sock_get_int(int fd, int level, int name, int otherwise);
+int vma_os_getsockopt_int_or(int fd, int level, int name, int otherwise);
 uint64_t vma_sock_cookie(int fd);
 
 #endif

@@ -6,13 +6,13 @@
  *                              │  signals are held back     │
  *                              └── about to wait: vma_leave, sleep, vma_enter
  *
- * Inside, the application's signal handlers do not run. Its handlers are wrapped (vma_signals_start): the wrapper
- * blocks all signals and sends the signal to the thread again, and the kernel delivers it when the thread leaves. So
- * nothing inside is ever re-entered by the same thread, or abandoned by siglongjmp. If the instruction itself raises
- * SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP or SIGSYS, the signal is handed on at once.
+ * Inside, the application's signal handlers do not run. Its handlers are wrapped (vma_signals_wrap_existing_handlers):
+ * the wrapper blocks all signals and sends the signal to the thread again, and the kernel delivers it when the thread
+ * leaves. So nothing inside is ever re-entered by the same thread, or abandoned by siglongjmp. If the instruction
+ * itself raises SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP or SIGSYS, the signal is handed on at once.
  *
- * Inside also is a section of ck_epoch: what vma_retire gets is freed when every thread that was inside then has left.
- * No thread sleeps inside; a thread that spins leaves and enters again now and then.
+ * Inside also is a section of ck_epoch: what vma_defer_free_until_no_readers gets is freed when every thread that was
+ * inside then has left. No thread sleeps inside; a thread that spins leaves and enters again now and then.
  *
  * Threads: a struct vma_thread is its thread's own, but for what is marked shared. The structures are never freed, only
  *          used again. So a stale pointer in a wait queue costs a needless wake-up and nothing else.
@@ -47,7 +47,7 @@ struct vma_xtreme_poll;
 struct vma_thread {
 	uint32_t inside;          /* depth */
 	_Atomic uint8_t held;     /* enum vma_thread_deferred_work: what waits until the thread leaves */
-	bool copying;             /* a fault now is EFAULT: see vma_copy */
+	bool copying;             /* a fault now is EFAULT: see vma_memcpy_or_efault */
 	uint32_t signals;         /* handlers that ran in this thread */
 	uint32_t interrupts;      /* those of them without SA_RESTART */
 	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_inet_flush_sends */
@@ -129,7 +129,7 @@ static inline void vma_thread_set_tx_batch(struct vma_thread *self, int n)
  * that core; if the thread may not be bound, the one on which it runs. In a forked child the thread is bound no longer.
  */
 uint32_t vma_thread_bind_core(struct vma_thread *self);
-uint32_t vma_thread_core(void); /* on which the calling thread runs */
+uint32_t vma_thread_current_core(void); /* on which the calling thread runs */
 /*
  * offload.c: the sockets that a thread of this name makes from now on are offloaded, or the kernel's, whatever
  * VMA_OFFLOADED_SOCKETS says. -ESRCH: there is no such thread; -ENOMEM.
@@ -138,10 +138,10 @@ int vma_thread_set_offload(pthread_t thread, bool offload);
 /* Of the calling thread; `otherwise` if nothing was said. */
 bool vma_thread_offloads(bool otherwise);
 /* Threads that exist: index 0..count-1; NULL for one that is free. */
-unsigned vma_thread_count(void);
+unsigned vma_thread_table_size(void);
 struct vma_thread *vma_thread_at(unsigned index);
 /* In a forked child: no thread but this one, and no section but its own. */
-void vma_threads_forked_child(void);
+void vma_threads_reset_in_forked_child(void);
 
 /* What was done inside happens before what was retired ends: named by this, which exists with VMA_TSAN only. */
 extern char vma_tsan_inside;
@@ -152,7 +152,7 @@ extern char vma_tsan_inside;
 /*
  * A section of ck_epoch begins. ck_epoch_begin has a full barrier between `active` and all that is read inside, a
  * locked instruction in each call of the data path; in its place stands a compiler barrier, if those who end what was
- * retired have the other half of the pair: see vma_retire_poll. Else, and for what nests, ck's own.
+ * retired have the other half of the pair: see vma_run_due_deferred_frees. Else, and for what nests, ck's own.
  */
 extern bool vma_epoch_sections_need_no_fence __attribute__((visibility("hidden")));
 static inline void vma_epoch_section_begin(ck_epoch_record_t *record)
@@ -204,11 +204,11 @@ struct vma_retired {
 	ck_epoch_entry_t entry;
 	void (*end)(struct vma_retired *retired);
 };
-void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *retired));
+void vma_defer_free_until_no_readers(struct vma_retired *retired, void (*end)(struct vma_retired *retired));
 /* Ends what is due; the internal thread and the control path call it now and then. */
-void vma_retire_poll(void);
+void vma_run_due_deferred_frees(void);
 /* The same, if much has been retired: for calls that are made for each short connection. */
-void vma_retire_poll_many(void);
+void vma_run_deferred_frees_if_many(void);
 
 /* ---- the application's memory ---- */
 
@@ -216,18 +216,18 @@ void vma_retire_poll_many(void);
  * memcpy, one side of which is the application's pointer: 0, or -EFAULT where the kernel would (part may be copied).
  * Only inside.
  */
-int vma_copy(void *to, const void *from, size_t size);
+int vma_memcpy_or_efault(void *to, const void *from, size_t size);
 /*
  * Whether memory from `base` on, `size` bytes of it, reaches beyond what applications have, which the kernel refuses
- * before it does anything: its access_ok, by a system call. For lengths that nobody's memory has; of others vma_copy
- * finds out.
+ * before it does anything: its access_ok, by a system call. For lengths that nobody's memory has; of others
+ * vma_memcpy_or_efault finds out.
  */
 bool vma_exceeds_user_space(const void *base, size_t size) __attribute__((cold));
 /*
  * An address to the application, as the kernel's move_addr_to_user: at most *len bytes of it, and its whole length into
  * *len. 0, -EFAULT, -EINVAL (*len is negative).
  */
-int vma_copy_name(const void *own, socklen_t own_len, void *addr, socklen_t *len);
+int vma_copy_sockaddr_to_program(const void *own, socklen_t own_len, void *addr, socklen_t *len);
 /*
  * After setsockopt of SO_RCVTIMEO or SO_SNDTIMEO (name; of either generation) with `value` on fd: the time in ns,
  * UINT64_MAX for ever, 0 not at all. Inside.
@@ -237,12 +237,13 @@ uint64_t vma_sock_timeout_ns(int fd, int name, const void *value);
 /* ---- signals ---- */
 
 /* Wraps the handlers that are installed, and from now on those given to vma_sigaction. Once; later calls do nothing. */
-void vma_signals_start(void);
+void vma_signals_wrap_existing_handlers(void);
 /*
  * What the log tells of signals: the calls that led to a segmentation fault that kills (VMA_HANDLE_SIGSEGV), and a
- * SIGINT, before the application's handler runs or the process ends (VMA_HANDLE_SIGINTR). Before vma_signals_start.
+ * SIGINT, before the application's handler runs or the process ends (VMA_HANDLE_SIGINTR). Before
+ * vma_signals_wrap_existing_handlers.
  */
-void vma_signals_tell(bool faults, bool interrupts);
+void vma_signals_set_logging(bool faults, bool interrupts);
 /* As the C library's, of the application's own handlers; the wrapping does not show. */
 int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old);
 

@@ -6,7 +6,7 @@
  * descriptor may wait for the file system that it belongs to. Functions return a descriptor, 0 or a negative errno.
  *
  * Threads: any.
- * Progress: no call waits, but for vma_unix_await.
+ * Progress: no call waits, but for vma_unix_poll_until_deadline.
  * Memory: none.
  * Example: passed.c of stream; engine/taken.c.
  */
@@ -22,11 +22,11 @@
 /* The server's: one of the library's own descriptors. -EADDRINUSE: the name is somebody else's. */
 int vma_unix_bind_abstract(const char *text);
 /* For one conversation with the server: connected, with a name of its own to be answered at. -ECONNREFUSED: none. */
-int vma_unix_connect(const char *text);
+int vma_unix_connect_abstract(const char *text);
 /* For a conversation with several servers: not connected, with a name of its own. */
-int vma_unix_open(void);
+int vma_unix_open_autobound_dgram(void);
 /* Until the socket is readable (POLLIN) or writable (POLLOUT), or this time has come. */
-bool vma_unix_await(int fd, short events, uint64_t deadline_ns);
+bool vma_unix_poll_until_deadline(int fd, short events, uint64_t deadline_ns);
 
 /* As this process's namespaces have them. */
 struct vma_unix_cred {
@@ -34,10 +34,10 @@ struct vma_unix_cred {
 	uid_t uid;
 };
 /* Who has sent the next message, which stays where it is. -EAGAIN: there is none. */
-int vma_unix_peek(int fd, struct vma_unix_cred *sender);
+int vma_unix_peek_sender_cred(int fd, struct vma_unix_cred *sender);
 
 /* Root, or this process's user: the processes that may take its descriptors anyway (pidfd_getfd, ptrace). */
-bool vma_unix_is_trusted(const struct vma_unix_cred *sender);
+bool vma_unix_sender_is_root_or_self(const struct vma_unix_cred *sender);
 
 struct vma_unix_message {
 	void *data;
@@ -48,9 +48,9 @@ struct vma_unix_message {
 	socklen_t name_len;
 };
 /* Of the server with this name: for a message to it. */
-void vma_unix_address(const char *text, struct vma_unix_message *message);
+void vma_unix_set_abstract_dest(const char *text, struct vma_unix_message *message);
 /* Takes the next message; the descriptor only if it is wanted. How many bytes, -EAGAIN, ... */
-int vma_unix_receive(int fd, struct vma_unix_message *message, bool wants_fd);
+int vma_unix_recv_with_sender_and_fd(int fd, struct vma_unix_message *message, bool wants_fd);
 /* To the name that the message has, or to the server if it has none. -EAGAIN, ... */
 int vma_unix_send(int fd, const struct vma_unix_message *message);
 

@@ -1,7 +1,7 @@
 /*
  * capture - packets that another process can read while they pass: a ring of records in a sealed memfd.
  *
- *   any thread ── vma_capture_put ──> slots n % SLOTS and on ──> ... overwritten SLOTS slots later
+ *   any thread ── vma_capture_write_packet ──> slots n % SLOTS and on ──> ... overwritten SLOTS slots later
  *                                         │
  *   another process ── read-only map ─────┘ vma_capture_next: in order, or so many are lost
  *
@@ -55,8 +55,8 @@ struct vma_capture_info {
 struct vma_capture;
 /* Copies `info` and the frame, which lies in n pieces, to the length that was asked for. info->captured is filled in.
  * Data path. */
-void vma_capture_put(struct vma_capture *capture, struct vma_capture_info *info, const struct iovec *pieces,
-                     unsigned n);
+void vma_capture_write_packet(struct vma_capture *capture, struct vma_capture_info *info, const struct iovec *pieces,
+                              unsigned n);
 /* Whether somebody has asked for packets lately: vma_stats_capture. Data path. */
 bool vma_capture_wanted(const struct vma_capture *capture);
 
@@ -74,10 +74,10 @@ int vma_capture_open(const struct vma_stats_view *view, struct vma_capture_reade
 int vma_capture_open_memory(const void *memory, struct vma_capture_reader **out);
 void vma_capture_close(struct vma_capture_reader *reader);
 /* How many requests for a capture the process has served. */
-uint64_t vma_capture_grants(const struct vma_capture_reader *reader);
+uint64_t vma_capture_grant_count(const struct vma_capture_reader *reader);
 /*
- * The next record: 1, and data has info->captured bytes (at most VMA_CAPTURE_DATA_MAX); 0: there is none yet. now_ns: any
- * clock, by which a slot that is never finished is given up.
+ * The next record: 1, and data has info->captured bytes (at most VMA_CAPTURE_DATA_MAX); 0: there is none yet. now_ns:
+ * any clock, by which a slot that is never finished is given up.
  */
 int vma_capture_next(struct vma_capture_reader *reader, uint64_t now_ns, struct vma_capture_info *info, uint8_t *data);
 /* How many records were lost so far. Among records of several slots, too few until all that was put has been read. */

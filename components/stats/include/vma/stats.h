@@ -363,7 +363,7 @@ static inline void vma_stats_set(_Atomic uint64_t *counter, uint64_t value)
 {
 	atomic_store_explicit(counter, value, memory_order_relaxed);
 }
-static inline uint64_t vma_stats_read(const _Atomic uint64_t *counter)
+static inline uint64_t vma_stats_read_counter(const _Atomic uint64_t *counter)
 {
 	return atomic_load_explicit(counter, memory_order_relaxed);
 }
@@ -378,7 +378,7 @@ void vma_stats_remove_file(struct vma_stats *stats);
  * In a forked child: the parent's file is not held open (and locked) any more. The blocks are memory of the child's own
  * from then on, all zero: what it counts there is its parent's no more. No malloc.
  */
-void vma_stats_forked(struct vma_stats *stats);
+void vma_stats_detach_from_parent_after_fork(struct vma_stats *stats);
 /* What is held open as long as there is a file: the file, the memfd, the pipe of requests. How many. */
 #define VMA_STATS_FDS 3
 unsigned vma_stats_fds(const struct vma_stats *stats, int fds[VMA_STATS_FDS]);
@@ -422,14 +422,14 @@ int vma_stats_capture_fd(const struct vma_stats *stats); /* the ring's memfd; -1
 void vma_stats_for_each_block(const struct vma_stats *stats, enum vma_stats_type type,
                               void (*fn)(void *arg, const void *block), void *arg);
 /* A copy of a block as readers would see it now. */
-void vma_stats_copy(const struct vma_stats *stats, enum vma_stats_type type, const void *block, void *out);
+void vma_stats_copy_block(const struct vma_stats *stats, enum vma_stats_type type, const void *block, void *out);
 
 /*
  * Removes what killed processes left in `dir` (NULL or "": nothing), for who outlives them: how many files, or -errno.
  * A file is left over when nobody holds its lock, whatever the pid in its name says. Anybody may fill such a directory,
  * so one call looks at 4096 names at most: *at (0 at first) is where the next one goes on, 0 when all have been seen.
  */
-int vma_stats_sweep(const char *dir, long *at);
+int vma_stats_remove_leftover_files(const char *dir, long *at);
 
 /*
  * A zeroed block of `type` named `name` (cut to VMA_STATS_NAME_MAX - 1 bytes). Never NULL: with stats == NULL or a full
@@ -447,7 +447,7 @@ struct vma_stats_field {
 	size_t offset; /* of the counter in its block */
 	enum vma_stats_kind kind;
 };
-const struct vma_stats_field *vma_stats_fields(enum vma_stats_type type, size_t *count);
+const struct vma_stats_field *vma_stats_fields_of_type(enum vma_stats_type type, size_t *count);
 const char *vma_stats_type_name(enum vma_stats_type type); /* "ring", ...; NULL: unknown */
 
 #endif

@@ -4,9 +4,9 @@
  *   vmastat.PID ── names ──> memfd of the process, by /proc/PID/fd: counters, read-only
  *                            pipe of the process, by /proc/PID/fd: requests
  *
- * Of what a file or another process says nothing is believed. The file is read, never mapped. The memory is mapped if it
- * is sealed against shortening, so a read cannot raise SIGBUS. Sizes and places are this build's own constants; types
- * are range-checked, names ended and printable.
+ * Of what a file or another process says nothing is believed. The file is read, never mapped. The memory is mapped if
+ * it is sealed against shortening, so a read cannot raise SIGBUS. Sizes and places are this build's own constants;
+ * types are range-checked, names ended and printable.
  *
  * Functions return 0 or a count, or a negative errno.
  *
@@ -61,8 +61,8 @@ struct vma_stats_item {
 /*
  * All blocks of a process, in the order of their places. retired[type] has the sums of what blocks of that type had
  * counted when they were dropped; its type is FREE if it cannot be read. The sum of a counter over the items of a
- * type and its retired one does not fall, unless the counters are zeroed. If a snapshot is not `whole`, blocks were dropped
- * while it was taken: their counts may be in it twice, or not at all.
+ * type and its retired one does not fall, unless the counters are zeroed. If a snapshot is not `whole`, blocks were
+ * dropped while it was taken: their counts may be in it twice, or not at all.
  */
 #define VMA_STATS_ITEMS_MAX 1536
 struct vma_stats_snapshot {
@@ -84,12 +84,12 @@ const struct vma_stats_item *vma_stats_snapshot_find(const struct vma_stats_snap
  * The pids of the files in `dir` whose processes live, in order, at most `most`. Those of processes that have gone are
  * removed, if `clean`.
  */
-int vma_stats_list(const char *dir, bool clean, pid_t *pids, unsigned most);
+int vma_stats_list_live_pids(const char *dir, bool clean, pid_t *pids, unsigned most);
 
 /*
- * Opens a file for output that only this user is to read: a new one, or a regular file of this user's that has one name,
- * emptied; a pipe or a device as it is. No link is followed. A descriptor, or -errno; -EPERM: it is another user's, or has
- * other names.
+ * Opens a file for output that only this user is to read: a new one, or a regular file of this user's that has one
+ * name, emptied; a pipe or a device as it is. No link is followed. A descriptor, or -errno; -EPERM: it is another
+ * user's, or has other names.
  */
 int vma_stats_open_output(const char *path);
 

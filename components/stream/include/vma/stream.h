@@ -34,12 +34,12 @@ int vma_stream_socket(int fd, int domain, int type, int protocol);
  * After the call that closed a descriptor, outside: waits as SO_LINGER says if a socket of this thread has ended with
  * it. A load when there is none.
  */
-void vma_stream_linger_slow(void) __attribute__((cold));
+void vma_stream_wait_for_lingering_sockets(void) __attribute__((cold));
 extern __thread void *vma_stream_lingering_socket __attribute__((tls_model("initial-exec"), visibility("hidden")));
 static inline void vma_stream_linger_after_close(void)
 {
 	if (__builtin_expect(vma_stream_lingering_socket != NULL, 0))
-		vma_stream_linger_slow();
+		vma_stream_wait_for_lingering_sockets();
 }
 /* Whether file is a connection that goes past the kernel: system calls on its descriptor would miss it. Inside. */
 bool vma_stream_is_connection(struct vma_file *file);
@@ -58,19 +58,20 @@ void vma_stream_set_pending_error(struct vma_file *file, int error);
  * hand-over; if that cannot be, the connection ends with its parent. What waits for accept at a fork
  * is anybody's, if the parent has not looked at the listener itself by then.
  */
-void vma_stream_fork_prepare(void); /* outside; before the engine's */
-void vma_stream_fork_child(void);   /* after the engine's */
+void vma_stream_fork_prepare(void);        /* outside; before the engine's */
+void vma_stream_reset_in_fork_child(void); /* after the engine's */
 /* Inside. The file is about to be used: if it is a connection of the parent's, it is asked for. */
 void vma_stream_take_from_fork_owner(struct vma_file *file) __attribute__((cold));
 /* Outside. Descriptor fd is about to become something else (dup2): its connection may have to be handed over. */
-void vma_stream_before_dup2(int fd);
+void vma_stream_give_conn_to_kernel_before_dup2(int fd);
 /* Outside. The process is about to become another program. */
-void vma_stream_before_exec(void);
+void vma_stream_give_conns_to_kernel_before_exec(void);
 void vma_stream_exec_failed(void); /* or not */
 /*
- * Outside, after vma_stream_before_exec. A connection waits for accept, in this process or in its parent, and a program
- * is about to have the listener. Only the library can give the connection to it. Of a listener that a process accepts
- * from itself, the connections are for that process. beside: the program runs in a new process, not in this one.
+ * Outside, after vma_stream_give_conns_to_kernel_before_exec. A connection waits for accept, in this process or in its
+ * parent, and a program is about to have the listener. Only the library can give the connection to it. Of a listener
+ * that a process accepts from itself, the connections are for that process. beside: the program runs in a new process,
+ * not in this one.
  */
 bool vma_stream_waits_for_exec(bool beside) __attribute__((cold));
 /*
@@ -78,21 +79,21 @@ bool vma_stream_waits_for_exec(bool beside) __attribute__((cold));
  * connected. If it is bound, and who sent it has this library, it gets a TCP object: a listener that several processes
  * serve (passed.c). Waits for the sender's answer, for half a second at most. Outside.
  */
-bool vma_stream_fd_may_be_passed(int fd);
+bool vma_stream_fd_is_unconnected_tcp_socket(int fd);
 void vma_stream_adopt_passed_fd(int fd);
 /* vma_inherited_listener: the socket becomes a TCP object that accepts what comes by waiting_fd, too. Inside. */
 bool vma_stream_inherit_by_exec(int fd, int waiting_fd);
 /* Outside. ops->hand_over was called for a message, which was refused. */
-void vma_stream_undo_pass(int fd) __attribute__((cold));
+void vma_stream_undo_scm_rights_send(int fd) __attribute__((cold));
 /* Outside. listen() has succeeded: if the socket is the kernel's here, no process offloads what others made of it. */
-void vma_stream_now_kernel_listens(int fd) __attribute__((cold));
+void vma_stream_note_kernel_listens(int fd) __attribute__((cold));
 
 /* ---- zero-copy receive: <vma/tcp.h> has what a piece is ---- */
 
 /*
  * Is offered the first bytes of the stream: len bytes from vma_buf_data(buf) + off on, of the connection with that
- * number. 0: it has them, with a reference of its own, until vma_stream_held_returned; more is offered. 1: it has no
- * room. -errno. copy: in place of a recvmsg with msg, where bytes would be copied; NULL: that is as well.
+ * number. 0: it has them, with a reference of its own, until vma_stream_return_held_zcopy_bytes; more is offered. 1: it
+ * has no room. -errno. copy: in place of a recvmsg with msg, where bytes would be copied; NULL: that is as well.
  */
 struct vma_stream_zcopy_taker {
 	int (*take)(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len);
@@ -109,13 +110,13 @@ ssize_t vma_stream_recv_zcopy_pieces(struct vma_file *file, int fd, struct msghd
 /* Inside. That of the socket's connection, which no other has; 0: it has none, or keeps no frames. */
 uint64_t vma_stream_zcopy_number(struct vma_file *file);
 /* Any thread, inside. Pieces of the connection with that number, perhaps a former one, are held no longer. */
-void vma_stream_held_returned(struct vma_file *file, uint64_t number, uint64_t bytes, unsigned pieces);
+void vma_stream_return_held_zcopy_bytes(struct vma_file *file, uint64_t number, uint64_t bytes, unsigned pieces);
 
 /*
  * Inspects what comes for a socket, before anybody can read it. arrived: something waits; receive flag held, must not
- * wait. Somebody is to call vma_stream_inspect soon, without the flag. judge: inside; may step outside (vma_leave,
- * vma_enter) and make any call, as the socket and its connection are held. VMA_TCP_HOLD: it has taken a reference,
- * until vma_stream_held_returned.
+ * wait. Somebody is to call vma_stream_inspect_received soon, without the flag. judge: inside; may step outside
+ * (vma_leave, vma_enter) and make any call, as the socket and its connection are held. VMA_TCP_HOLD: it has taken a
+ * reference, until vma_stream_return_held_zcopy_bytes.
  */
 struct vma_stream_inspector {
 	void (*arrived)(struct vma_file *file);
@@ -128,11 +129,11 @@ struct vma_stream_inspector {
  */
 int vma_stream_set_inspector(struct vma_file *file, const struct vma_stream_inspector *inspector);
 /* Inside, no lock, with a reference to the file. At most so many pieces; true: there are more. */
-bool vma_stream_inspect(struct vma_file *file, unsigned most);
+bool vma_stream_inspect_received(struct vma_file *file, unsigned most);
 
 /*
  * At exit, outside: every connection is closed, and what is queued is delivered, for at most two seconds.
  */
-void vma_stream_exit(void);
+void vma_stream_close_and_flush_at_exit(void);
 
 #endif

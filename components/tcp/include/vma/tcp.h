@@ -62,19 +62,21 @@ struct vma_tcp_host_ops {
 	 */
 	void (*retire)(struct vma_tcp_conn *conn, void *arg);
 	/*
-	 * A connection has ended whose rule of the NIC is to be deleted: call vma_ring_prune of its ring soon, without
-	 * the flag. Receive flag held. NULL: the stack has the rule deleted at once, and waits for that.
+	 * A connection has ended whose rule of the NIC is to be deleted: call vma_ring_delete_stale_nic_rules of its
+	 * ring soon, without the flag. Receive flag held. NULL: the stack has the rule deleted at once, and waits for
+	 * that.
 	 */
 	void (*prune)(void *arg);
 	/*
 	 * The last connection has ended, also of those in TIME_WAIT, and the ring has blocks of ports: call
-	 * vma_tcp_ports_release, once no new ones have come for a while, without the flag. Receive flag held. May be
-	 * NULL.
+	 * vma_tcp_release_port_blocks_if_unused, once no new ones have come for a while, without the flag. Receive flag
+	 * held. May be NULL.
 	 */
 	void (*idle)(void *arg);
 	/*
-	 * Segments that ask a listener for a connection, or make one, wait: call vma_tcp_run_control, in a thread of
-	 * the host's choice, without the flag. Receive flag held. NULL: the thread that drives does that work itself.
+	 * Segments that ask a listener for a connection, or make one, wait: call vma_tcp_run_control_queue, in a thread
+	 * of the host's choice, without the flag. Receive flag held. NULL: the thread that drives does that work
+	 * itself.
 	 */
 	void (*control)(void *arg);
 	void *arg;
@@ -166,12 +168,12 @@ bool vma_tcp_is_empty(struct vma_tcp *tcp);
 bool vma_tcp_has_orphans(struct vma_tcp *tcp);
 /*
  * Control path, does nothing in a sink: the process is about to end. The owner of the device is told of all
- * connections and answers for them from now on, where there is one (vma_nic_minisock_export). What has nothing left to
- * say (TIME_WAIT, and FIN_WAIT_2 of closed connections) is over, or its rules of the NIC would look like connections of
- * a process that died, whose peers are to be reset; peers of other connections that have no rule yet are reset, and all
- * of them if the device has no such owner, or it could not be told.
+ * connections and answers for them from now on, where there is one (vma_nic_export_tcp_states_to_daemon). What has
+ * nothing left to say (TIME_WAIT, and FIN_WAIT_2 of closed connections) is over, or its rules of the NIC would look
+ * like connections of a process that died, whose peers are to be reset; peers of other connections that have no rule
+ * yet are reset, and all of them if the device has no such owner, or it could not be told.
  */
-void vma_tcp_leave_at_exit(struct vma_tcp *tcp);
+void vma_tcp_end_all_connections_at_exit(struct vma_tcp *tcp);
 
 /* When the ring has to be driven at the latest, in host->now_ns' time; UINT64_MAX: no timer runs. Any thread. */
 uint64_t vma_tcp_next_due_ns(const struct vma_tcp *tcp);
@@ -180,7 +182,7 @@ uint64_t vma_tcp_next_due_ns(const struct vma_tcp *tcp);
  * -EBUSY if another thread drives. Any thread; run not in a sink.
  */
 bool vma_tcp_has_control_work(const struct vma_tcp *tcp);
-int vma_tcp_run_control(struct vma_tcp *tcp);
+int vma_tcp_run_control_queue(struct vma_tcp *tcp);
 /* Something is queued or unacknowledged: an ACK may come any moment and should be served quickly. Any thread. */
 bool vma_tcp_is_busy(const struct vma_tcp *tcp);
 
@@ -286,7 +288,7 @@ struct vma_tcp_conn_attr {
 	 * where the clock ticks as Linux's; nothing else would tell a late segment of then from one of now.
 	 */
 	bool time_wait_ends;
-	bool inspected; /* from its first byte on: vma_tcp_set_inspected */
+	bool inspected; /* from its first byte on: vma_tcp_enable_rx_inspection */
 };
 
 /*
@@ -301,7 +303,8 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
  * once more when a kernel socket has been bound to the port alone, it must still be 1; otherwise vma_tcp_steer.
  */
 int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
-void vma_tcp_ports_release(struct vma_tcp *tcp); /* control path: gives blocks back, if there is no connection */
+void vma_tcp_release_port_blocks_if_unused(
+        struct vma_tcp *tcp); /* control path: gives blocks back, if there is no connection */
 /* Control path. The local port, network order, whose connection with these addresses and this peer's port has been in
  * TIME_WAIT for longest, and for more than 250 ms; 0: none. */
 uint16_t vma_tcp_oldest_timewait_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
@@ -326,11 +329,11 @@ struct vma_tcp_closed {
  * Control path. Of the connections with this local port, and the IPv4 address (NULL: any), that this side has closed
  * first (TIME_WAIT, or on the way there): one for each local address, at most `most`. Looks at the latest 16,384.
  */
-unsigned vma_tcp_list_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be,
-                                   struct vma_tcp_closed *out, unsigned most);
+unsigned vma_tcp_list_one_closed_conn_per_address(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be,
+                                                  struct vma_tcp_closed *out, unsigned most);
 /* So many bytes of a connection, aligned as a pointer, are the host's own from retire on. */
 #define VMA_TCP_HOST_SPACE 48
-void *vma_tcp_conn_user_space(struct vma_tcp_conn *conn);
+void *vma_tcp_conn_scratch_memory_for_host(struct vma_tcp_conn *conn);
 
 /* Any thread, no lock. */
 int vma_tcp_state(const struct vma_tcp_conn *conn);            /* TCP_ESTABLISHED ... of <netinet/tcp.h> */
@@ -342,19 +345,19 @@ struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn);
 
 /* ---- reading: one reader at a time ---- */
 
-uint64_t vma_tcp_rx_bytes(const struct vma_tcp_conn *conn); /* queued */
-bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn);       /* nothing is queued, and nothing will be */
+uint64_t vma_tcp_readable_bytes(const struct vma_tcp_conn *conn); /* queued */
+bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn);             /* nothing is queued, and nothing will be */
 /*
  * Spans of the first bytes queued after `skip`, at most n; returns how many. They stay valid until they are consumed.
  */
-unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
+unsigned vma_tcp_peek_rx_spans(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
 /* Takes out bytes that the last rx_front gave (0: a read that found none passes a lone urgent byte); opens the window
  * when it pays, as the kernel (posts, never waits). */
 void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes);
 /* The urgent byte (MSG_OOB): 1 there, and *byte; 0 none; -EINVAL none expected or inline. mark: bytes before it, for
  * SIOCATMARK; -1: none. */
-int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek);
-int64_t vma_tcp_rx_urgent_mark(const struct vma_tcp_conn *conn);
+int vma_tcp_read_urgent_byte(struct vma_tcp_conn *conn, uint8_t *byte, bool peek);
+int64_t vma_tcp_bytes_before_urgent_mark(const struct vma_tcp_conn *conn);
 
 /* ---- zero-copy receive ---- */
 
@@ -373,10 +376,10 @@ struct vma_tcp_rx_stream_piece {
  * they are small, vma_tcp_memory.frames_max of a process. What is beyond, and what came out of order, is copied.
  * Reading is as before, and may be mixed with what follows. It stays so until the connection ends. -ENOMEM.
  */
-int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn);
-uint64_t vma_tcp_zcopy_number(const struct vma_tcp_conn *conn); /* never used twice in a process; 0: not begun */
+int vma_tcp_enable_rx_zcopy(struct vma_tcp_conn *conn);
+uint64_t vma_tcp_zcopy_conn_id(const struct vma_tcp_conn *conn); /* never used twice in a process; 0: not begun */
 /* Reader. The first bytes queued, up to the urgent one; they stay queued. False: there are none. */
-bool vma_tcp_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_rx_stream_piece *piece);
+bool vma_tcp_peek_first_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_rx_stream_piece *piece);
 /* Reader. That piece, whose buf is not NULL, is held from now on, and no longer queued. */
 void vma_tcp_rx_hold_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece);
 /*
@@ -411,8 +414,9 @@ struct vma_tcp_inspected {
 	bool more; /* waits, since `most` was reached */
 	bool gone; /* VMA_TCP_GONE: the connection is not to be touched any more */
 };
-/* Any thread. Begins vma_tcp_zcopy_begin, too. Off: as soon as nothing waits any more; until then the owner goes on. */
-int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on);
+/* Any thread. Begins vma_tcp_enable_rx_zcopy, too. Off: as soon as nothing waits any more; until then the owner goes
+ * on. */
+int vma_tcp_enable_rx_inspection(struct vma_tcp_conn *conn, bool on);
 /*
  * Any thread; not with the receive flag. Inspects what waits, at most so many pieces, unless another thread does so
  * now: that one inspects what has come until now, too, or says that there is more.
@@ -522,13 +526,13 @@ size_t vma_tcp_cc_info(struct vma_tcp_conn *conn, union tcp_cc_info *info);
 int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path);
 /* An ICMP error about this connection has come: type, code and next-hop MTU of RFC 792/1191, seq of the inner header.
  * Posts. Hard errors end a connection that is being made; others are remembered for SO_ERROR's soft error. */
-void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq);
+void vma_tcp_post_icmp_error(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq);
 /* Control path. The same with a whole ICMP message, from its header on, which quotes a packet of the connection. False:
  * it is about none of this stack's, or it is not whole. */
 bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message, size_t len);
 /*
- * Has the NIC steer this connection by itself (vma_ring_steer); before its listener ends. Control path. -EINVAL: it has
- * ended, or changes stacks at this moment.
+ * Has the NIC steer this connection by itself (vma_ring_request_nic_rule_of_flow); before its listener ends. Control
+ * path. -EINVAL: it has ended, or changes stacks at this moment.
  */
 int vma_tcp_steer(struct vma_tcp_conn *conn);
 /* The same for all connections that another rule covers: a listener's, or a block of ports'. Control path. */
@@ -557,7 +561,7 @@ struct vma_tcp_listener_ops {
  * not to be steered.
  */
 bool vma_tcp_is_pending(const struct vma_tcp_conn *conn);
-bool vma_tcp_accept(struct vma_tcp_conn *conn);
+bool vma_tcp_claim_accepted_conn(struct vma_tcp_conn *conn);
 void vma_tcp_drop_adopted_elsewhere(struct vma_tcp_conn *conn);
 struct vma_tcp_listen_attr {
 	const struct vma_tcp_listener_ops *owner;
@@ -584,7 +588,7 @@ void vma_tcp_listener_drain(struct vma_tcp_listener *listener, uint64_t max_ns);
  * rules of their own, and those half open may still be accepted until the listener is closed. Drives the ring.
  */
 void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener);
-bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener); /* none is half open */
+bool vma_tcp_listener_has_no_half_open(struct vma_tcp_listener *listener); /* none is half open */
 /*
  * Control path. Half-open connections end with RST; those accepted live on, steered by themselves. Requests on their
  * way are refused; after vma_tcp_listener_drain they are dropped, for another listener to be asked.
@@ -620,8 +624,8 @@ struct vma_tcp_export {
 	uint32_t snd_una; /* of the first byte of `unacked` */
 	uint32_t rcv_nxt; /* behind the last byte of `unread`; the peer's FIN does not count */
 	uint64_t sent;    /* how many of `unacked` have been sent */
-	uint64_t unacked; /* bytes, see vma_tcp_export_tx */
-	uint64_t unread;  /* bytes, see vma_tcp_export_rx */
+	uint64_t unacked; /* bytes, see vma_tcp_export_peek_unacked_tx_bytes */
+	uint64_t unread;  /* bytes, see vma_tcp_export_peek_rx_bytes */
 	uint32_t snd_wl1, snd_wnd, snd_wnd_max;
 	uint32_t rcv_wup, rcv_wnd; /* the last ACK sent, and how far beyond it the peer may send */
 	uint32_t ts_now;           /* what time stamps of ours say */
@@ -639,13 +643,14 @@ struct vma_tcp_export {
  */
 int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out);
 /* Spans of the bytes not acknowledged, or not read, from offset `skip` on. */
-unsigned vma_tcp_export_tx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
-unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
+unsigned vma_tcp_export_peek_unacked_tx_bytes(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
+unsigned vma_tcp_export_peek_rx_bytes(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n);
 /*
  * The i-th piece of what came out of order, and has been told to the peer (SACK): copies at most `room` bytes, and says
  * where they belong and whether a FIN follows them. How many; -ENOENT: there are no more pieces, -EMSGSIZE.
  */
-ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to, size_t room);
+ssize_t vma_tcp_export_copy_ooo_segment(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to,
+                                        size_t room);
 /*
  * The other stack has it: here it is over, without a word to the peer or an event for the owner. What the ring receives
  * of it from now on, `late` is given, for the other stack, with the receive flag held, until vma_tcp_export_detach has

@@ -29,7 +29,7 @@ bool vma_udp_takes_socket(int domain, int type, int protocol);
  * The process ends: flows of sockets that a parent or a child may hold as well are given back before anybody can see
  * that it has ended, so that what comes after that is theirs. What is queued here goes with the process.
  */
-void vma_udp_exit(void);
+void vma_udp_leave_forked_sockets_flows_at_exit(void);
 
 /*
  * fork: a socket is parent's and child's, whoever receives first gets what has come. Its flows are the kernel's for a
