@@ -5,6 +5,7 @@
  *   UDP, any peer (unicast)    a socket bound to that port, on the address or on none
  *   UDP, any peer (multicast)  the same: every such socket may get a copy
  *   UDP or TCP, one peer       a socket connected to exactly that peer; a less specific one would not be asked
+ *   UDP, one peer (multicast)  also one that is connected to nobody
  *   TCP listener               a listening socket; connections are safe, the program leaves them to the kernel
  *   TCP, any peer              any socket on that port
  *
@@ -267,11 +268,6 @@ static int open_or_reuse_sock_diag_socket(int *kept)
 	return fd;
 }
 
-int kernel_sock_open_diag(void)
-{
-	return open_or_reuse_sock_diag_socket(NULL);
-}
-
 /* rc: of the conversation. What was not heard to its end may have left something to read: that one is not kept. */
 static void diag_socket_close_unless_kept(int *kept, int fd, int rc)
 {
@@ -386,8 +382,8 @@ bool kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct kernel
 	if (!same_local)
 		return false;
 	if (key->peer_port_be != 0)
-		return connected && socket->peer_port_be == key->peer_port_be &&
-		       memcmp(socket->peer, key->peer, 16) == 0;
+		return connected ? socket->peer_port_be == key->peer_port_be && memcmp(socket->peer, key->peer, 16) == 0
+		                 : kernel_sock_flow_is_multicast(key);
 	if (rule->flags & VMA_FLOW_LISTENER)
 		return socket->state == TCP_LISTEN;
 	return true;

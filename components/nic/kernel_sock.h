@@ -9,6 +9,7 @@
 #ifndef VMA_NIC_KERNEL_SOCK_H
 #define VMA_NIC_KERNEL_SOCK_H
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -51,7 +52,11 @@ int kernel_sock_visit_sockets_bound_to_port(int *kept, uint8_t family, uint8_t p
 /* The one TCP socket that the kernel would ask first for a packet of this 5-tuple, if there is one. -errno. */
 int kernel_sock_visit_sockets_of_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
                                             void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
-int kernel_sock_open_diag(void); /* a socket for other questions; -errno. The caller's, as nic_fd_close */
+/* Every socket that receives there gets a copy. */
+static inline bool kernel_sock_flow_is_multicast(const struct vma_flow_key *key)
+{
+	return key->proto == IPPROTO_UDP && (key->local[0] & 0xf0) == 0xe0;
+}
 /* Would the kernel give `socket` packets that the rule takes? */
 bool kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct kernel_sock *socket, unsigned ifindex);
 

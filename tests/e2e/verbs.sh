@@ -162,51 +162,6 @@ check_eq "... once, to whom kernel sockets have them" "$(($(got one) - 20)) $(go
 stop one
 stop two
 
-# A group that two processes receive: the card gives both a copy. With a kernel socket beside them, the kernel does.
-cat >"$WORK/listens.py" <<'PY'
-import socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-s.bind(("239.77.0.1", 7203))
-s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton("239.77.0.1") + socket.inet_aton(sys.argv[1]))
-print("ready", flush=True)
-n = 0
-while s.recv(100):
-    n += 1
-    print("got", n, flush=True)
-PY
-listens() { # LABEL RUNNER...
-	start "$1" b "${@:2}" python3 "$WORK/listens.py" "$IP_B"
-	wait_for 20 log_has "$1" ready
-}
-publish() { # NUMBER
-	in_ns a python3 -c '
-import socket, sys, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
-for i in range(int(sys.argv[2])):
-    s.sendto(b"%d" % i, ("239.77.0.1", 7203))
-    time.sleep(0.001)' "$IP_A" "$1"
-}
-have_all() { # NUMBER LABEL...
-	local label
-	for label in "${@:2}"; do [ "$(got "$label")" -ge "$1" ] || return 1; done
-}
-check "a process receives a group" listens feed_one "${preloaded[@]}"
-check "... and another one, too" listens feed_two "${preloaded[@]}"
-sleep 2 # four looks for kernel sockets
-before=$(received)
-publish 30
-check "... both by the card" wait_for 10 have_all 30 feed_one feed_two
-check_eq "... the kernel saw no datagram" "$(received)" "$before"
-check "a kernel socket receives the group" listens feed_kernel env
-check "... so all have it by the kernel" wait_for 10 log_has feed_one 'goes back to the kernel'
-check "... all" wait_for 10 log_has feed_two 'goes back to the kernel'
-publish 20
-check "... and all have its datagrams" wait_for 10 have_all 20 feed_kernel
-check "... each once" wait_for 10 have_all 50 feed_one feed_two
-for label in feed_one feed_two feed_kernel; do stop $label; done
-
 for name in a b; do check_eq "programs broke no rule of the verbs ($name)" "$(card_count $name violations)" 0; done
 
 # ---- the card's faults; the last case takes a card away ----

@@ -1,6 +1,5 @@
 /*
- * claims - a flow from any peer, and one of UDP whose port others may share, is one process's at a time. Groups are not
- * (members.c).
+ * claims - a flow from any peer, and one of UDP whose port others may share, is one process's at a time.
  *
  * A card takes the same rule from two processes, and gives each packet to both: two workers of a TCP service would both
  * answer a SYN, and two sockets of UDP that are connected to the same peer would both receive its datagrams. So a

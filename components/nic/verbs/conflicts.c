@@ -1,7 +1,6 @@
 /*
  * conflicts - kernel socks that have a right to what a flow from any peer, or one of UDP, takes (kernel_sock.h): before
  * the rule is made, and twice a second from then on. They win: only the kernel can give several sockets their packets.
- * Of a group's, shadows that other processes have named do not count (members.c).
  *
  * A look that took long is followed by a long pause: at most LOOK_SHARE of the thread's time goes into this, however
  * many sockets the host has.
@@ -87,7 +86,6 @@ struct search {
 	struct nic_verbs *nic;
 	const struct vma_flow_rule *rule;
 	struct shadow_index own;
-	struct verbs_member_candidates members;
 	struct kernel_sock found;
 	bool any;
 	int rc;
@@ -103,20 +101,8 @@ static void search_note_conflicting_socket(const struct kernel_sock *socket, voi
 	search->rc = shadow_index_make(&search->own, search->nic);
 	if (search->rc < 0 || shadow_index_has(&search->own, socket->cookie))
 		return;
-	if (verbs_flow_is_shared(search->rule) &&
-	    verbs_member_candidates_add(&search->members, search->nic, &search->rule->key, socket))
-		return;
 	search->found = *socket;
 	search->any = true;
-}
-
-static void search_check_members(struct search *search)
-{
-	verbs_members_find_named(&search->members);
-	for (unsigned i = 0; i < search->members.n && !search->any; i++) {
-		search->any = !search->members.at[i].is_named;
-		search->found = search->members.at[i].socket;
-	}
 }
 
 /* 0 or -errno: whether there is one, is not known. */
@@ -125,7 +111,7 @@ static int search_kernel_socks(struct search *search)
 	const struct vma_flow_rule *rule = search->rule;
 	int *diag_fd = &search->nic->diag_fd, rc;
 
-	if (rule->key.peer_port_be != 0)
+	if (rule->key.peer_port_be != 0 && !kernel_sock_flow_is_multicast(&rule->key))
 		rc = kernel_sock_walk_connected(diag_fd, &rule->key, search_note_conflicting_socket, search);
 	else
 		rc = kernel_sock_visit_sockets_of_port(diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
@@ -133,9 +119,6 @@ static int search_kernel_socks(struct search *search)
 		                                       search);
 	if (rc == 0)
 		rc = search->rc;
-	if (rc == 0 && !search->any)
-		search_check_members(search);
-	verbs_member_candidates_fini(&search->members);
 	free(search->own.cookies);
 	return rc;
 }
@@ -172,7 +155,6 @@ struct look {
 	uint32_t flows;
 	uint8_t ports[65536 / 8];
 	struct shadow_index own;
-	struct verbs_member_candidates members;
 };
 
 static bool flow_is_looked_for(const struct look *look, const struct verbs_flow *flow)
@@ -219,28 +201,16 @@ static void mark_flows_contested_by_kernel_socket(const struct kernel_sock *sock
 	struct nic_verbs *nic = look->nic;
 	const uint16_t port = ntohs(socket->port_be);
 
-	if (!(look->ports[port / 8] >> port % 8 & 1) || shadow_index_has(&look->own, socket->cookie))
+	/* Without memory for the index nothing is known of this socket: the next look comes soon. */
+	if (!(look->ports[port / 8] >> port % 8 & 1) || shadow_index_make(&look->own, nic) < 0 ||
+	    shadow_index_has(&look->own, socket->cookie))
 		return;
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
 		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
-			if (flow->is_contested || !flow_is_looked_for(look, flow) ||
-			    !kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex))
-				continue;
-			if (!verbs_flow_is_shared(&flow->rule) ||
-			    !verbs_member_candidates_add(&look->members, nic, &flow->rule.key, socket))
+			if (!flow->is_contested && flow_is_looked_for(look, flow) &&
+			    kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex))
 				flow_note_conflict(look, flow, socket);
 		}
-	}
-}
-
-static void conflict_look_check_members(struct look *look)
-{
-	verbs_members_find_named(&look->members);
-	for (unsigned i = 0; i < look->members.n; i++) {
-		const struct verbs_member_candidate *candidate = &look->members.at[i];
-
-		if (!candidate->is_named)
-			flow_note_conflict(look, verbs_flow_find(look->nic, &candidate->key), &candidate->socket);
 	}
 }
 
@@ -279,12 +249,8 @@ int verbs_conflicts_search_and_revoke(struct nic_verbs *nic)
 		return -1;
 	if (now_ms < nic->look_ms)
 		return (int)(nic->look_ms - now_ms);
-	if (shadow_index_make(&look.own, nic) < 0)
-		return LOOK_MS;
 	nic->looks++;
 	flows = conflict_look_walk_sockets(&look, IPPROTO_UDP) + conflict_look_walk_sockets(&look, IPPROTO_TCP);
-	conflict_look_check_members(&look);
-	verbs_member_candidates_fini(&look.members);
 	free(look.own.cookies);
 	if (flows == 0)
 		return -1;

@@ -106,7 +106,6 @@ static void flow_free(struct verbs_flow *flow)
 		verbs_peers_report_conn_end_to_vmad(flow->qp->nic, flow);
 	if (flow->claim_fd >= 0)
 		nic_fd_close(flow->claim_fd);
-	verbs_members_end(flow);
 	nic_cookies_fini(&flow->shadows);
 	free(flow);
 }
@@ -236,7 +235,6 @@ static int flow_claim_and_create_rule(struct verbs_flow *flow)
 	struct nic_verbs *nic = flow->qp->nic;
 	int rc = 0;
 
-	verbs_members_name_all(flow);
 	if (verbs_flow_needs_claim(&flow->rule))
 		rc = flow_claim(flow);
 	if (rc == 0)
@@ -260,7 +258,6 @@ static void flow_add_member_shadow(struct verbs_flow *flow, const struct vma_flo
 		flow->is_contested = true;
 	if (nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie) < 0)
 		vma_log_debug("%s: a flow has more shadows than are kept", flow->qp->nic->name);
-	verbs_members_name_all(flow);
 }
 
 static bool flow_rule_is_lingering(const struct nic_verbs *nic, const struct vma_flow_key *key)
@@ -549,7 +546,6 @@ static void flow_revoke_to_kernel(struct nic_verbs *nic, struct verbs_flow **pla
 		nic_fd_close(flow->claim_fd);
 		flow->claim_fd = -1;
 	}
-	verbs_members_end(flow);
 	stats_count_ended_flow(flow->qp);
 }
 
@@ -621,7 +617,6 @@ static void flow_close_names_in_child(const struct verbs_flow *flow)
 {
 	if (flow->claim_fd >= 0)
 		os_close(flow->claim_fd);
-	verbs_members_close_in_child(flow);
 }
 
 void verbs_flows_close_claims_in_child(const struct nic_verbs *nic)

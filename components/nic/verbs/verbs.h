@@ -158,16 +158,6 @@ int verbs_queue_set_rate_limit(struct verbs_queue *queue, uint32_t kbps); /* 0: 
 
 /* ---- queue pairs ---- */
 
-/* members.c: shadows that have a name. */
-#define VERBS_MEMBERS_MAX 16
-struct verbs_members {
-	unsigned n;
-	struct verbs_member {
-		uint64_t cookie;
-		int fd;
-	} at[VERBS_MEMBERS_MAX];
-};
-
 struct verbs_flow {
 	struct verbs_flow *next;
 	struct vma_flow_rule rule;  /* as it was asked for first */
@@ -179,7 +169,6 @@ struct verbs_flow {
 	bool is_noted, is_told;                      /* peers.c: it counts; vmad knows it */
 	uint64_t until_ms;                           /* revoked: its rule lingers so long */
 	int claim_fd;                                /* -1: it needs none (verbs_flow_needs_claim) */
-	struct verbs_members *members;               /* NULL: it needs none (verbs_flow_is_shared) */
 	struct kernel_sock_suspected_before suspect; /* conflicts.c */
 };
 
@@ -408,18 +397,10 @@ struct verbs_flow *verbs_flow_find(const struct nic_verbs *nic, const struct vma
 void verbs_flows_revoke_contested(struct nic_verbs *nic); /* those with is_contested */
 
 /* ---- claims.c; lock held ---- */
-/* A group's: each process that has the rule gets a copy. */
-static inline bool verbs_flow_is_shared(const struct vma_flow_rule *rule)
-{
-	return rule->key.proto == IPPROTO_UDP && (rule->key.local[0] & 0xf0) == 0xe0;
-}
-
 /* Also UDP with one peer, unless the port is the socket's alone: others share both addresses by SO_REUSEADDR,
  * SO_REUSEPORT and fork. */
 static inline bool verbs_flow_needs_claim(const struct vma_flow_rule *rule)
 {
-	if (verbs_flow_is_shared(rule))
-		return false;
 	return rule->key.peer_port_be == 0 ||
 	       (rule->key.proto == IPPROTO_UDP && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE));
 }
@@ -436,38 +417,11 @@ int verbs_flow_contests_expire(struct nic_verbs *nic); /* how long to the next, 
 void verbs_flow_contests_close_fds_in_child(const struct nic_verbs *nic);
 void verbs_flow_contests_fini(struct nic_verbs *nic);
 
-/* ---- members.c; lock held ---- */
-#define VERBS_MEMBER_NAME_BYTES 96
-/* Its length; without the zero that an abstract name begins with. */
-size_t verbs_member_name(const struct nic_verbs *nic, const struct vma_flow_key *key, uint64_t cookie,
-                         char name[VERBS_MEMBER_NAME_BYTES]);
-/* The flow's shadows that have no name get one, if it is a group's and others may have the port. */
-void verbs_members_name_all(struct verbs_flow *flow);
-void verbs_members_end(struct verbs_flow *flow);
-void verbs_members_close_in_child(const struct verbs_flow *flow);
-
-/* Kernel socks that have a right to a group, and may be shadows of other processes with a rule for it. */
-struct verbs_member_candidate {
-	struct vma_flow_key key;
-	struct kernel_sock socket;
-	bool is_named; /* it is such a shadow */
-	char name[VERBS_MEMBER_NAME_BYTES];
-};
-struct verbs_member_candidates {
-	unsigned n, capacity;
-	struct verbs_member_candidate *at;
-};
-/* False: no memory. */
-bool verbs_member_candidates_add(struct verbs_member_candidates *candidates, const struct nic_verbs *nic,
-                                 const struct vma_flow_key *key, const struct kernel_sock *socket);
-void verbs_members_find_named(struct verbs_member_candidates *candidates); /* in another order afterwards */
-void verbs_member_candidates_fini(struct verbs_member_candidates *candidates);
-
 /* ---- conflicts.c; lock held ---- */
 /* For a connection of TCP no kernel socket is looked for: its shadow, or its listener's, has the port. */
 static inline bool verbs_flow_may_get_conflict(const struct vma_flow_rule *rule)
 {
-	return (verbs_flow_needs_claim(rule) || verbs_flow_is_shared(rule)) && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE);
+	return verbs_flow_needs_claim(rule) && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE);
 }
 
 int verbs_refuse_flow_on_kernel_conflict(struct nic_verbs *nic,
