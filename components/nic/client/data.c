@@ -395,10 +395,14 @@ int nic_xdp_fd(const struct vma_nic_qp *base)
 
 /* ---- transmit half ---- */
 
+static inline bool seg_is_within_frame(const struct vma_nic_seg *seg)
+{
+	return seg->len > 0 && seg->off < (1u << XDP_FRAME_SHIFT) && seg->len <= (1u << XDP_FRAME_SHIFT) - seg->off;
+}
+
 static inline bool seg_in_frame(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
 {
-	return seg->len > 0 && seg->off < (1u << XDP_FRAME_SHIFT) && seg->off >= qp->base.tx_headroom &&
-	       seg->len <= (1u << XDP_FRAME_SHIFT) - seg->off;
+	return seg_is_within_frame(seg) && seg->off >= qp->base.tx_headroom;
 }
 
 /* A VLAN tag does not count against the MTU. */
@@ -422,10 +426,11 @@ classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsi
 	for (;; i++) {
 		uint32_t at;
 
-		if (i == n || i == qp->segs_max || !seg_in_frame(qp, &segs[i]))
+		if (i == n || i == qp->segs_max || !seg_is_within_frame(&segs[i]))
 			return PACKET_STOP;
 		at = vma_buf_index(qp->base.arena, segs[i].buf) - qp->first - qp->tx_first;
-		if (at >= qp->tx_count)
+		/* Queued before a rebind: in a buffer of that binding's, or without room for what this one writes. */
+		if (at >= qp->tx_count || segs[i].off < qp->base.tx_headroom)
 			verdict = PACKET_DROP;
 		else if (qp->in_flight[at])
 			return PACKET_STOP; /* still on its way from before: after the next reap */

@@ -212,6 +212,27 @@ static void test_segments_become_one_packet(void **state)
 	fixture_assert_receives(w, 1, 0, spec);
 }
 
+/* As one that was queued for the binding of before, which needed no room before a frame. */
+static void test_a_frame_without_the_headroom_does_not_stop_those_behind_it(void **state)
+{
+	struct fixture *w = *state;
+	struct frame_spec dropped = udp(1, PORT, 100, 1), spec = udp(1, PORT, 100, 2);
+	struct vma_nic_seg segs[2];
+
+	if (w->qp[0][0]->tx_headroom == 0)
+		vma_test_skip("the device needs no room before a frame");
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	segs[0] = fixture_build_frame_in_tx_buf(w, 0, 0, &dropped);
+	segs[0].off = 0;
+	segs[1] = fixture_build_frame_in_tx_buf(w, 0, 0, &spec);
+	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 2), 2);
+	while (vma_nic_kick(w->qp[0][0]) == -EAGAIN)
+		sched_yield();
+	fixture_reap_and_free_tx_bufs(w->qp[0][0]);
+	fixture_assert_receives(w, 1, 0, spec);
+	assert_no_packet_arrives(w, 1, 0);
+}
+
 /* A packet of TCP in three buffers, each as full as it can be, to be cut; number is its first sequence number's. */
 static void fixture_make_tso_packet(struct fixture *w, const struct frame_spec *spec, struct vma_nic_seg segs[3])
 {
@@ -1048,6 +1069,7 @@ static const struct {
         CASE(test_order_is_kept),
         CASE(test_checksum_is_filled_in_and_checked),
         CASE(test_segments_become_one_packet),
+        CASE(test_a_frame_without_the_headroom_does_not_stop_those_behind_it),
         CASE(test_a_large_packet_of_tcp_is_cut_into_segments),
         CASE(test_a_frame_above_one_buffer_arrives_in_several),
         CASE(test_a_frame_above_the_mtu_is_refused),

@@ -229,7 +229,7 @@ struct vma_nic_qp {
 	uint32_t rx_depth, tx_depth;         /* granted */
 	uint32_t rx_quota;    /* received frames the user may hold at a time before others run short; 0: rx_depth. With
 	                       * half as much again (64 more at least) it may receive nothing until it posts. */
-	uint32_t tx_headroom; /* bytes to leave free before a frame to send */
+	uint32_t tx_headroom; /* bytes to leave free before a frame to send; one without is dropped */
 	bool rx_self_fill;    /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
 	_Atomic bool lost;
 	struct vma_nic_accept_page *member; /* nic_group.h, always at the same place; NULL: there are no groups here */
