@@ -141,7 +141,7 @@ static void open_ring_pair_on_wire(void)
 
 	ring_exit_on_error(vma_bufarena_create(&memory, &arena), "arena");
 	wire.arena[0] = wire.arena[1] = arena;
-	ring_exit_on_error(vma_wire_pair(&wire, nic), "wire");
+	ring_exit_on_error(vma_wire_create_pair(&wire, nic), "wire");
 	for (int i = 0; i < 2; i++) {
 		attr.nic = nic[i];
 		ring_exit_on_error(vma_ring_create(&attr, &ring[i]), "ring");
@@ -164,8 +164,8 @@ static void attach_listening_and_connected_udp_flows(void)
 	connected = flow;
 	connected.key.peer_port_be = htons(1001);
 	memcpy(connected.key.peer, to.src_ip, 4);
-	ring_exit_on_error(vma_ring_attach(ring[1], &flow), "attach");
-	ring_exit_on_error(vma_ring_attach(ring[1], &connected), "attach");
+	ring_exit_on_error(vma_ring_attach_flow(ring[1], &flow), "attach");
+	ring_exit_on_error(vma_ring_attach_flow(ring[1], &connected), "attach");
 }
 
 int main(int argc, char **argv)

@@ -70,7 +70,7 @@ static int bench_loop_ping(const struct bench_opts *opts, const struct bench_por
 	return 0;
 }
 
-static int pong(const struct bench_opts *opts, const struct bench_port_ops *ops)
+static int bench_loop_echo_packets(const struct bench_opts *opts, const struct bench_port_ops *ops)
 {
 	(void)opts;
 	while (!bench_stop)
@@ -188,8 +188,10 @@ static bool bench_take_option(struct bench_opts *opts, int letter, const char *n
 static const struct {
 	const char *name;
 	int (*run)(const struct bench_opts *, const struct bench_port_ops *);
-} bench_loops[] = {
-        {"ping", bench_loop_ping}, {"pong", pong}, {"send", bench_loop_send}, {"sink", bench_loop_receive_and_count}};
+} bench_loops[] = {{"ping", bench_loop_ping},
+                   {"pong", bench_loop_echo_packets},
+                   {"send", bench_loop_send},
+                   {"sink", bench_loop_receive_and_count}};
 
 int bench_main(int argc, char **argv, const struct bench_port_ops *ops)
 {

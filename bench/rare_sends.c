@@ -87,7 +87,7 @@ static uint64_t median(uint64_t *values, unsigned n)
 	return values[n / 2];
 }
 
-static int serve(const struct sockaddr_in *address)
+static int udp_echo_server_busy_loop(const struct sockaddr_in *address)
 {
 	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	struct sockaddr_in from;
@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 	}
 	address.sin_port = htons((uint16_t)atoi(argv[2]));
 	if (strcmp(argv[3], "serve") == 0)
-		return serve(&address);
+		return udp_echo_server_busy_loop(&address);
 	count = (unsigned)atoi(argv[3]);
 	if (argc != 5 || count == 0 || count > MAX) {
 		fprintf(stderr, "%s: COUNT is 1 to %d\n", argv[0], MAX);

@@ -247,7 +247,7 @@ static const struct option options[] = {
         {0},
 };
 
-static void take_options(int argc, char **argv)
+static void recv_threads_parse_options(int argc, char **argv)
 {
 	int option, index = 0;
 
@@ -298,7 +298,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; argc > 1 && i < sizeof(roles) / sizeof(roles[0]); i++) {
 		if (strcmp(argv[1], roles[i].name) != 0)
 			continue;
-		take_options(argc - 1, argv + 1);
+		recv_threads_parse_options(argc - 1, argv + 1);
 		return roles[i].run();
 	}
 	if (argc > 1)

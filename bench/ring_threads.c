@@ -82,7 +82,7 @@ static void link_open_nics(struct link *self)
 	const char *ifname[2] = {self->near, self->far};
 
 	if (self->near == NULL) {
-		die_if_ring_call_failed(vma_wire_pair(&wire, self->nic), "wire");
+		die_if_ring_call_failed(vma_wire_create_pair(&wire, self->nic), "wire");
 		return;
 	}
 	for (int end = 0; end < 2; end++) {
@@ -122,7 +122,7 @@ static void link_open(struct link *self)
 	self->flow.key.proto = IPPROTO_UDP;
 	self->flow.key.local_port_be = to.dst_port_be;
 	memcpy(self->flow.key.local, to.dst_ip, sizeof(to.dst_ip));
-	die_if_ring_call_failed(vma_ring_attach(self->ring[1], &self->flow), "attach");
+	die_if_ring_call_failed(vma_ring_attach_flow(self->ring[1], &self->flow), "attach");
 	vma_pkt_udp_init(&self->headers, &to);
 }
 

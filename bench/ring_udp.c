@@ -31,7 +31,7 @@ static unsigned arrived;
 static uint64_t last_seq;
 static bool echoing;
 
-static void ring_udp_must(int rc, const char *what)
+static void ring_udp_exit_if_error(int rc, const char *what)
 {
 	errno = -rc;
 	if (rc < 0)
@@ -82,15 +82,15 @@ static void ring_udp_open_nic(const struct bench_opts *opts)
 	vma_ring_conf_to_memory_attrs(&conf, &arena_attr, &spill_attr);
 	vma_ring_conf_to_nic_attr(&conf, &nic_attr);
 	vma_ring_conf_to_ring_attr(&conf, &ring_attr);
-	ring_udp_must(vma_bufarena_create(&arena_attr, &arena), "vma_bufarena_create");
+	ring_udp_exit_if_error(vma_bufarena_create(&arena_attr, &arena), "vma_bufarena_create");
 	spill_attr.arena = nic_attr.arena = arena;
-	ring_udp_must(vma_bufpool_create(&spill_attr, &spill), "vma_bufpool_create");
+	ring_udp_exit_if_error(vma_bufpool_create(&spill_attr, &spill), "vma_bufpool_create");
 	if (strcmp(opts->owner, "vmad") == 0)
 		nic_attr.owner = VMA_NIC_OWNER_VMAD;
-	ring_udp_must(vma_nic_open(opts->device, &nic_attr, &nic), opts->device);
+	ring_udp_exit_if_error(vma_nic_open(opts->device, &nic_attr, &nic), opts->device);
 	ring_attr.nic = nic;
 	ring_attr.spill_pool = spill;
-	ring_udp_must(vma_ring_create(&ring_attr, &ring), "vma_ring_create");
+	ring_udp_exit_if_error(vma_ring_create(&ring_attr, &ring), "vma_ring_create");
 }
 
 static void ring_udp_open_port(const struct bench_opts *opts)
@@ -103,7 +103,7 @@ static void ring_udp_open_port(const struct bench_opts *opts)
 	flow.key.proto = IPPROTO_UDP;
 	flow.key.local_port_be = opts->port_be;
 	memcpy(flow.key.local, &opts->local_be, sizeof(opts->local_be));
-	ring_udp_must(vma_ring_attach(ring, &flow), "vma_ring_attach");
+	ring_udp_exit_if_error(vma_ring_attach_flow(ring, &flow), "vma_ring_attach");
 	memcpy(attr.src_mac, opts->local_mac, sizeof(attr.src_mac));
 	memcpy(attr.dst_mac, opts->peer_mac, sizeof(attr.dst_mac));
 	memcpy(attr.src_ip, &opts->local_be, sizeof(attr.src_ip));

@@ -272,7 +272,7 @@ static void tcp_load_bulk(unsigned pause_msec)
 	tcp_load_print_bulk_result(fd, sent, start);
 }
 
-static void pauses(void)
+static void bench_receive_with_pauses(void)
 {
 	int fd = tcp_load_connect();
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL, got = 0;
@@ -287,7 +287,7 @@ static void pauses(void)
 	close(fd);
 }
 
-static void transfers(void)
+static void bench_request_response_transfers(void)
 {
 	static struct bench_hist hist;
 	int fd = tcp_load_connect(), one = 1;
@@ -435,9 +435,9 @@ int main(int argc, char **argv)
 	else if (strcmp(role, "bursts") == 0)
 		tcp_load_bulk(50);
 	else if (strcmp(role, "pauses") == 0)
-		pauses();
+		bench_receive_with_pauses();
 	else if (strcmp(role, "transfers") == 0)
-		transfers();
+		bench_request_response_transfers();
 	else if (strcmp(role, "connect") == 0 && opts.threads > 1)
 		tcp_load_connects_by_threads();
 	else if (strcmp(role, "connect") == 0)

@@ -35,7 +35,7 @@ static uint8_t probes_pattern(uint64_t seq, uint32_t i)
 	return (uint8_t)((seq * 0x9e3779b97f4a7c15ULL >> 56) + i * 131 + (i >> 8));
 }
 
-void probes_next(struct probes *probes, uint8_t *payload)
+void probes_fill_next_payload(struct probes *probes, uint8_t *payload)
 {
 	uint64_t seq = probes->sent++;
 
@@ -84,7 +84,7 @@ static int compare_probes_by_rtt(const void *a, const void *b)
 	return (x->rtt_ns > y->rtt_ns) - (x->rtt_ns < y->rtt_ns);
 }
 
-static double usec(const struct probe *probe)
+static double probe_rtt_usec(const struct probe *probe)
 {
 	return (double)probe->rtt_ns / 1000;
 }
@@ -101,12 +101,12 @@ bool probes_report(struct probes *probes, double seconds)
 		return false;
 	qsort(probes->all, probes->sent, sizeof(*probes->all), compare_probes_by_rtt);
 	printf("round trip in microseconds: p50 %.2f, p99 %.2f, p99.9 %.2f, most %.2f; %.0f per second\n",
-	       usec(&first[n / 2]), usec(&first[n * 99 / 100]), usec(&first[n * 999 / 1000]), usec(&first[n - 1]),
-	       (double)n / seconds);
+	       probe_rtt_usec(&first[n / 2]), probe_rtt_usec(&first[n * 99 / 100]),
+	       probe_rtt_usec(&first[n * 999 / 1000]), probe_rtt_usec(&first[n - 1]), (double)n / seconds);
 	return lost == 0 && probes->duplicates == 0 && probes->corrupt == 0;
 }
 
-int probes_dump(const struct probes *probes, const char *path)
+int probes_write_rtts_to_file(const struct probes *probes, const char *path)
 {
 	FILE *file = fopen(path, "w");
 	int rc = 0;

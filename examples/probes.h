@@ -28,7 +28,7 @@ void probes_fini(struct probes *probes);
 
 uint64_t probes_now_ns(void);
 /* Fills the payload of the next datagram; it counts as sent from now on. */
-void probes_next(struct probes *probes, uint8_t *payload);
+void probes_fill_next_payload(struct probes *probes, uint8_t *payload);
 /* The one just filled could not be sent: it will be the next one again. */
 void probes_unsend_last(struct probes *probes);
 /* Checks every byte of an answer and counts it. */
@@ -38,6 +38,6 @@ void probes_record_answer(struct probes *probes, const uint8_t *payload, uint32_
  * and fini may follow. */
 bool probes_report(struct probes *probes, double seconds);
 /* After the report: every round trip, nanoseconds, one per line. 0 or -errno; a message tells. */
-int probes_dump(const struct probes *probes, const char *path);
+int probes_write_rtts_to_file(const struct probes *probes, const char *path);
 
 #endif

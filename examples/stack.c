@@ -139,7 +139,7 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 	stack->flow.key.proto = IPPROTO_UDP;
 	stack->flow.key.local_port_be = stack->port_be;
 	memcpy(stack->flow.key.local, stack->local, sizeof(stack->local));
-	rc = vma_ring_attach(stack->ring, &stack->flow);
+	rc = vma_ring_attach_flow(stack->ring, &stack->flow);
 	return rc == 0 ? 0 : stack_print_failure("vma_ring_attach", rc);
 }
 

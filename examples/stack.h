@@ -75,7 +75,8 @@ char *stack_alloc_tx_buf_get_payload(struct stack *stack, const struct vma_pkt_u
 /* Writes the headers in front of the payload and sends. False: the queue is full, and the buffer was put back. */
 bool stack_send(struct stack *stack, struct vma_pkt_udp *headers, struct vma_buf *buf, uint32_t payload_bytes);
 
-/* Called when vma_ring_progress found nothing: sleeps until something arrives, at most for timeout_ns. */
+/* Called when vma_ring_progress found nothing: sleeps until something arrives, at most for
+ * timeout_ns. */
 void stack_wait_for_packets(struct stack *stack, uint64_t timeout_ns);
 
 /* What the ring received, sent and dropped, by its own counters. */

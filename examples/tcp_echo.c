@@ -4,9 +4,9 @@
  *   tcp_echo --local 10.9.0.2 [--port 7000] [--steer-after MS] [OPTIONS] xdp:veth0
  *   tcp_echo --local 10.9.0.2 --connect 10.9.0.1 --peer-mac 02:00:00:00:00:01 [--peer-port 7000] [OPTIONS] xdp:veth0
  *
- * One thread. Callbacks of the stack run within vma_ring_progress and only note what is to be done. An accepted
- * connection gets a rule of its own in the NIC when it has lived for a while; so the many short ones of a server cost
- * none.
+ * One thread. Callbacks of the stack run within vma_ring_progress and only note what is to be done.
+ * An accepted connection gets a rule of its own in the NIC when it has lived for a while; so the many short ones of a
+ * server cost none.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -81,7 +81,7 @@ static bool tcp_echo_accepted(struct vma_tcp_listener *of, void *arg, struct vma
 	conn->next = conns;
 	conns = conn;
 	accepted_count++;
-	vma_tcp_conn_adopt(of_stack, &owner, conn);
+	vma_tcp_conn_set_owner_and_replay_events(of_stack, &owner, conn);
 	return true;
 }
 static const struct vma_tcp_listener_ops listens = {.admit = tcp_echo_admit, .accepted = tcp_echo_accepted};
@@ -113,7 +113,7 @@ static void request_own_nic_rule_when_due(struct conn *conn)
 {
 	if (conn->steered || tcp_echo_now_ns() < conn->steer_ns)
 		return;
-	conn->steered = vma_tcp_steer(conn->tcp) == 0;
+	conn->steered = vma_tcp_conn_add_own_nic_rule(conn->tcp) == 0;
 	puts(conn->steered ? "steered" : "not steered");
 	fflush(stdout);
 }
@@ -134,7 +134,7 @@ static void serve_all_connections(void)
 			continue;
 		}
 		*place = conn->next;
-		vma_tcp_conn_disown(conn->tcp);
+		vma_tcp_conn_drop_owner_and_abort(conn->tcp);
 		vma_tcp_conn_put(conn->tcp);
 		free(conn);
 	}
@@ -238,7 +238,7 @@ static void tcp_echo_end(void)
 
 		conns = conn->next;
 		vma_tcp_close(conn->tcp, true);
-		vma_tcp_conn_disown(conn->tcp);
+		vma_tcp_conn_drop_owner_and_abort(conn->tcp);
 		vma_tcp_conn_put(conn->tcp);
 		free(conn);
 	}

@@ -17,8 +17,8 @@ static struct stack stack;
 static uint64_t echoed, refused;
 
 /*
- * Runs inside vma_ring_progress, once per datagram. Frames of the receive side are few and belong to it, so the payload
- * moves into a frame of the transmit side, and the received one goes back at once.
+ * Runs inside vma_ring_progress, once per datagram. Frames of the receive side are few and belong to
+ * it, so the payload moves into a frame of the transmit side, and the received one goes back at once.
  */
 static bool udp_echo_packet(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {

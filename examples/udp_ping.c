@@ -25,7 +25,8 @@ static struct vma_pkt_udp_attr to = {.dst_mac = {0xff, 0xff, 0xff, 0xff, 0xff, 0
 static uint64_t count = 10000, bytes = 22, rate;
 static const char *dump_path;
 
-/* Runs inside vma_ring_progress, once per datagram. A chain is longer than one frame: nothing we have sent. */
+/* Runs inside vma_ring_progress, once per datagram. A chain is longer than one frame: nothing we have
+ * sent. */
 static bool ping_take_answer(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const char *payload = vma_buf_data(stack.arena, packet) + packet->payload_off;
@@ -46,7 +47,8 @@ static bool udp_ping_send_next(void)
 
 	if (payload == NULL)
 		return false;
-	probes_next(&probes, (uint8_t *)payload); /* before it leaves: the answer may be here before send returns */
+	probes_fill_next_payload(&probes,
+	                         (uint8_t *)payload); /* before it leaves: the answer may be here before send returns */
 	if (stack_send(&stack, &headers, buf, (uint32_t)bytes))
 		return true;
 	probes_unsend_last(&probes);
@@ -172,7 +174,7 @@ int main(int argc, char **argv)
 	if (open_stack_and_prepare_probes()) {
 		ok = udp_ping_run();
 		stack_print_ring_stats(&stack);
-		if (dump_path != NULL && probes_dump(&probes, dump_path) != 0)
+		if (dump_path != NULL && probes_write_rtts_to_file(&probes, dump_path) != 0)
 			ok = false;
 	}
 	stack_close(&stack);

@@ -138,7 +138,7 @@ void hand_over_fd_to_kernel(int fd) __attribute__((cold));
  */
 static inline bool fd_is_librarys_own(int fd)
 {
-	return __builtin_expect(vma_fd_is_guarded(fd), 0) &&
+	return __builtin_expect(vma_fd_is_library_internal(fd), 0) &&
 	       (vma_thread_cache == NULL || vma_thread_cache->inside == 0);
 }
 

@@ -28,8 +28,8 @@ ALIAS(pid_t, __fork, fork, (void))
  * splits.
  */
 __typeof__(pid_t(*)(void)) child_real_vfork __attribute__((visibility("hidden")));
-void child_find_vfork(void) __attribute__((visibility("hidden")));
-void child_find_vfork(void)
+void child_resolve_real_vfork(void) __attribute__((visibility("hidden")));
+void child_resolve_real_vfork(void)
 {
 	child_real_vfork = (pid_t(*)(void))dlsym(RTLD_NEXT, "vfork");
 }
@@ -45,7 +45,7 @@ __asm__(".pushsection .text\n"
         "	cmpq $0, child_real_vfork(%rip)\n"
         "	jne 1f\n"
         "	subq $8, %rsp\n"
-        "	call child_find_vfork\n"
+        "	call child_resolve_real_vfork\n"
         "	addq $8, %rsp\n"
         "1:	jmp *child_real_vfork(%rip)\n"
         ".size vfork, . - vfork\n"
@@ -62,7 +62,7 @@ __asm__(".pushsection .text\n"
         "	ldr x16, [x16, :lo12:child_real_vfork]\n"
         "	cbnz x16, 1f\n"
         "	stp x29, x30, [sp, -16]!\n"
-        "	bl child_find_vfork\n"
+        "	bl child_resolve_real_vfork\n"
         "	ldp x29, x30, [sp], 16\n"
         "	adrp x16, child_real_vfork\n"
         "	ldr x16, [x16, :lo12:child_real_vfork]\n"

@@ -56,7 +56,7 @@ CONTROL_CALL(int, ioctl, (int fd, unsigned long request, void *arg), fd, (fd, re
 static int log_offload_decision(int fd, int rc, bool serves)
 {
 	if (vma_log_level_is_enabled(VMA_LOG_INFO) && (rc == 0 || errno == EINPROGRESS))
-		vma_sock_log_reason(fd, serves);
+		vma_sock_log_why_not_offloaded(fd, serves);
 	return rc;
 }
 #define CONTROL_CALL_DECIDING_OFFLOAD(name, parameters, serves, os_arguments, op_arguments)                            \
@@ -149,7 +149,7 @@ EXPORT(int, vma_get_socket_state, (int fd, const char **text))
 	int rc;
 
 	vma_inet_flush_sends(self);
-	rc = vma_sock_query(fd, text);
+	rc = vma_sock_get_offload_reason(fd, text);
 	vma_leave(self);
 	if (rc < 0) {
 		errno = -rc;

@@ -49,7 +49,7 @@ bool call_refetch_file_after_touch(struct call *call, int fd)
 {
 	struct vma_file *file;
 
-	vma_file_touch(fd);
+	vma_fd_call_before_use_hook(fd);
 	file = vma_fd_lookup(fd);
 	if (file == NULL || file == call->file || file->kind != VMA_FILE_TCP || file->os_only)
 		return false;
@@ -159,8 +159,8 @@ EXPORT(void, closefrom, (int low))
 /*
  * A socket that stands at 0, 1 or 2 is what the C library's streams, and every program that this one starts, read and
  * write past us. A vfork child has no other use for a copy than its next program; but what it asks for is its parent's
- * to do (vma_engine_hand_over), and the table is not to change. A connection that the parent has inherited itself is
- * asked for by the child: that needs shared memory and an eventfd only.
+ * to do (vma_engine_hand_over_from_vfork_child), and the table is not to change. A connection that the parent has
+ * inherited itself is asked for by the child: that needs shared memory and an eventfd only.
  */
 void hand_over_fd_to_kernel(int fd)
 {
@@ -183,7 +183,7 @@ void hand_over_fd_to_kernel(int fd)
 	}
 	vma_file_get(file); /* not inside for as long as it takes: the child may be killed meanwhile */
 	call_leave(&call);
-	vma_engine_hand_over(file);
+	vma_engine_hand_over_from_vfork_child(file);
 	vma_file_put(file);
 	errno = call.saved_errno;
 }
@@ -315,7 +315,9 @@ static int register_fd_got_by_pidfd_getfd(int pidfd, int number, int fd)
 	if (return_new_fd_forget_old_file(fd) < 0)
 		return fd;
 	protocol = descriptor_protocol_of(fd);
-	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_request_hand_over(pidfd, number, fd) : 0;
+	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP
+	             ? vma_engine_ask_process_to_hand_over_fd(pidfd, number, fd)
+	             : 0;
 	if (rc == 1)
 		rights_register_received_fd(fd);
 	else if (rc < 0 && fd_may_be_shadow_of_offloaded_tcp(fd))

@@ -33,14 +33,14 @@ static bool exec_needs_preparation(void)
 	return (self == NULL || self->inside == 0) && library_is_started_in_process();
 }
 
-static void process_before_exec(void)
+static void process_prepare_sockets_for_exec(void)
 {
 	struct vma_thread *self = vma_thread_cache;
 	const int saved = errno;
 
 	if (!exec_needs_preparation() || process_is_vfork_child())
 		return;
-	inherited_before_exec();
+	inherited_prepare_sockets_for_exec();
 	vma_stream_give_conns_to_kernel_before_exec();
 	errno = saved;
 	if (self == NULL || self->tx_ring == NULL)
@@ -50,7 +50,7 @@ static void process_before_exec(void)
 	vma_leave(self);
 }
 
-static void process_exec_failed(void)
+static void process_undo_exec_preparation(void)
 {
 	const int saved = errno;
 
@@ -84,7 +84,7 @@ static const char *exec_find_preload(char *const *environment)
 }
 
 /* 0: the environment stays as it is. Else how many variables it has when the library is named there, with the NULL. */
-static size_t exec_environment_size(char *const *environment, bool beside)
+static size_t exec_count_env_with_preload_if_needed(char *const *environment, bool beside)
 {
 	const char *given = exec_find_preload(environment);
 	const int saved = errno;
@@ -96,7 +96,7 @@ static size_t exec_environment_size(char *const *environment, bool beside)
 		return 0;
 	if (given != NULL && strlen(given) + strlen(exec_preload) + sizeof(PRELOAD) + 1 > PRELOAD_MAX)
 		return 0;
-	waits = vma_stream_waits_for_exec(beside);
+	waits = vma_stream_has_listener_with_conns_at_exec(beside);
 	errno = saved;
 	if (!waits)
 		return 0;
@@ -125,7 +125,7 @@ static void exec_put_library_in_environment(char *const *environment, char **var
 
 /* `environment`, or a copy that names the library: it lives as long as the block in which this stands. */
 #define EXEC_ENVIRONMENT(environment, beside)                                                                          \
-	const size_t variables_n = exec_environment_size(environment, beside);                                         \
+	const size_t variables_n = exec_count_env_with_preload_if_needed(environment, beside);                         \
 	char *variables[variables_n + 1], preload_text[variables_n != 0 ? PRELOAD_MAX : 1];                            \
 	if (variables_n != 0) {                                                                                        \
 		exec_put_library_in_environment(environment, variables, preload_text);                                 \
@@ -138,10 +138,10 @@ static void exec_put_library_in_environment(char *const *environment, char **var
 #define EXEC(type, name, parameters, arguments)                                                                        \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
-		process_before_exec();                                                                                 \
+		process_prepare_sockets_for_exec();                                                                    \
 		EXEC_ENVIRONMENT(environment, process_is_vfork_child())                                                \
 		type rc = libc_functions_get()->name arguments;                                                        \
-		process_exec_failed();                                                                                 \
+		process_undo_exec_preparation();                                                                       \
 		return rc;                                                                                             \
 	}
 VMA_EXEC_CALLS(EXEC)

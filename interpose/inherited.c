@@ -31,25 +31,26 @@ _Atomic bool inherited_copies;
 
 /* ---- load ---- */
 
-static int inherited_option_of(int fd, int name)
+static int socket_int_option_of_fd(int fd, int name)
 {
 	return vma_os_getsockopt_int_or(fd, SOL_SOCKET, name, -1);
 }
 
 static void register_inherited(int fd)
 {
-	const bool is_looked_at = fd > STDERR_FILENO || inherited_option_of(fd, SO_ACCEPTCONN) == 1;
-	const int protocol = is_looked_at ? inherited_option_of(fd, SO_PROTOCOL) : -1;
-	const int family = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? inherited_option_of(fd, SO_DOMAIN) : -1;
+	const bool is_looked_at = fd > STDERR_FILENO || socket_int_option_of_fd(fd, SO_ACCEPTCONN) == 1;
+	const int protocol = is_looked_at ? socket_int_option_of_fd(fd, SO_PROTOCOL) : -1;
+	const int family =
+	        protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? socket_int_option_of_fd(fd, SO_DOMAIN) : -1;
 
-	if (protocol == 0 && FD_IS_NOT_OURS(fd) && inherited_option_of(fd, SO_DOMAIN) == AF_UNIX &&
-	    inherited_option_of(fd, SO_TYPE) == SOCK_SEQPACKET)
-		vma_inherited_register_waits(fd);
+	if (protocol == 0 && FD_IS_NOT_OURS(fd) && socket_int_option_of_fd(fd, SO_DOMAIN) == AF_UNIX &&
+	    socket_int_option_of_fd(fd, SO_TYPE) == SOCK_SEQPACKET)
+		vma_inherited_record_conn_queue_fd(fd);
 	if ((family != AF_INET && family != AF_INET6) || !FD_IS_NOT_OURS(fd))
 		return;
 	process_start_library_once();
 	vma_inherited_listener = vma_stream_inherit_by_exec;
-	vma_inherited_register(fd);
+	vma_inherited_fd_install_placeholder(fd);
 }
 
 struct entry { /* of getdents64 */
@@ -59,7 +60,7 @@ struct entry { /* of getdents64 */
 	char name[];
 };
 
-static void register_inherited_listed(int directory)
+static void register_inherited_fds_of_directory(int directory)
 {
 	_Alignas(struct entry) char text[2048];
 	long n;
@@ -89,7 +90,7 @@ static __attribute__((constructor)) void register_inherited_at_load(void)
 	                       : -1;
 
 	if (directory >= 0) {
-		register_inherited_listed(directory);
+		register_inherited_fds_of_directory(directory);
 		syscall(SYS_close, directory);
 	} else if (is_preloaded()) {
 		for (int fd = 0; fd < NUMBERS_MAX; fd++)
@@ -115,20 +116,21 @@ void inherited_mark_copied(int fd)
 }
 
 /* Inside. */
-static void inherited_leave_fd(int fd, const struct vma_file *file)
+static void inherited_have_owner_hand_over_fd(int fd, const struct vma_file *file)
 {
 	const int flags = vma_os.fcntl(fd, F_GETFD, NULL);
 	int waiting_fd;
 
 	if (!file->is_copied || flags < 0 || (flags & FD_CLOEXEC) != 0)
 		return;
-	waiting_fd = vma_inherited_request_socket(fd); /* the program asks for it itself, if it has the library */
+	waiting_fd = vma_inherited_ask_owners_for_conn_queue_fd(
+	        fd); /* the program asks for it itself, if it has the library */
 	if (waiting_fd >= 0)
 		syscall(SYS_close, waiting_fd);
 }
 
 /* Inside. A datagram socket of this process's own. */
-static void inherited_leave_datagrams(struct vma_file *file, void *arg)
+static void inherited_export_udp_socket_for_exec(struct vma_file *file, void *arg)
 {
 	const int flags = file->kind == VMA_FILE_UDP && !file->os_only && !file->from_parent
 	                          ? vma_os.fcntl(atomic_load(&file->fd), F_GETFD, NULL)
@@ -139,11 +141,11 @@ static void inherited_leave_datagrams(struct vma_file *file, void *arg)
 		file->ops->exec_export(file);
 }
 
-void inherited_before_exec(void)
+void inherited_prepare_sockets_for_exec(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_file_each(inherited_leave_datagrams, NULL);
+	vma_file_each(inherited_export_udp_socket_for_exec, NULL);
 	vma_leave(self);
 	if (!atomic_load_explicit(&inherited_copies, memory_order_relaxed))
 		return;
@@ -153,7 +155,7 @@ void inherited_before_exec(void)
 
 		if (file != NULL &&
 		    (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP || file->kind == VMA_FILE_EXEC))
-			inherited_leave_fd(fd, file);
+			inherited_have_owner_hand_over_fd(fd, file);
 	}
 	vma_leave(self);
 }

@@ -9,6 +9,6 @@ extern _Atomic bool inherited_copies;
 /* Outside. In a forked child: number fd is a copy, or goes along at exec from now on. errno stays. */
 void inherited_mark_copied(int fd);
 /* Outside, not in a vfork child. */
-void inherited_before_exec(void);
+void inherited_prepare_sockets_for_exec(void);
 
 #endif

@@ -27,7 +27,7 @@ static void sockets_end_at_exit(void)
 		vma_callbacks_end();
 		vma_udp_leave_forked_sockets_flows_at_exit();
 		vma_stream_close_and_flush_at_exit();
-		vma_engine_exit();
+		vma_engine_flush_and_log_at_exit();
 	}
 }
 

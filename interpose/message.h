@@ -38,7 +38,7 @@ static inline bool message_rwf_flags_supported(int rwf)
 	return (rwf & ~MESSAGE_RWF_TAKEN) == 0 &&
 	       (rwf & (RWF_APPEND | MESSAGE_RWF_NOAPPEND)) != (RWF_APPEND | MESSAGE_RWF_NOAPPEND);
 }
-static inline int message_flags(int rwf)
+static inline int msg_flags_of_rwf_flags(int rwf)
 {
 	return ((rwf & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0) | ((rwf & MESSAGE_RWF_NOSIGNAL) != 0 ? MSG_NOSIGNAL : 0);
 }
@@ -55,7 +55,7 @@ static inline bool message_exceeds_user_space(const void *data, size_t size)
 	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_exceeds_user_space(data, MESSAGE_BYTES_MAX);
 }
 /* Of read and write it looks at all. */
-static inline bool message_is_all_beyond(const void *data, size_t size)
+static inline bool io_buffer_is_beyond_user_space(const void *data, size_t size)
 {
 	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_exceeds_user_space(data, size);
 }

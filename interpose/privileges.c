@@ -22,7 +22,7 @@
 static void start_engine_before_privilege_drop(void)
 {
 	if (library_is_started_in_process() && !process_is_vfork_child())
-		vma_engine_start_early();
+		vma_engine_start_if_open_files_need_it();
 }
 
 #define EXPORT_PRIVILEGE_DROPPING_CALL(name, parameters, arguments)                                                    \

@@ -68,14 +68,14 @@ static void process_resume_callbacks_after_fork(void)
 
 void process_after_fork_in_parent(void)
 {
-	vma_engine_fork_parent();
+	vma_engine_after_fork_in_parent();
 	process_resume_callbacks_after_fork();
 }
 
 __attribute__((cold)) void process_after_fork_in_child(void)
 {
 	pthread_mutex_init(&fork_prepare_lock, NULL); /* perhaps held by a thread of the parent */
-	vma_engine_fork_child();
+	vma_engine_reset_in_fork_child();
 	vma_stream_reset_in_fork_child();
 	vma_udp_fork_child();
 	vma_xtreme_drop_tables_in_fork_child();

@@ -71,7 +71,7 @@ static __attribute__((noinline)) ssize_t read_offloaded_fd(int fd, void *data, s
 {
 	ssize_t result;
 
-	if (size > 0 && !message_is_all_beyond(data, size) &&
+	if (size > 0 && !io_buffer_is_beyond_user_space(data, size) &&
 	    call_receive_bytes(fd, data, size, 0, NULL, NULL, &result))
 		return result;
 	return vma_os.read(fd, data, size);
@@ -163,7 +163,7 @@ static __attribute__((noinline)) ssize_t preadv2_offloaded_fd(int fd, const stru
 	ssize_t result;
 
 	if (offset == -1 && message_rwf_flags_supported(flags) &&
-	    receive_into_iovec_if_offloaded(fd, iov, n, message_flags(flags), &result))
+	    receive_into_iovec_if_offloaded(fd, iov, n, msg_flags_of_rwf_flags(flags), &result))
 		return result;
 	return vma_os.preadv64v2(fd, iov, n, offset, flags);
 }

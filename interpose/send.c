@@ -68,7 +68,7 @@ static __attribute__((noinline)) ssize_t write_offloaded_fd(int fd, const void *
 {
 	ssize_t result;
 
-	if (!message_is_all_beyond(data, size) && call_send_bytes(fd, data, size, 0, NULL, 0, &result))
+	if (!io_buffer_is_beyond_user_space(data, size) && call_send_bytes(fd, data, size, 0, NULL, 0, &result))
 		return result;
 	return vma_os.write(fd, data, size);
 }
@@ -125,7 +125,7 @@ static __attribute__((noinline)) ssize_t pwritev2_offloaded_fd(int fd, const str
 	ssize_t result;
 
 	if (offset == -1 && message_rwf_flags_supported(flags) &&
-	    send_from_iovec_if_offloaded(fd, iov, n, message_flags(flags), &result))
+	    send_from_iovec_if_offloaded(fd, iov, n, msg_flags_of_rwf_flags(flags), &result))
 		return result;
 	return vma_os.pwritev64v2(fd, iov, n, offset, flags);
 }

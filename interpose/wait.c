@@ -79,7 +79,7 @@ static __attribute__((noinline)) void take_over_inherited_in_pollfds(const struc
 
 	blocking_call_enter_and_flush_sends(&call);
 	for (nfds_t i = 0; i < n && vma_memcpy_or_efault(&one, &fds[i], sizeof(one)) == 0; i++)
-		vma_file_touch(one.fd);
+		vma_fd_call_before_use_hook(one.fd);
 	blocking_end(&call, 0);
 }
 
@@ -93,7 +93,7 @@ static void register_inherited_fds_of_fd_set(int n, const fd_set *set)
 		if (vma_memcpy_or_efault(&word, (const char *)set + fd / bits * (int)sizeof(word), sizeof(word)) != 0)
 			return;
 		if (word >> fd % bits & 1)
-			vma_file_touch(fd);
+			vma_fd_call_before_use_hook(fd);
 	}
 }
 
@@ -260,7 +260,7 @@ static __attribute__((noinline)) int epoll_ctl_by_iomux(int epfd, int op, int fd
 
 	blocking_call_enter_and_flush_sends(&call);
 	if (has_inherited_sockets() && op != EPOLL_CTL_DEL)
-		vma_file_touch(fd);
+		vma_fd_call_before_use_hook(fd);
 	return blocking_end(&call, vma_iomux_epoll_ctl(epfd, op, fd, event));
 }
 

@@ -90,7 +90,7 @@ static __attribute__((noinline)) bool cache_refill(struct vma_bufpool *pool, str
 	return true;
 }
 
-static __attribute__((noinline)) void cache_rotate_batches(struct vma_bufpool *pool, struct cache *cache)
+static __attribute__((noinline)) void cache_give_full_batch_to_pool(struct vma_bufpool *pool, struct cache *cache)
 {
 	uint32_t full = atomic_load_explicit(&cache->full_count, memory_order_relaxed);
 
@@ -179,8 +179,8 @@ static __attribute__((noinline)) unsigned get_bufs_refilling_cache(struct vma_bu
 }
 
 /* `cache` as for bufpool_cache_acquire_slow. */
-static __attribute__((noinline)) unsigned get_slow(struct vma_bufpool *pool, struct cache *cache, struct vma_buf **bufs,
-                                                   unsigned n, bool make)
+static __attribute__((noinline)) unsigned get_bufs_slow_path(struct vma_bufpool *pool, struct cache *cache,
+                                                             struct vma_buf **bufs, unsigned n, bool make)
 {
 	cache = pool->mode != 0 ? bufpool_cache_acquire_slow(pool, cache) : NULL;
 	return cache != NULL ? get_bufs_refilling_cache(pool, cache, bufs, n, make)
@@ -188,7 +188,7 @@ static __attribute__((noinline)) unsigned get_slow(struct vma_bufpool *pool, str
 }
 
 /* The thread's cache, unless the pool has none. */
-static inline struct cache *cache_of(struct vma_bufpool *pool)
+static inline struct cache *bufpool_cache_of_this_thread(struct vma_bufpool *pool)
 {
 	return likely(pool->mode != 0) ? bufpool_this_threads_cache(pool) : NULL;
 }
@@ -196,11 +196,11 @@ static inline struct cache *cache_of(struct vma_bufpool *pool)
 static inline __attribute__((always_inline)) unsigned pool_get_bufs(struct vma_bufpool *pool, struct vma_buf **bufs,
                                                                     unsigned n, bool make)
 {
-	struct cache *cache = cache_of(pool);
+	struct cache *cache = bufpool_cache_of_this_thread(pool);
 	uint32_t count;
 
 	if (unlikely(cache == NULL) || !bufpool_cache_try_acquire(cache))
-		return get_slow(pool, cache, bufs, n, make);
+		return get_bufs_slow_path(pool, cache, bufs, n, make);
 	count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
 	if (unlikely(n > count))
 		return get_bufs_refilling_cache(pool, cache, bufs, n, make);
@@ -251,22 +251,23 @@ static inline struct vma_bufpool *buf_home_pool(struct vma_bufarena *arena, cons
 	return pool;
 }
 
-static __attribute__((noinline)) void cache_rotate_and_leave(struct vma_bufpool *pool, struct cache *cache)
+static __attribute__((noinline)) void cache_give_full_batch_and_leave(struct vma_bufpool *pool, struct cache *cache)
 {
-	cache_rotate_batches(pool, cache);
+	cache_give_full_batch_to_pool(pool, cache);
 	bufpool_cache_release(pool, cache);
 }
 
 static inline void cache_push_and_leave(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
 {
 	if (cache_push(cache, buf))
-		cache_rotate_and_leave(pool, cache);
+		cache_give_full_batch_and_leave(pool, cache);
 	else
 		bufpool_cache_release(pool, cache);
 }
 
 /* `cache` as for bufpool_cache_acquire_slow. */
-static __attribute__((noinline)) void put_slow(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
+static __attribute__((noinline)) void buf_put_when_cache_is_unavailable(struct vma_bufpool *pool, struct cache *cache,
+                                                                        struct vma_buf *buf)
 {
 	cache = pool->mode != 0 ? bufpool_cache_acquire_slow(pool, cache) : NULL;
 	if (cache != NULL) {
@@ -289,9 +290,9 @@ void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
 	if (unlikely(pool == NULL))
 		return;
 	bufpool_debug_mark_free_and_poison(pool, buf);
-	cache = cache_of(pool);
+	cache = bufpool_cache_of_this_thread(pool);
 	if (unlikely(cache == NULL) || !bufpool_cache_try_acquire(cache))
-		put_slow(pool, cache, buf);
+		buf_put_when_cache_is_unavailable(pool, cache, buf);
 	else
 		cache_push_and_leave(pool, cache, buf);
 }
@@ -318,7 +319,7 @@ static unsigned put_bufs_of_one_pool(struct vma_bufarena *arena, struct vma_buf 
 		bufpool_debug_mark_free_and_poison(pool, bufs[i]);
 		if (likely(cache != NULL)) {
 			if (cache_push(cache, bufs[i]))
-				cache_rotate_batches(pool, cache);
+				cache_give_full_batch_to_pool(pool, cache);
 		} else {
 			bufs[i]->user = chain;
 			chain = bufs[i];
@@ -369,7 +370,7 @@ static inline bool pool_change_buf_count(struct vma_bufpool *pool, int64_t n)
 }
 
 /* The buffers are held by the caller, so they are outstanding until the last line. */
-void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+void vma_bufpool_uncount_bufs_given_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		bufpool_debug_mark_given_to_nic(pool, bufs[i]);
@@ -378,7 +379,7 @@ void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigne
 	pool_change_buf_count(pool, -(int64_t)n);
 }
 
-void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+void vma_bufpool_init_bufs_taken_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		struct vma_buf *buf = bufs[i];

@@ -59,7 +59,7 @@ static void show_param(const struct vma_conf *conf, const struct conf_param *par
 	vma_log_at(level, "%-30s %-26s [%s]", label, shown, param->name);
 }
 
-static void warn_of_level(void)
+static void warn_that_high_log_level_is_slow(void)
 {
 	vma_log_warn("*************************************************************");
 	vma_log_warn("* VMA is currently configured with high log level           *");
@@ -68,12 +68,12 @@ static void warn_of_level(void)
 	vma_log_warn("*************************************************************");
 }
 
-void vma_conf_banner(const struct vma_conf *conf)
+void vma_conf_log_all_params(const struct vma_conf *conf)
 {
 	vma_log_info(RULE);
 	for (size_t i = 0; i < conf_param_count; i++)
 		show_param(conf, &conf_params[i]);
 	vma_log_info(RULE);
 	if (conf->tracelevel >= VMA_LOG_DEBUG)
-		warn_of_level();
+		warn_that_high_log_level_is_slow();
 }

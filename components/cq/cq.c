@@ -86,7 +86,7 @@ void vma_cq_destroy(struct vma_cq *cq)
 	free(cq);
 }
 
-void vma_cq_unbind(struct vma_cq *cq)
+void vma_cq_drop_pending_and_refill_bufs(struct vma_cq *cq)
 {
 	drop_chain(cq);
 	cq->chain_broken = false;
@@ -95,9 +95,9 @@ void vma_cq_unbind(struct vma_cq *cq)
 
 void vma_cq_rebind(struct vma_cq *cq)
 {
-	vma_cq_unbind(cq);
+	vma_cq_drop_pending_and_refill_bufs(cq);
 	cq_set_queue_pair_limits(cq);
-	cq_adapt_moderation_rebind(cq);
+	cq_reapply_moderation_after_rebind(cq);
 }
 
 /* Joins `buf` to the packet being assembled; the packet when it is whole, else NULL. */
@@ -145,7 +145,8 @@ static void __attribute__((noinline)) prefetch_bufs(const struct vma_cq *cq, str
 }
 
 /* Buffers that are not all packets of their own, or more than the user may hold: in place, for there are no fewer. */
-static unsigned __attribute__((noinline)) sort_polled_bufs(struct vma_cq *cq, struct vma_buf **bufs, unsigned n)
+static unsigned __attribute__((noinline))
+cq_assemble_and_spill_packets(struct vma_cq *cq, struct vma_buf **bufs, unsigned n)
 {
 	unsigned out = 0;
 
@@ -170,7 +171,7 @@ static inline bool packet_is_incomplete(const struct vma_cq *cq)
 	return cq->chain_bufs != 0 || cq->chain_broken;
 }
 
-static unsigned __attribute__((noinline)) poll_found_nothing(struct vma_cq *cq)
+static unsigned __attribute__((noinline)) cq_count_empty_poll_and_refill(struct vma_cq *cq)
 {
 	vma_stats_add(&cq->count->polls_empty, 1);
 	if (cq->owed >= cq->idle_at && cq->idle_polls-- == 0) {
@@ -186,7 +187,7 @@ unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 
 	vma_stats_add(&cq->count->polls, 1);
 	if (n == 0)
-		return poll_found_nothing(cq);
+		return cq_count_empty_poll_and_refill(cq);
 	cq->idle_polls = 0;
 	cq->owed += n;
 	if (cq->prefetch_bytes != 0)
@@ -195,7 +196,7 @@ unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 		for (; out < n && !(packets[out]->flags & VMA_BUF_RX_MORE); out++)
 			packets[out]->packet_len = packets[out]->len;
 	if (__builtin_expect(out < n, 0))
-		out += sort_polled_bufs(cq, packets + out, n - out);
+		out += cq_assemble_and_spill_packets(cq, packets + out, n - out);
 	vma_stats_add(&cq->count->packets, out);
 	if (__builtin_expect(out > vma_stats_read_counter(&cq->count->poll_max), 0))
 		vma_stats_set(&cq->count->poll_max, out);
@@ -211,7 +212,7 @@ bool vma_cq_needs_refill(const struct vma_cq *cq)
 	return atomic_load_explicit(&cq->needs_refill, memory_order_relaxed);
 }
 
-unsigned vma_cq_reap(struct vma_cq *cq)
+unsigned vma_cq_reap_sent_bufs(struct vma_cq *cq)
 {
 	struct vma_buf *bufs[BATCH_MAX];
 	unsigned n, total = 0;

@@ -34,8 +34,9 @@ static uint64_t rate_per_sec(uint64_t packets, uint64_t elapsed_ns)
  * packets-per-report and time-per-report at the target rate. Traffic at or below the target rate cannot exceed it, and
  * a queue that nobody sleeps on has no reports to save: both get the base settings, which are the quicker ones.
  */
-struct vma_cq_moderation vma_cq_aim_step(const struct vma_cq_aim_params *params, struct vma_cq_moderation now,
-                                         uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns)
+struct vma_cq_moderation vma_cq_next_adaptive_moderation(const struct vma_cq_aim_params *params,
+                                                         struct vma_cq_moderation now, uint64_t packets,
+                                                         uint64_t wakeups, uint64_t elapsed_ns)
 {
 	struct vma_cq_moderation target = params->base;
 	uint64_t per_sec;
@@ -68,7 +69,7 @@ static uint64_t wakeup_spacing_usec(const struct vma_cq *cq, struct vma_cq_moder
 	return count_usec < now.period_usec ? count_usec : now.period_usec;
 }
 
-static void cq_publish_hold_back(struct vma_cq *cq, struct vma_cq_moderation now)
+static void cq_publish_sleeper_hold_times(struct vma_cq *cq, struct vma_cq_moderation now)
 {
 	const struct vma_cq_moderation base = cq->aim.base;
 	const bool is_fixed = cq->sleepers_hold && base.count > 1 && base.period_usec != 0;
@@ -84,7 +85,7 @@ bool vma_cq_moderation_is_on(const struct vma_cq *cq)
 	return cq->moderates;
 }
 
-struct vma_cq_hold_back vma_cq_hold_back(const struct vma_cq *cq)
+struct vma_cq_hold_back vma_cq_get_sleeper_hold_times(const struct vma_cq *cq)
 {
 	return (struct vma_cq_hold_back){
 	        .period_ns = atomic_load_explicit(&cq->hold.period_ns, memory_order_relaxed),
@@ -103,7 +104,7 @@ static void set_moderation(struct vma_cq *cq, struct vma_cq_moderation want)
 		             cq->qp->nic->info.name, -err);
 	}
 	cq->moderation = want;
-	cq_publish_hold_back(cq, want);
+	cq_publish_sleeper_hold_times(cq, want);
 	vma_stats_set(&cq->count->moderation_count, want.count);
 	vma_stats_set(&cq->count->moderation_period_usec, want.period_usec);
 }
@@ -130,7 +131,7 @@ void vma_cq_set_moderation(struct vma_cq *cq, struct vma_cq_moderation want)
 }
 
 /* A new binding of the queue pair knows nothing of what was set before. */
-void cq_adapt_moderation_rebind(struct vma_cq *cq)
+void cq_reapply_moderation_after_rebind(struct vma_cq *cq)
 {
 	cq->sleepers_hold = false;
 	if (cq->moderates)
@@ -150,8 +151,8 @@ void cq_adapt_moderation(struct vma_cq *cq)
 		return;
 	packets = vma_stats_read_counter(&cq->count->packets);
 	wakeups = atomic_load_explicit(&cq->wakeups, memory_order_relaxed);
-	want = vma_cq_aim_step(&cq->aim, cq->moderation, packets - cq->aim_packets, wakeups - cq->aim_wakeups,
-	                       elapsed_ns);
+	want = vma_cq_next_adaptive_moderation(&cq->aim, cq->moderation, packets - cq->aim_packets,
+	                                       wakeups - cq->aim_wakeups, elapsed_ns);
 	cq->aim_per_sec = rate_per_sec(packets - cq->aim_packets, elapsed_ns);
 	cq->aim_since_ns = now_ns;
 	cq->aim_packets = packets;
@@ -159,5 +160,5 @@ void cq_adapt_moderation(struct vma_cq *cq)
 	if (want.count != cq->moderation.count || want.period_usec != cq->moderation.period_usec)
 		set_moderation(cq, want);
 	else
-		cq_publish_hold_back(cq, want); /* the rate may be another one */
+		cq_publish_sleeper_hold_times(cq, want); /* the rate may be another one */
 }

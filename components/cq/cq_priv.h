@@ -64,6 +64,6 @@ struct vma_cq {
 /* cq_aim.c: chooses and sets the next moderation if the interval is over. */
 void cq_adapt_moderation(struct vma_cq *cq);
 void cq_adapt_moderation_init(struct vma_cq *cq, bool enable);
-void cq_adapt_moderation_rebind(struct vma_cq *cq);
+void cq_reapply_moderation_after_rebind(struct vma_cq *cq);
 
 #endif

@@ -36,7 +36,7 @@ int vma_extra_get_ring_fds(struct vma_file *file, int *fds, int max)
 	if (n < 0 || max <= 0)
 		return -EINVAL;
 	for (int i = 0; i < n && given < max; i++) {
-		const int fd = vma_ring_ctx_fd(ring_ctxs[i]);
+		const int fd = vma_ring_ctx_get_or_open_fd(ring_ctxs[i]);
 
 		if (fd == -ENODEV)
 			continue;
@@ -81,7 +81,7 @@ int vma_extra_get_tx_ring_fd(struct vma_file *file, const struct sockaddr *to, s
 		rc = file->ops->tx_ring_ctx(file, to != NULL ? &own : NULL, &ring_ctx);
 	if (rc < 0)
 		return rc;
-	rc = ring_ctx != NULL ? vma_ring_ctx_fd(ring_ctx) : -ENODATA;
+	rc = ring_ctx != NULL ? vma_ring_ctx_get_or_open_fd(ring_ctx) : -ENODATA;
 	return rc == -ENODEV ? -ENODATA : rc;
 }
 
@@ -120,12 +120,12 @@ int vma_extra_modify_ring(const struct vma_modify_ring_attr *attr)
 	file = vma_fd_lookup(own.ring_fd);
 	if (file == NULL || file->kind != VMA_FILE_RING)
 		return -EBADF;
-	ring_ctx = vma_ring_file_hold(file);
+	ring_ctx = vma_ring_file_get_ring_ref(file);
 	if (ring_ctx == NULL)
 		return -EBADF;
 	if (own.comp_bit_mask & VMA_MODIFY_RING_CQ_MODERATION)
-		rc = vma_ring_ctx_moderate(ring_ctx, own.cq_moderation.cq_moderation_count,
-		                           own.cq_moderation.cq_moderation_period_usec);
+		rc = vma_ring_ctx_set_moderation(ring_ctx, own.cq_moderation.cq_moderation_count,
+		                                 own.cq_moderation.cq_moderation_period_usec);
 	if (rc == 0 && (own.comp_bit_mask & VMA_MODIFY_RING_CQ_ARM) != 0)
 		vma_ring_file_mark_all_seen(file);
 	vma_ring_ctx_put(ring_ctx);

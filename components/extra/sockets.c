@@ -54,7 +54,7 @@ int vma_extra_dump_socket_state_to_log(struct vma_file *file, int fd, int level)
 
 int vma_extra_add_offload_rule_from_text(const char *line)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	char own[512];
 	size_t n = 0;
 

@@ -39,7 +39,7 @@ static int xtreme_poll_rings(struct vma_file *file, uint64_t rings, struct vma_c
 
 	if (file->kind != VMA_FILE_RING)
 		return vma_xtreme_poll(rings, completions, n);
-	heard = vma_ring_file_heard_count(file);
+	heard = vma_ring_file_activity_count(file);
 	rc = vma_xtreme_poll(rings, completions, n);
 	if (rc >= 0 && (unsigned)rc < n)
 		vma_ring_file_mark_seen(file, heard);

@@ -30,7 +30,8 @@ static void sockaddr_in_text(const struct sockaddr_in *name, char text[32])
 	snprintf(text, 32, "%s:%u", address, ntohs(name->sin_port));
 }
 
-static void dump_names(const struct vma_inet_sock_description *described, enum vma_log_level level)
+static void dump_socket_addresses_and_offload_state(const struct vma_inet_sock_description *described,
+                                                    enum vma_log_level level)
 {
 	char text[32];
 
@@ -39,7 +40,7 @@ static void dump_names(const struct vma_inet_sock_description *described, enum v
 	sockaddr_in_text(described->peer, text);
 	vma_log_write(level, "Connection info : %s", text);
 	vma_log_write(level, "Protocol : %s", described->protocol == IPPROTO_TCP ? "PROTO_TCP" : "PROTO_UDP");
-	vma_log_write(level, "Is closed : %s", bool_text(vma_file_has_ended(described->file)));
+	vma_log_write(level, "Is closed : %s", bool_text(vma_file_is_closed(described->file)));
 	vma_log_write(level, "Is blocking : %s", bool_text(!described->nonblocking));
 	/* A buffer goes back to its pool when it is read. */
 	vma_log_write(level, "Rx reuse buffer pending : false");
@@ -51,7 +52,7 @@ static void dump_names(const struct vma_inet_sock_description *described, enum v
 
 #define N(field) vma_stats_read_counter(&s->field)
 
-static void dump_counts(const struct vma_stats_socket *s, enum vma_log_level level)
+static void dump_socket_counters(const struct vma_stats_socket *s, enum vma_log_level level)
 {
 	vma_log_write(level,
 	              "Tx Offload : %" PRIu64 " / %" PRIu64 " / %" PRIu64 " / %" PRIu64
@@ -86,13 +87,13 @@ void vma_inet_dump_begin(const struct vma_engine *engine, const struct vma_stats
 	vma_log_write(level, "============ DUMPING FD %d STATISTICS ============", fd);
 	vma_log_write(level, "==================== SOCKET FD ===================");
 	vma_log_write(level, "Fd number : %d", fd);
-	dump_names(described, level);
+	dump_socket_addresses_and_offload_state(described, level);
 	if (stats == NULL || engine == NULL) {
 		vma_log_write(level, "Counters : none (VMA_STATS_FD_NUM)");
 		return;
 	}
 	vma_stats_copy_block(engine->stats, VMA_STATS_TYPE_SOCKET, stats, &counts);
-	dump_counts(&counts, level);
+	dump_socket_counters(&counts, level);
 }
 
 void vma_inet_dump_end(enum vma_log_level level)

@@ -241,7 +241,7 @@ bool vma_held_packet_undo_add(struct vma_held_packets_owner *holder, uint64_t id
 static bool holder_may_free_held_packet(const struct vma_file *file, int fd,
                                         const struct vma_held_packets_owner *holder, int held_fd)
 {
-	return holder->file == file || (held_fd == fd && vma_file_has_ended(holder->file));
+	return holder->file == file || (held_fd == fd && vma_file_is_closed(holder->file));
 }
 
 int vma_held_packet_free(const struct vma_file *file, int fd, uint64_t id)

@@ -61,11 +61,11 @@ static bool engine_is_current_engine(const struct vma_engine *engine)
 void vma_inet_stats_count_closed_socket(struct vma_engine *engine, _Atomic bool *counts)
 {
 	if (engine != NULL && engine_is_current_engine(engine))
-		vma_engine_stats_closed(engine, counts);
+		vma_engine_uncount_socket_stats_at_close(engine, counts);
 }
 
 void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats, _Atomic bool *counts)
 {
 	if (stats != NULL && engine_is_current_engine(engine))
-		vma_engine_stats_put(engine, stats, counts);
+		vma_engine_free_socket_stats(engine, stats, counts);
 }

@@ -31,7 +31,7 @@ bool vma_inet_option_is_set(int fd, int level, int name, enum vma_inet_enabled_b
 }
 
 /* The application's value, as the kernel reads it: IP's options may be a byte. False: there is none. */
-static bool read_number(int level, const void *value, socklen_t len, int *number)
+static bool read_int_option_value(int level, const void *value, socklen_t len, int *number)
 {
 	uint8_t byte;
 
@@ -69,13 +69,13 @@ bool vma_inet_option_enables(int level, enum vma_inet_enabled_by how, const void
 	default:
 		break;
 	}
-	if (!read_number(level, value, len, &number))
+	if (!read_int_option_value(level, value, len, &number))
 		return false;
 	return how == VMA_INET_BY_VALUE ? number != 0 : how == VMA_INET_BY_ONE ? number == 1 : number >= 0;
 }
 
-int vma_inet_privileged_option(const struct vma_engine *engine, int level, int name, const void *from, socklen_t len,
-                               int *value)
+int vma_inet_read_allowed_privileged_option(const struct vma_engine *engine, int level, int name, const void *from,
+                                            socklen_t len, int *value)
 {
 	if (engine == NULL || !engine->conf.given[VMA_CONF_AT_allow_privileged_sock_opt] ||
 	    !engine->conf.allow_privileged_sock_opt || level != SOL_SOCKET)

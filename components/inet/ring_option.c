@@ -97,7 +97,7 @@ int vma_inet_set_ring_option(struct vma_file *file, int name, const void *value,
 
 static struct vma_ring_request ring_request_of_file_or_conf(const struct vma_file *file, enum vma_ring_ctx_side side)
 {
-	struct vma_ring_request request = vma_file_ring_request(file, side);
+	struct vma_ring_request request = vma_file_get_ring_alloc_request(file, side);
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
 	if (!request.is_set && engine != NULL)

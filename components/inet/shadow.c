@@ -48,7 +48,7 @@ int vma_inet_shadow_fd(struct vma_file *file, int fd, const _Atomic int *lingeri
 
 	if (vma_fd_lookup(fd) == file)
 		return fd;
-	if (!vma_file_has_ended(file))
+	if (!vma_file_is_closed(file))
 		return atomic_load_explicit(&file->fd, memory_order_relaxed);
 	lingering = atomic_load_explicit(lingering_fd, memory_order_relaxed);
 	return lingering != 0 ? lingering : -1;

@@ -156,7 +156,7 @@ static struct place *xtreme_place_table_find_or_map(void)
 	           -1, 0);
 	if (map == MAP_FAILED)
 		return NULL;
-	atomic_store_explicit(&xtreme_table_arena, vma_engine()->arena, memory_order_relaxed);
+	atomic_store_explicit(&xtreme_table_arena, vma_engine_get_or_start()->arena, memory_order_relaxed);
 	if (atomic_compare_exchange_strong(&table, &none, map))
 		return map;
 	munmap(map, PLACES_MAX * sizeof(*map));
@@ -243,7 +243,7 @@ static struct place *__attribute__((noinline))
 xtreme_fill_further_places(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account,
                            const struct vma_xtreme_packet *packet)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	struct place *map = xtreme_place_table_find_or_map(), *first = NULL, *place;
 
 	for (unsigned i = packet->n; i-- > 1;) {
@@ -300,7 +300,7 @@ static inline struct place *xtreme_charge_and_fill_packet_places(struct vma_xtre
                                                                  struct vma_xtreme_account *account,
                                                                  const struct vma_xtreme_packet *packet)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	const uint32_t cost = packet->cost + (packet->n > 1 ? packet->n : 0);
 	struct place *place, *more = NULL;
 

@@ -287,7 +287,7 @@ int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsign
 {
 	struct vma_thread *self = vma_thread_self();
 	struct vma_xtreme_poll poll = {.at = completions, .end = completions, .first = completions, .n = n};
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	static _Atomic unsigned turn; /* of several rings: which is first */
 	unsigned from = 0;
 

@@ -177,7 +177,7 @@ static void epoll_adopt_all_recorded_outers(int epfd, struct epoll_set *set)
 /* Loops between sets the kernel has refused, so this ends. */
 static int epoll_adopt_kernel_epfd_locked(int epfd, struct epoll_set **out)
 {
-	struct epoll_set *set = epoll_set_create(epfd);
+	struct epoll_set *set = epoll_set_create_around_epfd(epfd);
 	int rc;
 
 	if (set == NULL)

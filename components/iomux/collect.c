@@ -179,7 +179,7 @@ static int poll_app_epfd(struct epoll_set *set, int epfd, struct epoll_event *ev
 {
 	int n = max > 0 ? iomux_os_epoll_nonblocking(epfd, events, max) : 0;
 
-	return n > 0 && set->kick >= 0 ? epoll_remove_kick_event(set, epfd, events, n) : n;
+	return n > 0 && set->kick >= 0 ? epoll_drop_and_clear_wakeup_fd(set, epfd, events, n) : n;
 }
 
 /* Level: S says it again as long as it is so, and this answer would be old. */

@@ -199,7 +199,7 @@ static int epoll_ctl_offloaded_fd(struct epoll_set *set, int epfd, int op, struc
 		rc = epoll_ctl_remove_item(set, epfd, item);
 	epoll_set_unlock_and_wake_waiter(set);
 	if (rc == 0 && op != EPOLL_CTL_DEL && epoll_set_has_pending_events(set))
-		vma_file_ready(&set->file, EPOLLIN);
+		vma_file_wake_sleepers_and_watchers(&set->file, EPOLLIN);
 	return rc;
 }
 
@@ -216,7 +216,7 @@ int epoll_ctl_move_fd_from_kernel_to_set(struct epoll_set *set, int epfd, struct
 		kernel_epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &nothing);
 	epoll_set_unlock_and_wake_waiter(set);
 	if (rc == 0)
-		vma_file_ready(&set->file, EPOLLIN);
+		vma_file_wake_sleepers_and_watchers(&set->file, EPOLLIN);
 	return rc;
 }
 

@@ -278,7 +278,7 @@ void epoll_set_begin_stats(struct epoll_set *set) __attribute__((cold));
 /* set.c. Gives the lock back, and wakes one more sleeper if something is left. */
 void epoll_set_unlock_and_wake_waiter(struct epoll_set *set);
 /* E is epfd's. NULL: no memory or descriptors. Not yet in the descriptor table. */
-struct epoll_set *epoll_set_create(int epfd);
+struct epoll_set *epoll_set_create_around_epfd(int epfd);
 void epoll_set_recreate_inner_epfd(struct epoll_set *set);
 /* The set behind epfd, or NULL. Inside. */
 struct epoll_set *epoll_set_find(int epfd);
@@ -325,6 +325,6 @@ int epoll_set_find_or_adopt(int epfd, struct epoll_set **out);
 /* kernel_wait.c: threads that wait in the kernel for a set that has become ours. Inside. */
 void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd);
 /* With set->lock: drops the kick from n events; ends it when nobody is left to be kicked. */
-int epoll_remove_kick_event(struct epoll_set *set, int epfd, struct epoll_event *events, int n);
+int epoll_drop_and_clear_wakeup_fd(struct epoll_set *set, int epfd, struct epoll_event *events, int n);
 
 #endif

@@ -211,7 +211,7 @@ static void item_on_ready(struct vma_watcher *watcher, uint32_t events)
 	if ((atomic_load_explicit(&item->wanted, memory_order_relaxed) & iomux_with_event_aliases(events)) == 0)
 		return;
 	ready_list_push_mpsc(&item->set->ready, &item->entry, &item->queued);
-	vma_file_ready(&item->set->file, EPOLLIN);
+	vma_file_wake_sleepers_and_watchers(&item->set->file, EPOLLIN);
 }
 
 /* One of them counts for other rings than before. True: *rings has changed. */

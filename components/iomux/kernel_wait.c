@@ -75,14 +75,14 @@ static bool epoll_set_has_kernel_waiters(const struct epoll_set *set)
 
 /* ---- who adopts ---- */
 
-static uint64_t kernel_set_key(const struct epoll_set *set)
+static uint64_t epoll_set_wakeup_event_data(const struct epoll_set *set)
 {
 	return (uintptr_t)set | 1; /* no pointer of the application's */
 }
 
 void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd)
 {
-	struct epoll_event event = {.events = EPOLLIN, .data.u64 = kernel_set_key(set)};
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = epoll_set_wakeup_event_data(set)};
 	int fd;
 
 	atomic_thread_fence(memory_order_seq_cst);
@@ -101,7 +101,7 @@ void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd)
 	epoll_set_unlock_and_wake_waiter(set);
 }
 
-static void epoll_clear_kick(struct epoll_set *set, int epfd)
+static void epoll_close_wakeup_fd_if_unneeded(struct epoll_set *set, int epfd)
 {
 	if (set->kick < 0 || (epoll_set_has_kernel_waiters(set) && vma_now_ns() < set->kick_until_ns))
 		return;
@@ -110,21 +110,21 @@ static void epoll_clear_kick(struct epoll_set *set, int epfd)
 	set->kick = -1;
 }
 
-static int epoll_drop_kick_event(const struct epoll_set *set, struct epoll_event *events, int n)
+static int epoll_drop_wakeup_event(const struct epoll_set *set, struct epoll_event *events, int n)
 {
 	int kept = 0;
 
 	for (int i = 0; i < n; i++)
-		if (events[i].data.u64 != kernel_set_key(set))
+		if (events[i].data.u64 != epoll_set_wakeup_event_data(set))
 			events[kept++] = events[i];
 	return kept;
 }
 
 /* The events are where the kernel has just written them. */
-int epoll_remove_kick_event(struct epoll_set *set, int epfd, struct epoll_event *events, int n)
+int epoll_drop_and_clear_wakeup_fd(struct epoll_set *set, int epfd, struct epoll_event *events, int n)
 {
-	n = epoll_drop_kick_event(set, events, n);
-	epoll_clear_kick(set, epfd);
+	n = epoll_drop_wakeup_event(set, events, n);
+	epoll_close_wakeup_fd_if_unneeded(set, epfd);
 	return n;
 }
 
@@ -208,16 +208,16 @@ static int epoll_wait_in_library(const struct kernel_epoll_wait_call *wait, stru
 /* Came out of the kernel with n, and finds the set ours. Inside. */
 static int epoll_finish_kernel_wait(const struct kernel_epoll_wait_call *wait, struct epoll_set *set, int n)
 {
-	int kept = n > 0 ? epoll_drop_kick_event(set, wait->events, n) : n;
+	int kept = n > 0 ? epoll_drop_wakeup_event(set, wait->events, n) : n;
 
 	pthread_mutex_lock(&set->lock);
-	epoll_clear_kick(set, wait->epfd);
+	epoll_close_wakeup_fd_if_unneeded(set, wait->epfd);
 	epoll_set_unlock_and_wake_waiter(set);
 	return kept == 0 && n > 0 ? epoll_wait_in_library(wait, set, true) : kept;
 }
 
 /* Inside. -EAGAIN: to be waited for in the kernel. */
-static int kernel_waiter_register(struct kernel_epoll_wait_call *wait, struct vma_thread *self)
+static int kernel_waiter_register_or_wait_in_library(struct kernel_epoll_wait_call *wait, struct vma_thread *self)
 {
 	struct epoll_set *set;
 
@@ -253,12 +253,12 @@ static int epoll_take_over_set_without_events(struct kernel_epoll_wait_call *wai
 	else if (epoll_set_find_or_adopt(wait->epfd, &set) == 0)
 		rc = epoll_wait_in_library(wait, set, true);
 	else
-		rc = kernel_waiter_register(wait, self);
+		rc = kernel_waiter_register_or_wait_in_library(wait, self);
 	vma_leave(self);
 	return rc;
 }
 
-static bool polls_os_by_force(const struct kernel_epoll_wait_call *wait)
+static bool epoll_wait_is_forced_to_kernel(const struct kernel_epoll_wait_call *wait)
 {
 	return iomux_conf_forces_os_poll() &&
 	       (wait->timeout == NULL || wait->timeout->tv_sec != 0 || wait->timeout->tv_nsec != 0);
@@ -274,12 +274,12 @@ int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const
 	int rc = timeout != NULL ? vma_memcpy_or_efault(&own, timeout, sizeof(own)) : 0;
 
 	wait.timeout = timeout != NULL ? &own : NULL;
-	rc = rc < 0 ? rc : kernel_waiter_register(&wait, self);
+	rc = rc < 0 ? rc : kernel_waiter_register_or_wait_in_library(&wait, self);
 	vma_leave(self);
 	if (rc != -EAGAIN)
 		return rc; /* it is ours */
 	wait.begun_ns = timeout != NULL ? vma_now_ns() : 0;
-	rc = polls_os_by_force(&wait) ? epoll_take_over_set_without_events(&wait) : -EAGAIN;
+	rc = epoll_wait_is_forced_to_kernel(&wait) ? epoll_take_over_set_without_events(&wait) : -EAGAIN;
 	if (rc != -EAGAIN)
 		return rc;
 	rc = epoll_wait_in_kernel(&wait);

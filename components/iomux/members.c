@@ -408,7 +408,7 @@ static int members_drive_rings_and_wait_for_ready(struct members *members, struc
 	}
 	iomux_policy_get(&policy);
 	/* A handler that waits to run comes second to what is ready. */
-	if (found == 0 && vma_thread_holds(self, VMA_HELD_SIGNALS))
+	if (found == 0 && vma_thread_has_deferred_work(self, VMA_HELD_SIGNALS))
 		found = members_poll_os(members);
 	if (found < 0)
 		return found;

@@ -7,9 +7,9 @@
  * An item is in the list (or in the set's queue of taken items) exactly while its `queued` is true. The thread that
  * turns `queued` from false to true pushes. A producer makes the events visible (A), reads `queued` (B), and pushes if
  * it was false. The collector turns `queued` to false (C), then looks at the file (D). Between A and B there is a full
- * fence (vma_waitq_wake in vma_file_ready), and C is an exchange. So one of two holds. Either B sees the false of C or
- * comes after it, and the item is pushed anew. Or B saw true from before C; then A comes before D, and the collector
- * sees the events.
+ * fence (vma_waitq_wake in vma_file_wake_sleepers_and_watchers), and C is an exchange. So one of two holds. Either B
+ * sees the false of C or comes after it, and the item is pushed anew. Or B saw true from before C; then A comes before
+ * D, and the collector sees the events.
  *
  * Threads: any thread that delivers pushes; the holder of the set's lock takes.
  */

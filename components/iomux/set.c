@@ -85,7 +85,7 @@ static int create_members_epfd(int epfd)
 	return up;
 }
 
-struct epoll_set *epoll_set_create(int epfd)
+struct epoll_set *epoll_set_create_around_epfd(int epfd)
 {
 	struct epoll_set *set = vma_alloc(sizeof(*set));
 

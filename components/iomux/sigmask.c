@@ -29,7 +29,7 @@ static void replace_sigmask(const sigset_t *mask, sigset_t *before, struct vma_t
 	memset(&all, 0xff, sizeof(all));
 	memset(&now, 0, sizeof(now));
 	sigmask_syscall(SIG_SETMASK, &all, &now);
-	held = vma_thread_holds(self, VMA_HELD_SIGNALS);
+	held = vma_thread_has_deferred_work(self, VMA_HELD_SIGNALS);
 	if (before != NULL)
 		*before = held ? self->mask : now;
 	if (held)
@@ -64,7 +64,7 @@ int iomux_run_held_signals_return_eintr(struct vma_thread *self)
 {
 	uint32_t before = self->signals;
 
-	if (!vma_thread_holds(self, VMA_HELD_SIGNALS) || self->inside != 1)
+	if (!vma_thread_has_deferred_work(self, VMA_HELD_SIGNALS) || self->inside != 1)
 		return 0;
 	vma_leave(self);
 	vma_enter();

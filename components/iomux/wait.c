@@ -183,7 +183,7 @@ static int epoll_call_wait_for_events(struct call *call, struct iomux_timeout *t
 		n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	}
 	/* A handler that waits to run comes second to what is ready. */
-	if (n == 0 && vma_thread_holds(self, VMA_HELD_SIGNALS))
+	if (n == 0 && vma_thread_has_deferred_work(self, VMA_HELD_SIGNALS))
 		n = epoll_call_collect(call, EPOLL_OS_POLL_ALWAYS);
 	if (n == 0)
 		n = timeout->nsec != 0 ? epoll_sleep_or_spin(call, timeout, self) : epoll_collect_before_return(call);

@@ -22,7 +22,7 @@ static bool is_connection(const struct kernel_sock *socket)
 	       socket->state != TCP_TIME_WAIT;
 }
 
-static void conn_search_check_socket(const struct kernel_sock *socket, void *arg)
+static void conn_search_report_matching_socket(const struct kernel_sock *socket, void *arg)
 {
 	const struct search *search = arg;
 	struct vma_flow_key connection = *search->key;
@@ -36,13 +36,13 @@ static void conn_search_check_socket(const struct kernel_sock *socket, void *arg
 	search->see(&connection, search->arg);
 }
 
-int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_key *key,
-                               void (*see)(const struct vma_flow_key *connection, void *arg), void *arg)
+int vma_nic_for_each_kernel_connection(const struct vma_nic *nic, const struct vma_flow_key *key,
+                                       void (*see)(const struct vma_flow_key *connection, void *arg), void *arg)
 {
 	struct search search = {.nic = nic, .key = key, .see = see, .arg = arg};
 
 	return kernel_sock_visit_sockets_of_port(NULL, IPPROTO_TCP, ntohs(key->local_port_be), false,
-	                                         conn_search_check_socket, &search);
+	                                         conn_search_report_matching_socket, &search);
 }
 
 struct question {
@@ -50,7 +50,7 @@ struct question {
 	bool *has;
 };
 
-static void conn_question_check_socket(const struct kernel_sock *socket, void *arg)
+static void set_if_kernel_socket_is_connection(const struct kernel_sock *socket, void *arg)
 {
 	const struct question *question = arg;
 
@@ -67,7 +67,7 @@ int vma_nic_kernel_has_connections(const struct vma_nic *nic, const struct vma_f
 
 		has[i] = false;
 		rc = kernel_sock_visit_sockets_of_connection(&fd, &keys[i], nic->info.ifindex,
-		                                             conn_question_check_socket, &question);
+		                                             set_if_kernel_socket_is_connection, &question);
 		if (rc == -ENOENT)
 			rc = 0;
 	}

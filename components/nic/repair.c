@@ -155,7 +155,7 @@ static int repair_connect_without_route(int fd, const struct sockaddr *peer, soc
 }
 
 /* The kernel chooses an address where only a port was bound. That of another interface is another connection's. */
-static int repair_check_local_address(int fd, const struct vma_repair *what)
+static int repair_check_kernel_chose_our_address(int fd, const struct vma_repair *what)
 {
 	struct sockaddr_storage name = {0};
 	const uint8_t *ip = (const uint8_t *)&((struct sockaddr_in *)&name)->sin_addr;
@@ -195,7 +195,7 @@ static int connect_repaired(int fd, const struct vma_repair *what)
 	rc = os_connect(fd, (struct sockaddr *)&name, len) != 0 ? -errno : 0;
 	if (rc < 0 && what->interface_gone && repair_connect_without_route(fd, (struct sockaddr *)&name, len) == 0)
 		rc = 0;
-	return rc == 0 ? repair_check_local_address(fd, what) : rc;
+	return rc == 0 ? repair_check_kernel_chose_our_address(fd, what) : rc;
 }
 
 /*

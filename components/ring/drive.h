@@ -49,8 +49,8 @@
  * The bias ends when threads of the program other than the owner have taken the flag UNBIAS_AFTER times: the last of
  * them takes BIASED out of the word while it holds the flag, and releases to 0. The owner finds at 2 that BIASED has
  * gone, gives up, and forgets that it is the owner. From then on the flag is an ordinary one. The library's own threads
- * do not count (vma_ring_thread_is_helper). If the kernel has no such barrier, and under ThreadSanitizer, no flag is
- * biased.
+ * do not count (vma_ring_mark_thread_as_internal_driver). If the kernel has no such barrier, and under ThreadSanitizer,
+ * no flag is biased.
  *
  * The owner does not count its holds: a thread that idles beside it sleeps a little sooner.
  *
@@ -79,9 +79,10 @@ struct drive {
 	_Atomic uint32_t owner; /* 0: the flag is not biased */
 	_Atomic uint32_t hold;  /* number of this hold: tells a long one from many; written by the holder */
 	_Atomic uint32_t sleepers;
-	_Atomic uint32_t yield_budget; /* tries that progress leaves to a control-path waiter, see drive_yields */
-	_Atomic uint32_t strangers;    /* takes of a biased flag that count against the bias; written by the holder */
-	enum vma_thread_mode mode;     /* constant */
+	_Atomic uint32_t
+	        yield_budget; /* tries that progress leaves to a control-path waiter, see drive_flag_yield_to_waiters */
+	_Atomic uint32_t strangers; /* takes of a biased flag that count against the bias; written by the holder */
+	enum vma_thread_mode mode;  /* constant */
 } __attribute__((aligned(64)));
 
 extern __thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -94,17 +95,17 @@ static inline uint32_t drive_get_own_thread_id(void)
 	return __builtin_expect(tid != 0, 1) ? tid : drive_tid_slow();
 }
 
-void drive_init(struct drive *drive, enum vma_thread_mode mode);
+void drive_flag_init(struct drive *drive, enum vma_thread_mode mode);
 /* Control path. False: this thread holds the flag already (a sink), and must not release it. */
-bool drive_acquire(struct drive *drive);
-void drive_wake(struct drive *drive) __attribute__((cold));
+bool drive_flag_acquire(struct drive *drive);
+void drive_flag_wake_all_waiters(struct drive *drive) __attribute__((cold));
 /* Steps aside for a control-path waiter; true: do not try now. */
-bool drive_yields(struct drive *drive) __attribute__((cold));
+bool drive_flag_yield_to_waiters(struct drive *drive) __attribute__((cold));
 /* See vma_ring_wait_for_holder. */
-bool drive_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
+bool drive_flag_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
 /* The rest of drive_flag_try_acquire: the owner has met another thread; another thread comes to a biased flag. */
-bool drive_try_met(struct drive *drive, uint32_t tid) __attribute__((cold));
-bool drive_try_biased(struct drive *drive, uint32_t tid) __attribute__((cold));
+bool drive_try_biased_lock_when_contended(struct drive *drive, uint32_t tid) __attribute__((cold));
+bool drive_flag_try_take_from_biased_owner(struct drive *drive, uint32_t tid) __attribute__((cold));
 
 static inline void drive_flag_count_acquisition(struct drive *drive)
 {
@@ -143,11 +144,12 @@ static inline bool drive_flag_try_acquire(struct drive *drive, uint32_t tid)
 		atomic_signal_fence(memory_order_seq_cst);
 		if (__builtin_expect(atomic_load_explicit(&drive->holder, memory_order_acquire) == DRIVE_BIASED, 1))
 			return true;
-		return drive_try_met(drive, tid);
+		return drive_try_biased_lock_when_contended(drive, tid);
 	}
 	if (drive_flag_try_acquire_unbiased(drive, tid))
 		return true;
-	return __builtin_expect(drive->mode == VMA_THREAD_SINGLE, 0) && drive_try_biased(drive, tid);
+	return __builtin_expect(drive->mode == VMA_THREAD_SINGLE, 0) &&
+	       drive_flag_try_take_from_biased_owner(drive, tid);
 }
 
 static inline __attribute__((always_inline)) void drive_flag_release_with_optional_barrier(struct drive *drive,
@@ -163,7 +165,7 @@ static inline __attribute__((always_inline)) void drive_flag_release_with_option
 		atomic_fetch_and(&drive->holder, DRIVE_BIASED);
 	}
 	if (__builtin_expect(atomic_load(&drive->sleepers) != 0, 0))
-		drive_wake(drive);
+		drive_flag_wake_all_waiters(drive);
 }
 
 static inline void drive_flag_release(struct drive *drive, uint32_t tid)

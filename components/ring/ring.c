@@ -15,7 +15,7 @@
 
 /* At create and after a rebind, which may have found another MTU. Senders read without a flag: what was checked by the
  * old one is the NIC's to drop. */
-static void ring_update_packet_lengths(struct vma_ring *ring)
+static void ring_update_frame_max_from_mtu(struct vma_ring *ring)
 {
 	const uint32_t frame_max = vma_nic_info(ring->nic)->mtu + VMA_PKT_ETH_HLEN;
 
@@ -29,7 +29,7 @@ static void ring_update_packet_lengths(struct vma_ring *ring)
  * Both flags held, or nobody knows the ring. Who has seen that a binding can sum or cut may go on to ask for it: what
  * the binding of now cannot is done here (tx_cut.h). A packet that is not to be sent has no such way.
  */
-static void ring_update_abilities(struct vma_ring *ring)
+static void ring_update_offload_flags_of_nic(struct vma_ring *ring)
 {
 	const uint16_t lacking = ring_seg_flags_nic_lacks(ring);
 	const uint16_t unable = atomic_load_explicit(&ring->flags_unable, memory_order_relaxed);
@@ -43,7 +43,7 @@ static void ring_update_abilities(struct vma_ring *ring)
 }
 
 /* Both flags held. On -EAGAIN the NIC goes on trying and sends the event again. */
-static void ring_rebind_flows(struct vma_ring *ring)
+static void ring_recover_lost_queue_pair(struct vma_ring *ring)
 {
 	struct vma_ring_proto_ops *proto_ops = vma_ring_proto_ops(ring);
 	int rc;
@@ -51,7 +51,7 @@ static void ring_rebind_flows(struct vma_ring *ring)
 	/* The event may be older than a rebind; the completion side would take the queue for an empty one. */
 	if (!vma_nic_qp_lost(ring->qp))
 		return;
-	vma_cq_unbind(ring->cq);
+	vma_cq_drop_pending_and_refill_bufs(ring->cq);
 	rc = vma_nic_qp_rebind(ring->qp);
 	if (rc == -EAGAIN)
 		return;
@@ -60,22 +60,22 @@ static void ring_rebind_flows(struct vma_ring *ring)
 		return;
 	}
 	vma_cq_rebind(ring->cq);
-	ring_update_packet_lengths(ring);
-	ring_update_abilities(ring);
+	ring_update_frame_max_from_mtu(ring);
+	ring_update_offload_flags_of_nic(ring);
 	ring->unreaped = 0;
 	if (proto_ops != NULL && proto_ops->rebound != NULL)
 		proto_ops->rebound(proto_ops);
 	vma_log_info("ring %s: offloaded again", ring->name);
 }
 
-static void ring_on_device_lost(struct vma_ring *ring)
+static void ring_recover_after_device_loss(struct vma_ring *ring)
 {
-	drive_acquire(&ring->rx);
-	drive_acquire(&ring->tx);
+	drive_flag_acquire(&ring->rx);
+	drive_flag_acquire(&ring->tx);
 	if (!atomic_load(&ring->closing))
-		ring_rebind_flows(ring);
+		ring_recover_lost_queue_pair(ring);
 	ring_tx_release_drive_flag(ring, drive_get_own_thread_id());
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 }
 
 struct revocation {
@@ -84,7 +84,7 @@ struct revocation {
 	struct vma_flow_key key;
 };
 
-static void ring_run_revoke(struct vma_ring_command *command)
+static void ring_run_flow_revocation(struct vma_ring_command *command)
 {
 	struct revocation *r = (struct revocation *)command;
 	struct vma_ring *ring = r->ring;
@@ -93,7 +93,7 @@ static void ring_run_revoke(struct vma_ring_command *command)
 	char local[INET_ADDRSTRLEN];
 
 	if (r->key.proto == VMA_FLOW_TCP_PORTS)
-		ring_ports_revoked(ring, &r->key);
+		ring_forget_revoked_port_block(ring, &r->key);
 	if (entry != NULL && ring_stale_rule_of(entry) != NULL) {
 		ring_stale_rule_free(ring, ring_stale_rule_of(entry));
 	} else if (entry != NULL && !entry->revoked) {
@@ -113,7 +113,7 @@ static void ring_run_revoke(struct vma_ring_command *command)
 	free(r);
 }
 
-static void ring_on_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
+static void ring_queue_flow_revocation(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct revocation *r = malloc(sizeof(*r));
 
@@ -121,8 +121,8 @@ static void ring_on_revoked(struct vma_ring *ring, const struct vma_flow_key *ke
 		vma_log_error("ring %s: no memory to say that a flow was revoked", ring->name);
 		return;
 	}
-	*r = (struct revocation){.command = {.run = ring_run_revoke}, .ring = ring, .key = *key};
-	vma_ring_post(ring, &r->command);
+	*r = (struct revocation){.command = {.run = ring_run_flow_revocation}, .ring = ring, .key = *key};
+	vma_ring_queue_command_and_try_run(ring, &r->command);
 }
 
 struct adoption {
@@ -131,7 +131,7 @@ struct adoption {
 	struct vma_pending pending;
 };
 
-static void ring_run_adopt(struct vma_ring_command *command)
+static void ring_run_adoption_of_pending_conn(struct vma_ring_command *command)
 {
 	struct adoption *a = (struct adoption *)command;
 	struct vma_flow_key key = {.family = AF_INET,
@@ -150,7 +150,7 @@ static void ring_run_adopt(struct vma_ring_command *command)
 	free(a);
 }
 
-static void ring_on_adopt_event(struct vma_nic_qp *qp, const struct vma_pending *pending, void *arg)
+static void ring_queue_adoption_of_pending_conn(struct vma_nic_qp *qp, const struct vma_pending *pending, void *arg)
 {
 	struct vma_ring *ring = arg;
 	struct adoption *a;
@@ -163,10 +163,10 @@ static void ring_on_adopt_event(struct vma_nic_qp *qp, const struct vma_pending 
 		vma_log_error("ring %s: no memory to take a connection over", ring->name);
 		return;
 	}
-	a->command = (struct vma_ring_command){.run = ring_run_adopt};
+	a->command = (struct vma_ring_command){.run = ring_run_adoption_of_pending_conn};
 	a->ring = ring;
 	memcpy(&a->pending, pending, sizeof(*pending));
-	vma_ring_post(ring, &a->command);
+	vma_ring_queue_command_and_try_run(ring, &a->command);
 }
 
 static void ring_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
@@ -177,9 +177,9 @@ static void ring_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const
 	if (atomic_load(&ring->closing))
 		return;
 	if (event == VMA_NIC_EVENT_LOST)
-		ring_on_device_lost(ring);
+		ring_recover_after_device_loss(ring);
 	else if (event == VMA_NIC_EVENT_FLOW_REVOKED && key != NULL)
-		ring_on_revoked(ring, key);
+		ring_queue_flow_revocation(ring, key);
 }
 
 /* ---- create and destroy ---- */
@@ -193,7 +193,7 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 	        .tx_batching = attr->tx_wre_batching,
 	        .name = ring->name,
 	        .event = ring_on_event,
-	        .adopt = ring_on_adopt_event,
+	        .adopt = ring_queue_adoption_of_pending_conn,
 	        .event_arg = ring,
 	};
 	struct vma_cq_attr cq = attr->cq;
@@ -222,17 +222,17 @@ static void ring_dismantle(struct vma_ring *ring)
 	free(ring);
 }
 
-static void ring_settle_attr(struct vma_ring *ring, const struct vma_ring_attr *attr)
+static void ring_init_limits_from_nic_and_attr(struct vma_ring *ring, const struct vma_ring_attr *attr)
 {
 	const struct vma_nic_info *info = vma_nic_info(ring->nic);
 	uint32_t batching = attr->tx_wre_batching != 0 ? attr->tx_wre_batching : 64;
 	uint32_t most = ring->qp->tx_depth / 2 > 0 ? ring->qp->tx_depth / 2 : 1;
 
 	atomic_store_explicit(&ring->flags_unable, UINT16_MAX, memory_order_relaxed);
-	ring_update_abilities(ring);
+	ring_update_offload_flags_of_nic(ring);
 	ring->segs_max = ring_segs_max_now(ring);
 	ring->buf_size = UINT32_C(1) << ring->qp->arena->frame_shift;
-	ring_update_packet_lengths(ring);
+	ring_update_frame_max_from_mtu(ring);
 	ring_fragments_init(&ring->fragments, ring->qp,
 	                    ring->qp->rx_quota != 0 ? ring->qp->rx_quota : ring->qp->rx_depth);
 	ring->reap_at = batching < most ? batching : most;
@@ -255,8 +255,8 @@ static struct vma_ring *ring_allocate(const struct vma_ring_attr *attr)
 	ring->nic = attr->nic;
 	ring->stats_home = attr->stats;
 	snprintf(ring->name, sizeof(ring->name), "%s", attr->name != NULL ? attr->name : vma_nic_info(attr->nic)->name);
-	drive_init(&ring->rx, attr->thread_mode);
-	drive_init(&ring->tx, attr->thread_mode);
+	drive_flag_init(&ring->rx, attr->thread_mode);
+	drive_flag_init(&ring->tx, attr->thread_mode);
 	command_queue_init(&ring->rx_queue);
 	ring_stale_rules_init(ring);
 	ring_exempts_init(ring);
@@ -283,15 +283,15 @@ int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out)
 	if (ring == NULL)
 		return -ENOMEM;
 	/* An event may come before there is a cq: it finds the flags taken, and waits. */
-	drive_acquire(&ring->rx);
-	drive_acquire(&ring->tx);
+	drive_flag_acquire(&ring->rx);
+	drive_flag_acquire(&ring->tx);
 	rc = create_queues(ring, attr);
 	if (rc == 0)
-		ring_settle_attr(ring, attr);
+		ring_init_limits_from_nic_and_attr(ring, attr);
 	else
 		atomic_store(&ring->closing, true);
 	ring_tx_release_drive_flag(ring, drive_get_own_thread_id());
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	if (rc != 0) {
 		vma_nic_qp_destroy(ring->qp); /* without the flags: an event that is at work waits for them */
 		ring_dismantle(ring);
@@ -313,9 +313,9 @@ void vma_ring_destroy(struct vma_ring *ring)
 	if (ring == NULL)
 		return;
 	atomic_store(&ring->closing, true);
-	drive_acquire(&ring->rx);
-	drive_acquire(&ring->tx);
-	vma_cq_reap(ring->cq);
+	drive_flag_acquire(&ring->rx);
+	drive_flag_acquire(&ring->tx);
+	vma_cq_reap_sent_bufs(ring->cq);
 	ring_exempts_fini(ring); /* one may have a rule of the queue pair */
 	ring_fragments_end(&ring->fragments, ring->rules.arena);
 	ring_tx_fini(ring);
@@ -323,8 +323,8 @@ void vma_ring_destroy(struct vma_ring *ring)
 	drive_flag_release(&ring->rx, drive_get_own_thread_id());
 	vma_cq_destroy(ring->cq);
 	vma_nic_qp_destroy(ring->qp);
-	drive_acquire(&ring->rx);
-	ring_rx_release(ring, drive_get_own_thread_id());
+	drive_flag_acquire(&ring->rx);
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	ring_dismantle(ring);
 }
 

@@ -46,13 +46,13 @@ uint32_t drive_tid_slow(void)
 
 /* ---- the biased flag: see drive.h ---- */
 
-void vma_ring_thread_is_helper(void)
+void vma_ring_mark_thread_as_internal_driver(void)
 {
 	thread_is_internal_driver = true;
 }
 
 /* False: the kernel has none, or is not to be asked; ThreadSanitizer does not know it. */
-static bool register_heavy_barrier(void)
+static bool register_for_membarrier(void)
 {
 #ifdef VMA_TSAN
 	return false;
@@ -65,7 +65,7 @@ static bool register_heavy_barrier(void)
  * Accepted: if a filter of the program forbids the call after it was registered, the thread cannot know whether the
  * owner drives, and leaves the flag to the owner.
  */
-static bool heavy_barrier(void)
+static bool membarrier_in_all_threads_of_process(void)
 {
 	const int saved_errno = errno;
 	const bool made = syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
@@ -77,32 +77,32 @@ static bool heavy_barrier(void)
 	return made;
 }
 
-void vma_ring_barrier(void)
+void vma_ring_membarrier_if_any_biased(void)
 {
 	if (atomic_load_explicit(&any_drive_flag_is_biased, memory_order_acquire))
-		heavy_barrier();
+		membarrier_in_all_threads_of_process();
 }
 
-static bool drive_is_biased_owner(const struct drive *drive, uint32_t tid)
+static bool drive_flag_is_biased_to_thread(const struct drive *drive, uint32_t tid)
 {
 	return atomic_load_explicit(&drive->owner, memory_order_relaxed) == tid;
 }
 
-static bool drive_is_mine(const struct drive *drive, uint32_t tid)
+static bool drive_flag_is_held_by_thread(const struct drive *drive, uint32_t tid)
 {
-	if (drive_is_biased_owner(drive, tid))
+	if (drive_flag_is_biased_to_thread(drive, tid))
 		return atomic_load_explicit(&drive->owner_in, memory_order_relaxed) != 0;
 	return (atomic_load_explicit(&drive->holder, memory_order_relaxed) & ~DRIVE_BIASED) == tid;
 }
 
-bool drive_try_met(struct drive *drive, uint32_t tid)
+bool drive_try_biased_lock_when_contended(struct drive *drive, uint32_t tid)
 {
 	for (;;) {
 		uint32_t holder;
 
 		atomic_store(&drive->owner_in, 0);
 		if (atomic_load(&drive->sleepers) != 0)
-			drive_wake(drive); /* some may have taken this for a hold */
+			drive_flag_wake_all_waiters(drive); /* some may have taken this for a hold */
 		atomic_thread_fence(memory_order_seq_cst);
 		holder = atomic_load(&drive->holder);
 		if ((holder & DRIVE_BIASED) == 0) {
@@ -119,7 +119,7 @@ bool drive_try_met(struct drive *drive, uint32_t tid)
 }
 
 /* With the flag, which this thread has just taken from its owner. */
-static void drive_count_non_owner_hold(struct drive *drive, uint32_t tid)
+static void drive_flag_unbias_after_many_strangers(struct drive *drive, uint32_t tid)
 {
 	const uint32_t strangers = atomic_load_explicit(&drive->strangers, memory_order_relaxed) + 1;
 
@@ -131,14 +131,14 @@ static void drive_count_non_owner_hold(struct drive *drive, uint32_t tid)
 }
 
 /* 7. */
-static void drive_give_up(struct drive *drive)
+static void drive_flag_release_to_biased_owner(struct drive *drive)
 {
 	atomic_store(&drive->holder, DRIVE_BIASED);
 	if (atomic_load(&drive->sleepers) != 0)
-		drive_wake(drive);
+		drive_flag_wake_all_waiters(drive);
 }
 
-bool drive_try_biased(struct drive *drive, uint32_t tid)
+bool drive_flag_try_take_from_biased_owner(struct drive *drive, uint32_t tid)
 {
 	for (;;) {
 		uint32_t free = DRIVE_BIASED;
@@ -146,24 +146,24 @@ bool drive_try_biased(struct drive *drive, uint32_t tid)
 		if (!atomic_compare_exchange_strong(&drive->holder, &free, DRIVE_BIASED | tid))
 			return free == 0 &&
 			       drive_flag_try_acquire_unbiased(drive, tid); /* the bias has ended meanwhile */
-		if (!heavy_barrier()) {
-			drive_give_up(drive);
+		if (!membarrier_in_all_threads_of_process()) {
+			drive_flag_release_to_biased_owner(drive);
 			return false;
 		}
 		if (atomic_load_explicit(&drive->owner_in, memory_order_acquire) == 0) {
 			drive_flag_count_acquisition(drive);
-			drive_count_non_owner_hold(drive, tid);
+			drive_flag_unbias_after_many_strangers(drive, tid);
 			return true;
 		}
-		drive_give_up(drive);
-		if (!heavy_barrier() || atomic_load(&drive->owner_in) != 0)
+		drive_flag_release_to_biased_owner(drive);
+		if (!membarrier_in_all_threads_of_process() || atomic_load(&drive->owner_in) != 0)
 			return false;
 	}
 }
 
-void drive_init(struct drive *drive, enum vma_thread_mode mode)
+void drive_flag_init(struct drive *drive, enum vma_thread_mode mode)
 {
-	const bool biased = mode == VMA_THREAD_SINGLE && !thread_is_internal_driver && register_heavy_barrier();
+	const bool biased = mode == VMA_THREAD_SINGLE && !thread_is_internal_driver && register_for_membarrier();
 
 	pthread_once(&drive_atfork_once, drive_register_atfork);
 	if (biased)
@@ -186,14 +186,14 @@ static void cpu_pause(void)
 #endif
 }
 
-static void pause_a_little(void)
+static void spin_few_cpu_pauses(void)
 {
 	for (int i = 0; i < PAUSES_PER_TRY; i++)
 		cpu_pause();
 }
 
 /* Every sleeper wakes: some wait to drive, others only for the flag to change hands, and the word cannot tell. */
-void drive_wake(struct drive *drive)
+void drive_flag_wake_all_waiters(struct drive *drive)
 {
 	syscall(SYS_futex, &drive->holder, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	if (drive->mode == VMA_THREAD_SINGLE)
@@ -201,7 +201,7 @@ void drive_wake(struct drive *drive)
 }
 
 /* Until the flag changes or the time is over; the argument is in drive.h. errno is the application's: keep it. */
-static void sleep_until_released(struct drive *drive, uint64_t timeout_ns)
+static void sleep_until_drive_flag_released(struct drive *drive, uint64_t timeout_ns)
 {
 	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000),
 	                           .tv_nsec = (long)(timeout_ns % 1000000000)};
@@ -211,7 +211,7 @@ static void sleep_until_released(struct drive *drive, uint64_t timeout_ns)
 
 	atomic_fetch_add(&drive->sleepers, 1);
 	if (drive->mode == VMA_THREAD_SINGLE)
-		vma_ring_barrier();
+		vma_ring_membarrier_if_any_biased();
 	holder = atomic_load(&drive->holder);
 	if ((holder & ~DRIVE_BIASED) != 0)
 		syscall(SYS_futex, &drive->holder, FUTEX_WAIT_PRIVATE, holder, until, NULL, 0);
@@ -225,28 +225,28 @@ static void sleep_until_released(struct drive *drive, uint64_t timeout_ns)
  * Who spins gives up after more than any hold takes that runs: a holder that was descheduled may be waiting for this
  * very core, and got it back only when the scheduler took it from the spinner (4 ms per connect, with one core).
  */
-static void drive_spin_or_sleep(struct drive *drive, unsigned *tries)
+static void drive_flag_wait_by_spin_or_sleep(struct drive *drive, unsigned *tries)
 {
 	const unsigned pauses = drive->mode == VMA_THREAD_SPIN ? SPIN_TRIES : PAUSE_TRIES;
 
 	if (drive->mode != VMA_THREAD_MUTEX && ++*tries < pauses)
-		pause_a_little();
+		spin_few_cpu_pauses();
 	else if (drive->mode != VMA_THREAD_YIELD)
-		sleep_until_released(drive, UINT64_MAX);
+		sleep_until_drive_flag_released(drive, UINT64_MAX);
 	else
 		sched_yield();
 }
 
-bool drive_acquire(struct drive *drive)
+bool drive_flag_acquire(struct drive *drive)
 {
 	uint32_t tid = drive_get_own_thread_id();
 	unsigned tries = 0;
 
-	if (drive_is_mine(drive, tid))
+	if (drive_flag_is_held_by_thread(drive, tid))
 		return false; /* only this thread can have stored its own id: no race */
 	while (!drive_flag_try_acquire(drive, tid)) {
 		atomic_store_explicit(&drive->yield_budget, YIELD_BUDGET_TRIES, memory_order_relaxed);
-		drive_spin_or_sleep(drive, &tries);
+		drive_flag_wait_by_spin_or_sleep(drive, &tries);
 	}
 	atomic_store_explicit(&drive->yield_budget, 0, memory_order_relaxed);
 	return true;
@@ -257,7 +257,7 @@ bool drive_acquire(struct drive *drive)
  * asks for a number of tries, and progress leaves those to it. A number, not a reservation: if the waiter itself is
  * descheduled, the data path goes on after that many calls. Lost updates of the number only make it less exact.
  */
-bool drive_yields(struct drive *drive)
+bool drive_flag_yield_to_waiters(struct drive *drive)
 {
 	uint32_t left = atomic_load_explicit(&drive->yield_budget, memory_order_relaxed);
 
@@ -273,7 +273,7 @@ bool drive_yields(struct drive *drive)
  * yield) is all it takes. One long hold means a holder that does not run: that costs those who wait a few microseconds
  * of pauses, then yields, then sleep, and the holder's release one wake.
  */
-bool drive_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
+bool drive_flag_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
 {
 	uint32_t hold = atomic_load_explicit(&drive->hold, memory_order_relaxed);
 	bool held = drive_flag_is_held(drive);
@@ -284,16 +284,16 @@ bool drive_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backo
 		if (hold % STRANGER_YIELD_EVERY == 0)
 			sched_yield();
 		else
-			pause_a_little();
+			spin_few_cpu_pauses();
 		return true;
 	}
 	backoff->tries++;
 	if (backoff->tries <= PAUSE_TRIES) {
-		pause_a_little();
+		spin_few_cpu_pauses();
 	} else if (backoff->tries <= PAUSE_TRIES + YIELD_TRIES) {
 		sched_yield();
 	} else {
-		sleep_until_released(drive, timeout_ns);
+		sleep_until_drive_flag_released(drive, timeout_ns);
 		return !drive_flag_is_held(drive) || atomic_load_explicit(&drive->hold, memory_order_relaxed) != hold;
 	}
 	return true;
@@ -307,19 +307,19 @@ static struct drive *drive_flag_of_side(struct vma_ring *ring, enum vma_ring_sid
 bool vma_ring_wait_for_holder(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_backoff *backoff,
                               uint64_t timeout_ns)
 {
-	return drive_wait_with_backoff(drive_flag_of_side(ring, side), backoff, timeout_ns);
+	return drive_flag_wait_with_backoff(drive_flag_of_side(ring, side), backoff, timeout_ns);
 }
 
 /* The first step of `hold` may be that of the hold under way; so at the third a whole hold is over since the call. */
-bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns)
+bool vma_ring_wait_for_rx_driver(struct vma_ring *ring, uint64_t timeout_ns)
 {
 	const uint32_t first = atomic_load_explicit(&ring->rx.hold, memory_order_acquire);
 	struct vma_ring_backoff backoff = {0};
 
 	while ((atomic_load_explicit(&ring->rx.both, memory_order_acquire) & ~(uint64_t)DRIVE_BIASED) != 0 &&
 	       atomic_load_explicit(&ring->rx.hold, memory_order_acquire) - first < 3) {
-		if (drive_is_mine(&ring->rx, drive_get_own_thread_id()) ||
-		    !drive_wait_with_backoff(&ring->rx, &backoff, timeout_ns))
+		if (drive_flag_is_held_by_thread(&ring->rx, drive_get_own_thread_id()) ||
+		    !drive_flag_wait_with_backoff(&ring->rx, &backoff, timeout_ns))
 			return false;
 	}
 	return true;
@@ -343,7 +343,7 @@ int vma_ring_arm(struct vma_ring *ring)
 	if (!drive_flag_try_acquire(&ring->rx, tid))
 		return -EBUSY;
 	rc = vma_cq_arm(ring->cq);
-	ring_rx_release(ring, tid);
+	ring_rx_run_queued_work_and_unlock(ring, tid);
 	return rc;
 }
 
@@ -378,11 +378,11 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 	while ((rc = vma_ring_arm(ring)) == -EBUSY) {
 		uint64_t left = ns_until(deadline);
 
-		if (drive_is_mine(&ring->rx, drive_get_own_thread_id()))
+		if (drive_flag_is_held_by_thread(&ring->rx, drive_get_own_thread_id()))
 			return -EDEADLK; /* in a sink: this thread is the one to wait for */
 		if (left == 0)
 			return 0;
-		drive_wait_with_backoff(&ring->rx, &backoff, left);
+		drive_flag_wait_with_backoff(&ring->rx, &backoff, left);
 	}
 	return rc != 0 ? rc : vma_cq_wait(ring->cq, ns_until(deadline));
 }

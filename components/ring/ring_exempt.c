@@ -68,7 +68,7 @@ static int exempt_insert_one_connection(struct vma_ring *ring, const struct vma_
 		return -ENOMEM;
 	exempt->flow = (struct vma_flow){
 	        .key = *key, .flags = VMA_FLOW_RING_ONLY, .sink = exempt_flow_sink_reinjects_to_kernel};
-	rc = vma_ring_attach(ring, &exempt->flow);
+	rc = vma_ring_attach_flow(ring, &exempt->flow);
 	if (rc < 0) {
 		free(exempt);
 		return rc;
@@ -182,7 +182,8 @@ bool vma_ring_exempt_kernel_connections(struct vma_ring *ring, const struct vma_
 		return any;
 	}
 	found.keys = malloc(found.room * sizeof(*found.keys));
-	if (found.keys == NULL || vma_nic_kernel_connections(ring->nic, key, exempt_collect_key_in_found, &found) < 0)
+	if (found.keys == NULL ||
+	    vma_nic_for_each_kernel_connection(ring->nic, key, exempt_collect_key_in_found, &found) < 0)
 		found.n = 0;
 	any = exempt_add_connections_to_ring(ring, found.keys, found.n);
 	exempt_all_in_nic(ring, found.keys, found.n);
@@ -224,18 +225,18 @@ bool vma_ring_remove_exempts_of_ended_conns(struct vma_ring *ring)
 	bool *has = calloc(RING_EXEMPTS_MAX, sizeof(*has)), any = true;
 	unsigned n, at = 0;
 
-	if (keys != NULL && has != NULL && drive_acquire(&ring->rx)) {
+	if (keys != NULL && has != NULL && drive_flag_acquire(&ring->rx)) {
 		n = exempts_copy_keys(ring, keys);
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 		if (n != 0 && vma_nic_kernel_has_connections(ring->nic, keys, n, has) < 0)
 			memset(has, 1, n * sizeof(*has)); /* not known */
 		do {
 			const unsigned burst = n - at < SWEEP_BURST ? n - at : SWEEP_BURST;
 
-			drive_acquire(&ring->rx);
+			drive_flag_acquire(&ring->rx);
 			exempts_remove_ended_or_uncovered(ring, keys + at, has + at, burst);
 			any = !TAILQ_EMPTY(&ring->exempts);
-			ring_rx_release(ring, drive_get_own_thread_id());
+			ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 			for (unsigned i = 0; i < burst; i++)
 				if (has[at + i])
 					vma_nic_end_leave_connection_to_kernel(ring->nic, &keys[at + i]);

@@ -199,17 +199,17 @@ static void ring_delete_unwanted_rule_and_release_rx(struct vma_ring *ring, cons
 {
 	for (; unwanted; unwanted = nic_rule_is_unwanted(ring, key)) {
 		if (ring_rule_try_begin_nic_delete(ring, key)) {
-			ring_rx_release(ring, drive_get_own_thread_id());
+			ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 			vma_nic_flow_del(ring->qp, key);
-			drive_acquire(&ring->rx);
+			drive_flag_acquire(&ring->rx);
 			ring_rule_finish_nic_delete_and_unlock(ring);
 			return;
 		}
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 		ring_wait_for_nic_rule_requests(ring);
-		drive_acquire(&ring->rx);
+		drive_flag_acquire(&ring->rx);
 	}
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 }
 
 /* A refusal ends what flow_insert_and_start_steering has begun. */
@@ -225,7 +225,7 @@ static int flow_attach_finish_with_nic_result(struct vma_ring *ring, struct vma_
 	return rc;
 }
 
-int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
+int vma_ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct ring_steering steering;
 	struct vma_flow_rule rule;
@@ -235,7 +235,7 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 	if (rc != 0)
 		return rc;
 	for (;;) {
-		acquired = drive_acquire(&ring->rx);
+		acquired = drive_flag_acquire(&ring->rx);
 		rc = flow_insert_and_start_steering(ring, flow, &steering);
 		if (rc > 0)
 			rule = flow_nic_rule_of(flow);
@@ -243,7 +243,7 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 			return flow_attach_finish_with_nic_result(ring, flow, &steering,
 			                                          vma_nic_flow_add(ring->qp, &rule), &unwanted);
 		if (acquired)
-			ring_rx_release(ring, drive_get_own_thread_id());
+			ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 		if (rc != -EAGAIN || !acquired)
 			break;
 		ring_wait_for_nic_rule_requests(ring);
@@ -251,7 +251,7 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 	if (rc <= 0)
 		return rc;
 	rc = vma_nic_flow_add(ring->qp, &rule);
-	drive_acquire(&ring->rx);
+	drive_flag_acquire(&ring->rx);
 	rc = flow_attach_finish_with_nic_result(ring, flow, &steering, rc, &unwanted);
 	ring_delete_unwanted_rule_and_release_rx(ring, &rule.key, unwanted);
 	return rc;
@@ -266,12 +266,12 @@ int vma_ring_request_nic_rule_of_flow(struct vma_ring *ring, struct vma_flow *fl
 	int rc;
 
 	do {
-		if (!drive_acquire(&ring->rx))
+		if (!drive_flag_acquire(&ring->rx))
 			return -EDEADLK;
 		rc = flow_start_steering_if_nic_needed(ring, flow, &steering);
 		if (rc > 0)
 			rule = flow_nic_rule_of(flow);
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 		if (rc == -EAGAIN)
 			ring_wait_for_nic_rule_requests(ring);
 	} while (rc == -EAGAIN);
@@ -279,7 +279,7 @@ int vma_ring_request_nic_rule_of_flow(struct vma_ring *ring, struct vma_flow *fl
 		return rc;
 	stale = malloc(sizeof(*stale)); /* without one, its end has to ask the NIC at once */
 	rc = vma_nic_flow_add(ring->qp, &rule);
-	drive_acquire(&ring->rx);
+	drive_flag_acquire(&ring->rx);
 	rc = flow_steering_finish_with_nic_result(ring, &steering, rc, &stale, &unwanted);
 	ring_delete_unwanted_rule_and_release_rx(ring, &rule.key, unwanted);
 	free(stale);
@@ -326,9 +326,9 @@ bool vma_ring_stop_new_conns_of_listener(struct vma_ring *ring, const struct vma
 	if (member == NULL || atomic_load(&member->groups) == 0 ||
 	    vma_nic_flow_stop_new_connections(ring->qp, &flow->key) != 0)
 		return false;
-	if (drive_acquire(&ring->rx)) {
+	if (drive_flag_acquire(&ring->rx)) {
 		ring_rx_drain(ring);
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	}
 	return true;
 }
@@ -366,7 +366,7 @@ static void ring_detach_flow_and_delete_nic_rule(struct vma_ring *ring, struct v
 	const struct vma_flow_key key = flow->key;
 
 	for (;;) {
-		if (!drive_acquire(&ring->rx)) {
+		if (!drive_flag_acquire(&ring->rx)) {
 			detach_flow_and_call_back(ring, flow, false, with, arg);
 			return;
 		}
@@ -374,21 +374,21 @@ static void ring_detach_flow_and_delete_nic_rule(struct vma_ring *ring, struct v
 			ring_rx_drain(ring);
 		if (flow->ring != ring || !flow_is_only_nic_member(ring, flow)) {
 			detach_flow_and_call_back(ring, flow, false, with, arg);
-			ring_rx_release(ring, drive_get_own_thread_id());
+			ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 			return;
 		}
 		if (ring_rule_try_begin_nic_delete(ring, &key))
 			break;
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 		ring_wait_for_nic_rule_requests(ring);
 	}
 	if (drained)
 		ring_flow_entry_of_key(ring, &key)->steered = false; /* who wants it again waits for the NIC's answer */
 	else
 		detach_flow_and_call_back(ring, flow, true, with, arg);
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	vma_nic_flow_del(ring->qp, &key); /* -ENOENT: it was revoked, or the owner that knew it has gone */
-	drive_acquire(&ring->rx);
+	drive_flag_acquire(&ring->rx);
 	if (drained) {
 		ring_rx_drain(ring);
 		detach_flow_and_call_back(ring, flow, true, with, arg);

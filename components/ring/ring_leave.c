@@ -139,12 +139,12 @@ static bool ring_remember_stale_rule_of_leaving_flow(struct vma_ring *ring, cons
 
 bool vma_ring_detach_flow_keep_stale_rule(struct vma_ring *ring, struct vma_flow *flow)
 {
-	bool acquired = drive_acquire(&ring->rx),
+	bool acquired = drive_flag_acquire(&ring->rx),
 	     waits = flow->ring == ring && ring_remember_stale_rule_of_leaving_flow(ring, flow);
 
 	ring_detach_flow_holding_rx_flag(ring, flow, false);
 	if (acquired)
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	return waits;
 }
 
@@ -178,7 +178,7 @@ bool ring_rule_try_begin_nic_delete(struct vma_ring *ring, const struct vma_flow
 void ring_rule_finish_nic_delete_and_unlock(struct vma_ring *ring)
 {
 	ring->stale_rules.deleting_count = 0;
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	pthread_mutex_unlock(&ring->stale_rules.nic_lock);
 }
 
@@ -214,20 +214,20 @@ bool vma_ring_delete_stale_nic_rules(struct vma_ring *ring, unsigned most, uint6
 
 	deleted = deleted != NULL ? deleted : &none;
 	for (*deleted = 0; n < most && due; *deleted = n) {
-		if (!drive_acquire(&ring->rx))
+		if (!drive_flag_acquire(&ring->rx))
 			return true;
 		if (pthread_mutex_trylock(&stale_rules->nic_lock) != 0) { /* somebody else is at it */
-			ring_rx_release(ring, drive_get_own_thread_id());
+			ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 			return true;
 		}
 		stale_rules_move_due_keys_to_deleting(ring, most - n < LEAVE_BURST ? most - n : LEAVE_BURST, until_ns);
 		n += stale_rules->deleting_count;
 		more = !TAILQ_EMPTY(&stale_rules->waiting);
 		due = stale_rule_oldest_if_due(stale_rules, until_ns) != NULL;
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 		for (unsigned i = 0; i < stale_rules->deleting_count; i++)
 			vma_nic_flow_del(ring->qp, &stale_rules->deleting[i]);
-		drive_acquire(&ring->rx);
+		drive_flag_acquire(&ring->rx);
 		ring_rule_finish_nic_delete_and_unlock(ring);
 	}
 	return more;

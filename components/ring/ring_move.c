@@ -23,11 +23,11 @@
 
 static bool flow_is_sole_user_of_rule(struct vma_ring *ring, const struct vma_flow *flow)
 {
-	const bool acquired = drive_acquire(&ring->rx),
+	const bool acquired = drive_flag_acquire(&ring->rx),
 	           is = acquired && vma_ring_flow_is_alone_with_nic_rule(ring, flow);
 
 	if (acquired)
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	return is;
 }
 
@@ -37,12 +37,12 @@ static void ring_flow_mark_has_device_rule(struct vma_ring *ring, struct vma_flo
 	struct ring_stale_rule *stale = malloc(sizeof(*stale));
 	struct flow_entry *entry;
 
-	drive_acquire(&ring->rx);
+	drive_flag_acquire(&ring->rx);
 	flow->flags &= ~(uint32_t)VMA_FLOW_RING_ONLY;
 	entry = ring_flow_entry_of_key(ring, &flow->key);
 	entry->steered = true;
 	ring_keep_spare_stale_rule_for_entry(ring, entry, &stale);
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	free(stale);
 }
 
@@ -51,7 +51,7 @@ static void ring_flow_mark_lost_device_rule(struct vma_ring *ring, struct vma_fl
 {
 	struct flow_entry *entry;
 
-	drive_acquire(&ring->rx);
+	drive_flag_acquire(&ring->rx);
 	entry = flow->ring == ring ? ring_flow_entry_of_key(ring, &flow->key) : NULL;
 	if (entry != NULL) {
 		flow->flags |= VMA_FLOW_RING_ONLY;
@@ -59,7 +59,7 @@ static void ring_flow_mark_lost_device_rule(struct vma_ring *ring, struct vma_fl
 		ring_free_reserved_stale_rule(ring, entry);
 		entry->reserved = false;
 	}
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 }
 
 int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved)
@@ -69,7 +69,7 @@ int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_
 	if (!flow_is_sole_user_of_rule(ring, flow))
 		return -EBUSY;
 	moved->flags |= VMA_FLOW_RING_ONLY;
-	rc = vma_ring_attach(to, moved);
+	rc = vma_ring_attach_flow(to, moved);
 	if (rc != 0)
 		return rc;
 	rc = vma_nic_flow_move(ring->qp, to->qp, &flow->key);
@@ -88,10 +88,10 @@ int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_
 
 	if (rc != 0)
 		return rc;
-	drive_acquire(&ring->rx);
+	drive_flag_acquire(&ring->rx);
 	ring_rx_drain(ring);
 	ring_detach_flow_holding_rx_flag(ring, flow, true);
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	return 0;
 }
 
@@ -109,7 +109,7 @@ static bool ring_tx_is_drained(struct vma_ring *ring)
 {
 	bool over;
 
-	if (!drive_acquire(&ring->tx))
+	if (!drive_flag_acquire(&ring->tx))
 		return false;
 	ring_tx_drain_and_reap(ring);
 	over = ring->backlog == NULL && ring->unkicked == 0 && vma_nic_tx_is_idle(ring->qp);

@@ -37,13 +37,13 @@ static bool ring_may_have_more_port_blocks(const struct vma_ring *ring)
 	return blocks < BLOCKS_MOST_BESIDE || (blocks < BLOCKS_MOST && atomic_load(&rings_with_blocks) == 1);
 }
 
-static void port_blocks_count(struct vma_ring *ring)
+static void ring_increment_port_block_count(struct vma_ring *ring)
 {
 	if (atomic_fetch_add(&ring->ports.blocks, 1) == 0)
 		atomic_fetch_add(&rings_with_blocks, 1);
 }
 
-static void port_blocks_uncount(struct vma_ring *ring, uint32_t n)
+static void ring_subtract_port_block_count(struct vma_ring *ring, uint32_t n)
 {
 	if (n != 0 && atomic_fetch_sub(&ring->ports.blocks, n) == n)
 		atomic_fetch_sub(&rings_with_blocks, 1);
@@ -56,7 +56,7 @@ void ring_ports_init(struct vma_ring *ring)
 
 void ring_ports_fini(struct vma_ring *ring)
 {
-	port_blocks_uncount(ring, atomic_load(&ring->ports.blocks));
+	ring_subtract_port_block_count(ring, atomic_load(&ring->ports.blocks));
 	pthread_mutex_destroy(&ring->ports.nic_lock);
 }
 
@@ -81,14 +81,14 @@ static const struct ring_port_blocks *port_blocks_find(const struct ring_ports *
 	return NULL;
 }
 
-bool ring_ports_have(const struct vma_ring *ring, const struct vma_rx_info *info)
+bool ring_has_port_block_of_packet(const struct vma_ring *ring, const struct vma_rx_info *info)
 {
 	const struct ring_port_blocks *blocks = port_blocks_find(&ring->ports, info->dst, info->vlan);
 
 	return blocks != NULL && port_block_bit_is_set(blocks->mine, port_block_index(info->dst_port_be));
 }
 
-void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
+void ring_forget_revoked_port_block(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct ring_port_blocks *blocks =
 	        (struct ring_port_blocks *)port_blocks_find(&ring->ports, key->local, key->vlan);
@@ -97,7 +97,7 @@ void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
 	const uint64_t bit = UINT64_C(1) << block % 64;
 
 	if (blocks != NULL && atomic_fetch_and(&blocks->mine[block / 64], ~bit) & bit)
-		port_blocks_uncount(ring, 1);
+		ring_subtract_port_block_count(ring, 1);
 }
 
 /* ---- asking; with the mutex ---- */
@@ -156,14 +156,14 @@ static int port_block_ensure(struct vma_ring *ring, struct ring_port_blocks *blo
 	rc = port_block_add(ring, blocks, block);
 	if (rc == 0) {
 		atomic_fetch_or(&blocks->mine[block / 64], bit);
-		port_blocks_count(ring);
+		ring_increment_port_block_count(ring);
 	} else if (rc == -EADDRINUSE) {
 		blocks->refused[block / 64] |= bit;
 	}
 	return rc;
 }
 
-static int port_block_get(struct vma_ring *ring, const struct vma_flow_key *key)
+static int port_block_reserve_for_key(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct ring_port_blocks *blocks;
 	int rc = -EADDRINUSE;
@@ -176,7 +176,7 @@ static int port_block_get(struct vma_ring *ring, const struct vma_flow_key *key)
 	return rc;
 }
 
-int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key)
+int vma_ring_reserve_port_block_of_key(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	const struct ring_port_blocks *blocks = port_blocks_find(&ring->ports, key->local, key->vlan);
 	int rc = 0;
@@ -184,19 +184,19 @@ int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key)
 	if (key->family != AF_INET || key->proto != IPPROTO_TCP || port_block_index(key->local_port_be) == 0)
 		return 0;
 	if (blocks == NULL || !port_block_bit_is_set(blocks->mine, port_block_index(key->local_port_be)))
-		rc = port_block_get(ring, key);
+		rc = port_block_reserve_for_key(ring, key);
 	if (rc < 0)
 		return rc == -EADDRINUSE ? rc : 0;
-	if (!drive_acquire(&ring->rx))
+	if (!drive_flag_acquire(&ring->rx))
 		return 0;
 	rc = vma_nic_qp_is_only_tenant(ring->qp) && !vma_nic_port_has_rule(ring->qp, key->local_port_be);
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	return rc;
 }
 
 /* ---- giving back ---- */
 
-bool vma_ring_has_ports(const struct vma_ring *ring)
+bool vma_ring_has_port_blocks(const struct vma_ring *ring)
 {
 	return atomic_load_explicit(&ring->ports.blocks, memory_order_relaxed) != 0;
 }
@@ -212,22 +212,22 @@ static void port_blocks_remove(struct vma_ring *ring, struct ring_port_blocks *b
 	}
 }
 
-void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), void *arg)
+void vma_ring_release_unused_port_blocks(struct vma_ring *ring, bool (*unused)(void *arg), void *arg)
 {
 	struct ring_ports *ports = &ring->ports;
 	uint64_t had[RING_PORT_ADDRESSES][4] = {0};
 	uint32_t n;
 
-	if (!vma_ring_has_ports(ring))
+	if (!vma_ring_has_port_blocks(ring))
 		return;
 	pthread_mutex_lock(&ports->nic_lock);
 	n = atomic_load_explicit(&ports->addresses, memory_order_relaxed);
-	if (drive_acquire(&ring->rx)) {
+	if (drive_flag_acquire(&ring->rx)) {
 		for (uint32_t i = 0; unused(arg) && i < n * 4; i++) {
 			had[i / 4][i % 4] = atomic_exchange(&ports->of[i / 4].mine[i % 4], 0);
-			port_blocks_uncount(ring, (uint32_t)__builtin_popcountll(had[i / 4][i % 4]));
+			ring_subtract_port_block_count(ring, (uint32_t)__builtin_popcountll(had[i / 4][i % 4]));
 		}
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 		for (uint32_t i = 0; i < n; i++)
 			port_blocks_remove(ring, &ports->of[i], had[i]);
 	}

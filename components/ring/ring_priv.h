@@ -185,11 +185,11 @@ void ring_wait_for_nic_rule_requests(
 /* ring_ports.c */
 void ring_ports_init(struct vma_ring *ring);
 void ring_ports_fini(struct vma_ring *ring);
-bool ring_ports_have(const struct vma_ring *ring, const struct vma_rx_info *info); /* data path */
-void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key);    /* anybody */
+bool ring_has_port_block_of_packet(const struct vma_ring *ring, const struct vma_rx_info *info); /* data path */
+void ring_forget_revoked_port_block(struct vma_ring *ring, const struct vma_flow_key *key);      /* anybody */
 
 /* ring_rx.c: releases the receive flag, and drives the command queue again if something came in between. */
-void ring_rx_release(struct vma_ring *ring, uint32_t tid);
+void ring_rx_run_queued_work_and_unlock(struct vma_ring *ring, uint32_t tid);
 /* With the flag, not from a sink: polls until nothing comes, for a whole queue's worth at most. */
 void ring_rx_drain(struct vma_ring *ring) __attribute__((cold));
 

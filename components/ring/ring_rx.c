@@ -63,7 +63,7 @@ packet_drop_reason_of(struct vma_ring *ring, const struct vma_buf *packet, unsig
 
 /* Of the reasons for which it did not pass. */
 static void __attribute__((cold, noinline))
-ring_rx_drop_invalid(struct vma_ring *ring, struct vma_buf *packet, unsigned verdict)
+ring_rx_drop_or_pass_to_kernel(struct vma_ring *ring, struct vma_buf *packet, unsigned verdict)
 {
 	if (verdict == PACKET_TO_KERNEL && vma_ring_reinject_packet(ring, packet))
 		vma_buf_put_chain(ring->rules.arena, packet);
@@ -74,8 +74,8 @@ ring_rx_drop_invalid(struct vma_ring *ring, struct vma_buf *packet, unsigned ver
 		                         : verdict);
 }
 
-static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *packet,
-                                    const struct vma_rx_info *info, struct tally *tally)
+static inline void ring_deliver_packet_to_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *packet,
+                                               const struct vma_rx_info *info, struct tally *tally)
 {
 	if (__builtin_expect(flow->sink(flow, packet, info), 1))
 		tally->delivered++;
@@ -84,7 +84,7 @@ static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow
 }
 
 /* IPv4, which is all that packet_validate_and_parse_headers lets pass: four bytes, and twelve that are zero. */
-static inline struct flow_words dispatch_words_of(const struct vma_rx_info *info)
+static inline struct flow_words flow_words_of_packet(const struct vma_rx_info *info)
 {
 	struct flow_words words = {0};
 	uint32_t local, peer;
@@ -104,8 +104,8 @@ static inline struct flow_words flow_words_without_peer(struct flow_words words)
 	return words;
 }
 
-static inline __attribute__((always_inline)) struct vma_flow *flow_words_find(const struct flow_table *table,
-                                                                              struct flow_words words)
+static inline __attribute__((always_inline)) struct vma_flow *flow_table_find_first_flow(const struct flow_table *table,
+                                                                                         struct flow_words words)
 {
 	struct flow_entry *entry = table->used == 0 ? NULL : flow_table_find(table, &words);
 
@@ -116,23 +116,23 @@ static inline __attribute__((always_inline)) struct vma_flow *flow_words_find(co
 static inline __attribute__((always_inline)) struct vma_flow *
 find_first_flow(struct vma_ring *ring, const struct vma_rx_info *info, bool *again)
 {
-	const struct flow_words words = dispatch_words_of(info);
+	const struct flow_words words = flow_words_of_packet(info);
 	const uint64_t addresses = words.w[1] | words.w[3] << 32;
 	struct vma_flow *flow;
 
 	*again = ring->last.word0 == words.w[0] && ring->last.addresses == addresses;
 	if (__builtin_expect(*again, 1))
 		return ring->last.flow;
-	flow = flow_words_find(&ring->five_tuples, words);
+	flow = flow_table_find_first_flow(&ring->five_tuples, words);
 	if (flow == NULL)
-		flow = flow_words_find(&ring->three_tuples, flow_words_without_peer(words));
+		flow = flow_table_find_first_flow(&ring->three_tuples, flow_words_without_peer(words));
 	ring->last.word0 = words.w[0];
 	ring->last.addresses = addresses;
 	ring->last.flow = flow;
 	return flow;
 }
 
-static void ring_ref_chain(struct vma_buf *packet)
+static void packet_chain_add_ref(struct vma_buf *packet)
 {
 	for (; packet != NULL; packet = packet->next)
 		vma_buf_ref(packet);
@@ -144,11 +144,12 @@ static inline struct vma_ring_proto_ops *proto_ops_of(const struct vma_ring *rin
 }
 
 static void __attribute__((cold, noinline))
-rx_unmatched(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
+rx_answer_or_drop_unmatched(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info,
+                            struct tally *tally)
 {
 	struct vma_ring_proto_ops *proto_ops = info->proto == IPPROTO_TCP ? proto_ops_of(ring) : NULL;
 
-	if (proto_ops != NULL && proto_ops->unmatched != NULL && ring_ports_have(ring, info) &&
+	if (proto_ops != NULL && proto_ops->unmatched != NULL && ring_has_port_block_of_packet(ring, info) &&
 	    proto_ops->unmatched(proto_ops, packet, info))
 		tally->delivered++;
 	else
@@ -156,28 +157,31 @@ rx_unmatched(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_
 }
 
 /* One reference per member, taken before its sink can give it back; the ring's own keeps the packet alive meanwhile. */
-static unsigned deliver_to_members(struct vma_ring *ring, struct vma_flow *first, struct vma_buf *packet,
-                                   const struct vma_rx_info *info, struct tally *tally)
+static unsigned deliver_packet_to_flow_members(struct vma_ring *ring, struct vma_flow *first, struct vma_buf *packet,
+                                               const struct vma_rx_info *info, struct tally *tally)
 {
 	unsigned members = 0;
 
 	for (struct vma_flow *flow = first; flow != NULL; flow = ring->cursor) {
 		ring->cursor = flow->next;
 		members++;
-		ring_ref_chain(packet);
-		ring_sink_packet(ring, flow, packet, info, tally);
+		packet_chain_add_ref(packet);
+		ring_deliver_packet_to_flow(ring, flow, packet, info, tally);
 	}
 	return members;
 }
 
 static void __attribute__((noinline))
-deliver_to_group(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
+deliver_packet_to_all_matching_flows(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info,
+                                     struct tally *tally)
 {
-	const struct flow_words words = dispatch_words_of(info);
-	unsigned members = deliver_to_members(ring, flow_words_find(&ring->five_tuples, words), packet, info, tally);
+	const struct flow_words words = flow_words_of_packet(info);
+	unsigned members = deliver_packet_to_flow_members(ring, flow_table_find_first_flow(&ring->five_tuples, words),
+	                                                  packet, info, tally);
 
-	members += deliver_to_members(ring, flow_words_find(&ring->three_tuples, flow_words_without_peer(words)),
-	                              packet, info, tally);
+	members += deliver_packet_to_flow_members(
+	        ring, flow_table_find_first_flow(&ring->three_tuples, flow_words_without_peer(words)), packet, info,
+	        tally);
 	if (members == 0)
 		ring_drop_packet(ring, packet, PACKET_DROP(no_flow));
 	else
@@ -191,14 +195,14 @@ static void __attribute__((noinline)) ring_dispatch(struct vma_ring *ring, struc
 	bool again;
 
 	if (__builtin_expect(group, 0)) {
-		deliver_to_group(ring, packet, info, tally);
+		deliver_packet_to_all_matching_flows(ring, packet, info, tally);
 		return;
 	}
 	flow = find_first_flow(ring, info, &again);
 	if (flow != NULL)
-		ring_sink_packet(ring, flow, packet, info, tally);
+		ring_deliver_packet_to_flow(ring, flow, packet, info, tally);
 	else
-		rx_unmatched(ring, packet, info, tally);
+		rx_answer_or_drop_unmatched(ring, packet, info, tally);
 }
 
 static void __attribute__((cold, noinline))
@@ -231,8 +235,8 @@ rx_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info *i
 /* ---- trains ---- */
 
 /* What the flow does not take goes the usual way, each by a look of its own: a sink may detach the flow. */
-static void rx_train_end(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
-                         const struct vma_rx_info *info, struct tally *tally)
+static void rx_deliver_train_in_one_call(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *packets,
+                                         unsigned n, const struct vma_rx_info *info, struct tally *tally)
 {
 	const unsigned taken = flow->ops->take_train(flow, packets, n, info);
 
@@ -247,8 +251,8 @@ static void rx_train_end(struct vma_ring *ring, struct vma_flow *flow, struct vm
  * the train.
  */
 static unsigned __attribute__((noinline))
-rx_train(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
-         const struct vma_rx_info *info, struct tally *tally)
+rx_deliver_same_flow_datagrams(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
+                               const struct vma_rx_info *info, struct tally *tally)
 {
 	const struct vma_bufarena *arena = ring->rules.arena;
 	const bool is_taken = flow->ops != NULL && flow->ops->take_train != NULL;
@@ -259,7 +263,7 @@ rx_train(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *pa
 
 	train_begin(&train, &ring->rules, packets[0], info);
 	if (!is_taken)
-		ring_sink_packet(ring, flow, packets[0], info, tally);
+		ring_deliver_packet_to_flow(ring, flow, packets[0], info, tally);
 	next = n > 1 ? vma_buf_data(arena, packets[1]) : NULL;
 	for (i = 1; i < n; i++) {
 		struct vma_buf *packet = packets[i];
@@ -275,20 +279,20 @@ rx_train(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *pa
 		bytes += packet->packet_len;
 		VMA_PROBE2(packet_in, frame, packet->packet_len);
 		if (!is_taken)
-			ring_sink_packet(ring, flow, packet, info, tally);
+			ring_deliver_packet_to_flow(ring, flow, packet, info, tally);
 	}
 	tally->bytes += bytes;
 	if (is_taken)
-		rx_train_end(ring, flow, packets, i, info, tally);
+		rx_deliver_train_in_one_call(ring, flow, packets, i, info, tally);
 	return i;
 }
 
 /* ---- a burst ---- */
 
 /* The first of n packets, whose bytes are at `frame`, and what follows it in a train: how many. */
-static inline __attribute__((always_inline)) unsigned rx_next(struct vma_ring *ring, struct vma_buf *const *packets,
-                                                              unsigned n, const uint8_t *frame,
-                                                              struct vma_rx_info *info, struct tally *tally)
+static inline __attribute__((always_inline)) unsigned
+rx_check_and_deliver_next_packets(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n,
+                                  const uint8_t *frame, struct vma_rx_info *info, struct tally *tally)
 {
 	struct vma_buf *packet = packets[0];
 	struct vma_flow *flow;
@@ -302,31 +306,32 @@ static inline __attribute__((always_inline)) unsigned rx_next(struct vma_ring *r
 		if (verdict == PACKET_DROP(ip_fragment))
 			rx_fragment(ring, packet, info, tally);
 		else
-			ring_rx_drop_invalid(ring, packet, verdict);
+			ring_rx_drop_or_pass_to_kernel(ring, packet, verdict);
 		return 1;
 	}
 	if (__builtin_expect(packet_is_multicast_or_broadcast(frame, info), 0)) {
-		deliver_to_group(ring, packet, info, tally);
+		deliver_packet_to_all_matching_flows(ring, packet, info, tally);
 		return 1;
 	}
 	flow = find_first_flow(ring, info, &again);
 	if (__builtin_expect(flow == NULL, 0))
-		rx_unmatched(ring, packet, info, tally);
+		rx_answer_or_drop_unmatched(ring, packet, info, tally);
 	else if (n > 1 && again && train_may_begin(packet, info))
-		return rx_train(ring, flow, packets, n, info, tally);
+		return rx_deliver_same_flow_datagrams(ring, flow, packets, n, info, tally);
 	else
-		ring_sink_packet(ring, flow, packet, info, tally);
+		ring_deliver_packet_to_flow(ring, flow, packet, info, tally);
 	return 1;
 }
 
-static inline void rx_count(struct vma_ring *ring, unsigned n, const struct tally *tally)
+static inline void ring_count_received_packets(struct vma_ring *ring, unsigned n, const struct tally *tally)
 {
 	vma_stats_add(&ring->stats->rx.rx_packets, n);
 	vma_stats_add(&ring->stats->rx.rx_bytes, tally->bytes);
 	vma_stats_add(&ring->stats->rx.rx_delivered, tally->delivered);
 }
 
-static void __attribute__((noinline)) rx_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
+static void __attribute__((noinline))
+rx_process_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
 {
 	const struct vma_bufarena *arena = ring->rules.arena;
 	struct vma_rx_info info;
@@ -342,21 +347,22 @@ static void __attribute__((noinline)) rx_burst(struct vma_ring *ring, struct vma
 			next = vma_buf_data(arena, packets[i + 1]);
 			__builtin_prefetch(next);
 		}
-		done = rx_next(ring, packets + i, n - i, frame, &info, &tally);
+		done = rx_check_and_deliver_next_packets(ring, packets + i, n - i, frame, &info, &tally);
 		if (done > 1 && i + done < n)
 			next = vma_buf_data(arena, packets[i + done]);
 	}
-	rx_count(ring, n, &tally);
+	ring_count_received_packets(ring, n, &tally);
 }
 
-static void __attribute__((noinline)) rx_one(struct vma_ring *ring, struct vma_buf *packet)
+static void __attribute__((noinline)) rx_process_one_packet(struct vma_ring *ring, struct vma_buf *packet)
 {
 	struct vma_rx_info info;
 	struct tally tally = {0};
 
 	memset(&info, 0, sizeof(info));
-	rx_next(ring, &packet, 1, (const uint8_t *)vma_buf_data(ring->rules.arena, packet), &info, &tally);
-	rx_count(ring, 1, &tally);
+	rx_check_and_deliver_next_packets(ring, &packet, 1, (const uint8_t *)vma_buf_data(ring->rules.arena, packet),
+	                                  &info, &tally);
+	ring_count_received_packets(ring, 1, &tally);
 }
 
 static inline unsigned drive_burst(struct vma_ring *ring)
@@ -365,9 +371,9 @@ static inline unsigned drive_burst(struct vma_ring *ring)
 	unsigned n = vma_cq_poll(ring->cq, packets, RX_BURST);
 
 	if (n == 1)
-		rx_one(ring, packets[0]);
+		rx_process_one_packet(ring, packets[0]);
 	else if (n != 0)
-		rx_burst(ring, packets, n);
+		rx_process_burst(ring, packets, n);
 	return n;
 }
 
@@ -397,7 +403,7 @@ static inline unsigned drive_bursts(struct vma_ring *ring)
 }
 
 /* Receive flag held. A command may post again, itself included: that one waits for the next round. */
-static void __attribute__((cold)) run_commands(struct vma_ring *ring)
+static void __attribute__((cold)) ring_run_queued_commands(struct vma_ring *ring)
 {
 	ck_stack_entry_t *entry = command_queue_take_all(&ring->rx_queue);
 	uint64_t n = 0;
@@ -421,7 +427,8 @@ void vma_ring_notify_listener(struct vma_ring *ring)
 }
 
 /* With the flag. What it could not do before more is read is left, after so many times, to who drives next. */
-static __attribute__((cold, noinline)) void run_proto_again(struct vma_ring *ring, struct vma_ring_proto_ops *proto_ops)
+static __attribute__((cold, noinline)) void ring_rerun_protocol_stack_while_busy(struct vma_ring *ring,
+                                                                                 struct vma_ring_proto_ops *proto_ops)
 {
 	unsigned left = RUNS_MAX - 1, n = 0;
 
@@ -432,41 +439,42 @@ static __attribute__((cold, noinline)) void run_proto_again(struct vma_ring *rin
 		vma_ring_notify_listener(ring);
 }
 
-static inline void ring_run_proto(struct vma_ring *ring)
+static inline void ring_run_protocol_stack(struct vma_ring *ring)
 {
 	struct vma_ring_proto_ops *proto_ops = proto_ops_of(ring);
 
 	if (__builtin_expect(proto_ops != NULL, 0) && __builtin_expect(proto_ops->run(proto_ops, false), 0))
-		run_proto_again(ring, proto_ops);
+		ring_rerun_protocol_stack_while_busy(ring, proto_ops);
 }
 
 static void __attribute__((cold, noinline)) rx_drive_again(struct vma_ring *ring, uint32_t tid)
 {
 	while (command_queue_pending(&ring->rx_queue) && drive_flag_try_acquire(&ring->rx, tid)) {
-		run_commands(ring);
-		ring_run_proto(ring);
+		ring_run_queued_commands(ring);
+		ring_run_protocol_stack(ring);
 		drive_flag_release_with_full_barrier(&ring->rx, tid);
 	}
 }
 
 /* fully: see drive_flag_release_with_full_barrier. */
-static inline __attribute__((always_inline)) void rx_release(struct vma_ring *ring, uint32_t tid, bool fully)
+static inline __attribute__((always_inline)) void rx_run_queued_work_and_unlock(struct vma_ring *ring, uint32_t tid,
+                                                                                bool fully)
 {
 	if (command_queue_pending(&ring->rx_queue))
-		run_commands(ring);
-	ring_run_proto(ring);
+		ring_run_queued_commands(ring);
+	ring_run_protocol_stack(ring);
 	drive_flag_release_with_optional_barrier(&ring->rx, tid, fully);
 	/* What came between the look and the release failed to get the flag because of us: command_queue.h. */
 	if (command_queue_pending(&ring->rx_queue))
 		rx_drive_again(ring, tid);
 }
 
-void ring_rx_release(struct vma_ring *ring, uint32_t tid)
+void ring_rx_run_queued_work_and_unlock(struct vma_ring *ring, uint32_t tid)
 {
-	rx_release(ring, tid, false);
+	rx_run_queued_work_and_unlock(ring, tid, false);
 }
 
-void vma_ring_post_deferred(struct vma_ring *ring, struct vma_ring_command *command)
+void vma_ring_queue_command(struct vma_ring *ring, struct vma_ring_command *command)
 {
 	_Static_assert(offsetof(struct vma_ring_command, link) == 0 &&
 	                       sizeof(command->link) == sizeof(ck_stack_entry_t),
@@ -474,13 +482,13 @@ void vma_ring_post_deferred(struct vma_ring *ring, struct vma_ring_command *comm
 	command_queue_push_mpsc(&ring->rx_queue, (ck_stack_entry_t *)&command->link);
 }
 
-void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
+void vma_ring_queue_command_and_try_run(struct vma_ring *ring, struct vma_ring_command *command)
 {
 	uint32_t tid = drive_get_own_thread_id();
 
-	vma_ring_post_deferred(ring, command);
+	vma_ring_queue_command(ring, command);
 	if (drive_flag_try_acquire(&ring->rx, tid))
-		ring_rx_release(ring, tid);
+		ring_rx_run_queued_work_and_unlock(ring, tid);
 }
 
 /* Something to do on the receive side, as far as can be seen without the flag. */
@@ -504,7 +512,7 @@ static inline bool has_tx_work(struct vma_ring *ring)
 
 bool vma_ring_acquire(struct vma_ring *ring)
 {
-	return drive_acquire(&ring->rx);
+	return drive_flag_acquire(&ring->rx);
 }
 
 bool vma_ring_try_acquire(struct vma_ring *ring)
@@ -514,7 +522,7 @@ bool vma_ring_try_acquire(struct vma_ring *ring)
 
 void vma_ring_release(struct vma_ring *ring)
 {
-	ring_rx_release(ring, drive_get_own_thread_id());
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 }
 
 /*
@@ -523,11 +531,11 @@ void vma_ring_release(struct vma_ring *ring)
  */
 void vma_ring_attach_proto(struct vma_ring *ring, struct vma_ring_proto_ops *proto_ops)
 {
-	bool acquired = drive_acquire(&ring->rx);
+	bool acquired = drive_flag_acquire(&ring->rx);
 
 	atomic_store_explicit(&ring->proto_ops, proto_ops, memory_order_release);
 	if (acquired)
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 }
 
 void vma_ring_set_listener(struct vma_ring *ring, struct vma_ring_listener *listener)
@@ -568,7 +576,7 @@ static int __attribute__((noinline)) rx_drive(struct vma_ring *ring)
 	if (!drive_flag_try_acquire(&ring->rx, tid))
 		return -EBUSY;
 	n = drive_bursts(ring);
-	rx_release(ring, tid, true);
+	rx_run_queued_work_and_unlock(ring, tid, true);
 	if (has_tx_work(ring))
 		ring_tx_try_drain_and_kick(ring);
 	return (int)n;
@@ -578,10 +586,10 @@ static int __attribute__((noinline)) rx_drive(struct vma_ring *ring)
  * A thread that spins looks here at the line that the NIC writes, and takes the flag, with its two locked instructions,
  * only when there is a reason. Nobody can have failed to get a flag that was not taken, so nothing is left behind.
  */
-static inline int rx_progress(struct vma_ring *ring, bool timers)
+static inline int ring_try_process_rx_and_tx(struct vma_ring *ring, bool timers)
 {
 	if (__builtin_expect(atomic_load_explicit(&ring->rx.yield_budget, memory_order_relaxed) != 0, 0) &&
-	    drive_yields(&ring->rx))
+	    drive_flag_yield_to_waiters(&ring->rx))
 		return -EBUSY;
 	if (drive_flag_is_held(&ring->rx))
 		return -EBUSY;
@@ -594,12 +602,12 @@ static inline int rx_progress(struct vma_ring *ring, bool timers)
 
 int vma_ring_progress(struct vma_ring *ring)
 {
-	return rx_progress(ring, true);
+	return ring_try_process_rx_and_tx(ring, true);
 }
 
 int vma_ring_poll(struct vma_ring *ring)
 {
-	return rx_progress(ring, false);
+	return ring_try_process_rx_and_tx(ring, false);
 }
 
 int vma_ring_progress_and_notify(struct vma_ring *ring)

@@ -61,7 +61,7 @@ static inline __attribute__((always_inline)) void tx_kick(struct vma_ring *ring)
 
 static void tx_reap(struct vma_ring *ring)
 {
-	vma_cq_reap(ring->cq);
+	vma_cq_reap_sent_bufs(ring->cq);
 	ring->unreaped = 0;
 }
 

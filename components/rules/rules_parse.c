@@ -320,7 +320,7 @@ static void parse_application_id(struct parser *p, const char *at)
 		parser_note(p, at, "what follows, up to the next application-id, holds for no program");
 }
 
-static void parse_and_ignore_log_statement(struct parser *p, const char *at)
+static void note_once_that_log_is_skipped(struct parser *p, const char *at)
 {
 	if (!p->log_told)
 		parser_note(p, at, "log is skipped: VMA_TRACELEVEL and VMA_LOG_FILE say what is logged");
@@ -343,7 +343,7 @@ static void parse_line(struct parser *p)
 	else if (rules_is_keyword(word.text, word.len, "application-id"))
 		parse_application_id(p, at);
 	else if (rules_is_keyword(word.text, word.len, "log"))
-		parse_and_ignore_log_statement(p, at);
+		note_once_that_log_is_skipped(p, at);
 	else
 		parser_fail(p, at, "'%s' is no statement: application-id or use", word_to_printable_text(&word, shown));
 }

@@ -46,7 +46,7 @@ static int stats_create_shared_memory_and_file(struct vma_stats *stats, const ch
 			*level = VMA_LOG_DETAILS;
 	}
 	if (rc == 0)
-		rc = stats_requests_create(&stats->requests);
+		rc = stats_create_request_pipe(&stats->requests);
 	if (rc == 0 && syscall(SYS_getrandom, &locator.cookie, sizeof(locator.cookie), 0U) < 0)
 		rc = -errno;
 	if (rc == 0) {
@@ -55,7 +55,7 @@ static int stats_create_shared_memory_and_file(struct vma_stats *stats, const ch
 		locator.memory_ino = stats->memory.ino;
 		locator.request_fd = stats->requests.fd;
 		locator.request_ino = stats->requests.ino;
-		rc = stats_file_publish(&stats->file, &locator);
+		rc = stats_file_write_locator(&stats->file, &locator);
 	}
 	if (rc == 0)
 		return 0;

@@ -61,7 +61,7 @@ int stats_file_remove_leftover(const char *path)
  * A process that has executed another program keeps its pid, and what that program had forked a moment before may still
  * hold the lock: until its first instructions (vma_stats_detach_from_parent_after_fork).
  */
-static int remove_own_leftover(const char *path)
+static int remove_stale_stats_file_with_retries(const char *path)
 {
 	const struct timespec pause = {.tv_nsec = HELD_WAIT_MS * 1000000L};
 	int rc = stats_file_remove_leftover(path);
@@ -74,7 +74,7 @@ static int remove_own_leftover(const char *path)
 }
 
 /* An open, locked file that is what the path names, or -errno. */
-static int create_locked(const char *path, struct stat *st)
+static int create_locked_stats_file(const char *path, struct stat *st)
 {
 	for (int i = 0; i < TRIES; i++) {
 		int fd = open_file(path, O_RDWR | O_CREAT | O_EXCL), rc;
@@ -88,7 +88,7 @@ static int create_locked(const char *path, struct stat *st)
 		}
 		if (fd != -EEXIST)
 			return fd;
-		rc = remove_own_leftover(path);
+		rc = remove_stale_stats_file_with_retries(path);
 		if (rc < 0)
 			return rc;
 	}
@@ -96,7 +96,7 @@ static int create_locked(const char *path, struct stat *st)
 }
 
 /* Absolute, so that a chdir of the program does not lose it. */
-static int name_file(struct stats_file *file, const char *dir)
+static int stats_file_make_path(struct stats_file *file, const char *dir)
 {
 	char real[PATH_MAX];
 	int n;
@@ -111,13 +111,13 @@ static int name_file(struct stats_file *file, const char *dir)
 
 int stats_file_create(struct stats_file *file, const char *dir)
 {
-	int rc = name_file(file, dir), fd;
+	int rc = stats_file_make_path(file, dir), fd;
 	struct stat st;
 
 	file->held.fd = -1;
 	if (rc < 0)
 		return rc;
-	fd = create_locked(file->path, &st);
+	fd = create_locked_stats_file(file->path, &st);
 	if (fd < 0)
 		return fd;
 	rc = stats_fd_take_over_and_move_high(&file->held, fd);
@@ -127,7 +127,7 @@ int stats_file_create(struct stats_file *file, const char *dir)
 }
 
 /* The kernel would end a process that may write no such file (SIGXFSZ). */
-int stats_file_publish(struct stats_file *file, const struct stats_locator *locator)
+int stats_file_write_locator(struct stats_file *file, const struct stats_locator *locator)
 {
 	struct rlimit limit;
 	long n;

@@ -27,7 +27,7 @@
 #define POPULATE_BYTES ((size_t)256 << 10) /* some hundred microseconds */
 #define PAGE_BYTES 4096                    /* the smallest there is */
 
-static int stats_memfd(const char *name)
+static int stats_create_memfd(const char *name)
 {
 	long fd = syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
@@ -55,7 +55,7 @@ static bool file_size_limit_allows(size_t bytes)
 	return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= bytes;
 }
 
-static int map_memory(int fd, struct stats_segment **segment)
+static int map_stats_segment(int fd, struct stats_segment **segment)
 {
 	void *map;
 
@@ -73,11 +73,11 @@ static int map_memory(int fd, struct stats_segment **segment)
 
 int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment)
 {
-	int fd = stats_memfd("vmastat"), rc;
+	int fd = stats_create_memfd("vmastat"), rc;
 
 	if (fd < 0)
 		return fd;
-	rc = map_memory(fd, segment);
+	rc = map_stats_segment(fd, segment);
 	if (rc < 0) {
 		syscall(SYS_close, fd);
 		return rc;
@@ -112,7 +112,7 @@ static int map_capture(int fd, struct vma_capture **out)
 static int capture_create(struct stats_fd *memory, struct vma_capture **out)
 {
 	struct vma_capture *capture = NULL;
-	int fd = stats_memfd("vmacapture"), rc;
+	int fd = stats_create_memfd("vmacapture"), rc;
 
 	if (fd < 0)
 		return fd;
@@ -169,7 +169,7 @@ static void capture_publish(struct vma_stats *stats)
 }
 
 /* -EAGAIN: a piece of it. */
-static int capture_make(struct vma_stats *stats)
+static int capture_create_in_steps(struct vma_stats *stats)
 {
 	int rc = stats->capture == NULL ? capture_create(&stats->capture_memory, &stats->capture) : 0;
 
@@ -202,7 +202,7 @@ static uint32_t capture_snaplen_of_readers(struct vma_stats *stats, uint64_t now
 	return stats->snap.asked > stats->snap.before ? stats->snap.asked : stats->snap.before;
 }
 
-int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma_capture **out)
+int vma_stats_enable_packet_capture(struct vma_stats *stats, int seconds, int snap, struct vma_capture **out)
 {
 	struct timespec now;
 	uint64_t now_ns;
@@ -211,7 +211,7 @@ int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma
 	if (seconds < 1 || seconds > VMA_CAPTURE_LEASE_MAX || stats->memory.fd < 0)
 		return -EINVAL;
 	if (stats->capture_ready < VMA_CAPTURE_BYTES) {
-		rc = capture_make(stats);
+		rc = capture_create_in_steps(stats);
 		if (rc < 0)
 			return rc;
 	}
@@ -224,13 +224,13 @@ int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma
 	return 0;
 }
 
-void vma_stats_capture_granted(struct vma_stats *stats)
+void vma_stats_count_capture_grant(struct vma_stats *stats)
 {
 	atomic_fetch_add_explicit(&stats->capture->grants, 1, memory_order_release);
 }
 
 /* Only the end that is read stays open here: senders open the other one by /proc. */
-int stats_requests_create(struct stats_fd *requests)
+int stats_create_request_pipe(struct stats_fd *requests)
 {
 	int ends[2];
 

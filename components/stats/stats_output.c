@@ -6,7 +6,7 @@
 
 #include <vma/stats_read.h>
 
-static int output_prepare(int fd)
+static int output_check_owner_and_truncate(int fd)
 {
 	struct stat st;
 
@@ -28,7 +28,7 @@ int vma_stats_open_output(const char *path)
 
 	if (fd < 0)
 		return -errno;
-	rc = output_prepare(fd);
+	rc = output_check_owner_and_truncate(fd);
 	if (rc < 0)
 		close(fd);
 	return rc < 0 ? rc : fd;

@@ -131,7 +131,7 @@ size_t stats_type_block_size(enum vma_stats_type type);
 /* Makes DIR/vmastat.PID, empty and locked. A leftover of a dead process is replaced. 0 or -errno. */
 int stats_file_create(struct stats_file *file, const char *dir);
 /* Says where the segment is: from now on readers find it. */
-int stats_file_publish(struct stats_file *file, const struct stats_locator *locator);
+int stats_file_write_locator(struct stats_file *file, const struct stats_locator *locator);
 /* Closes, and removes the file if it is still the one that this process made. */
 void stats_file_remove(struct stats_file *file);
 
@@ -141,7 +141,7 @@ void stats_fd_close_if_still_ours(struct stats_fd *held);
 
 /* stats_memory.c: the sealed memory, and its mapping; and the pipe. 0 or -errno. */
 int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment);
-int stats_requests_create(struct stats_fd *requests);
+int stats_create_request_pipe(struct stats_fd *requests);
 
 /* stats_copy.c. The block at this place as readers see it: true, and *sequence is the entry's that it belongs to. */
 bool stats_copy_entry_consistently(const struct stats_segment *segment, size_t place, struct vma_stats_item *out);

@@ -52,12 +52,12 @@ bool stream_enqueue_accepted(struct stream_sock *listener, struct vma_tcp_conn *
 	atomic_store(&child->phase, STREAM_CONNECTED);
 	atomic_store(&child->reason, VMA_SOCK_OFFLOADED);
 	vma_file_get(&child->file); /* the connection's */
-	vma_tcp_conn_adopt(conn, &stream_owner, child);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &stream_owner, child);
 	atomic_fetch_add(&listener->n_queued, 1);
 	vma_mpsc_push(&listener->arrived, &child->link);
 	if (__builtin_expect(atomic_load(&listener->exec_exported), 0))
 		stream_schedule_listen_update(listener);
-	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
+	vma_file_wake_sleepers_and_watchers(&listener->file, EPOLLIN | EPOLLRDNORM);
 	return true;
 }
 
@@ -103,7 +103,7 @@ static bool accepted_conn_claim(struct stream_sock *child)
 		return true;
 	if (!vma_tcp_claim_accepted_conn(conn))
 		return false;
-	vma_engine_steer(conn);
+	vma_engine_schedule_steer_of_conn(conn);
 	return true;
 }
 
@@ -132,15 +132,17 @@ void stream_drop_unaccepted(struct stream_sock *listener)
  */
 static void accepted_conn_move_to_own_ring(struct stream_sock *child, const struct stream_sock *listener)
 {
-	const struct vma_ring_requester where = vma_file_ring_key_input(&child->file, &child->name.sin_addr);
+	const struct vma_ring_requester where = vma_file_get_ring_requester(&child->file, &child->name.sin_addr);
 	struct vma_ring_ctx *ring_ctx, *before = child->ring_ctx;
 	struct vma_tcp_conn *conn = stream_tcp_conn(child);
 	struct vma_tcp *tcp;
 
-	if (conn == NULL || before == NULL || !vma_ring_ctx_may_differ(child->engine, &child->file, &listener->file) ||
-	    vma_ring_ctx_get(before->device, VMA_RING_CTX_TCP, &where, &ring_ctx) < 0)
+	if (conn == NULL || before == NULL ||
+	    !vma_conn_ring_may_differ_from_listener(child->engine, &child->file, &listener->file) ||
+	    vma_ring_ctx_find_or_create(before->device, VMA_RING_CTX_TCP, &where, &ring_ctx) < 0)
 		return;
-	if (ring_ctx == before || vma_ring_ctx_tcp(ring_ctx, &tcp) < 0 || vma_tcp_move_to_stack(conn, tcp) < 0) {
+	if (ring_ctx == before || vma_ring_ctx_get_or_create_tcp_stack(ring_ctx, &tcp) < 0 ||
+	    vma_tcp_move_to_stack(conn, tcp) < 0) {
 		vma_ring_ctx_put(ring_ctx);
 		return;
 	}
@@ -202,7 +204,7 @@ static int accept_offloaded_conn(struct stream_sock *listener, struct sockaddr *
 		return -EAGAIN;
 	}
 	atomic_store(&child->nonblocking, (flags & SOCK_NONBLOCK) != 0);
-	vma_file_record_maker(&child->file);
+	vma_file_record_creating_thread_and_core(&child->file);
 	vma_file_inherit_ring_requests(&child->file, &listener->file);
 	accepted_conn_move_to_own_ring(child, listener);
 	accepted_conn_inherit_options(child, listener);
@@ -218,7 +220,7 @@ static int accept_offloaded_conn(struct stream_sock *listener, struct sockaddr *
 		syscall(SYS_close, fd);
 		return rc;
 	}
-	child->stats = vma_engine_stats_get(child->engine, fd, &child->stats_count);
+	child->stats = vma_engine_alloc_socket_stats(child->engine, fd, &child->stats_count);
 	stream_describe_for_stats(child);
 	enable_tx_batch_on_short_lived_accept(child);
 	stream_xtreme_watch(child, 0);
@@ -322,7 +324,7 @@ static int accept_from_os_or_ours(struct stream_sock *listener, int fd, struct s
 
 static int listener_wait_for_conn(struct stream_sock *listener, int fd, uint64_t *deadline_ns)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	struct stream_wait_condition what = {
 	        .ready = listener_wait_is_over, .spin = &listener->rx_spin, .shadow_fd = fd};
 	int rc;

@@ -27,7 +27,7 @@ static void congestion_read_from_shadow(struct stream_sock *sock, int fd)
 	char name[16];
 	int ours;
 
-	if (!kernel_default_congestion(fd, name))
+	if (!get_congestion_name_of_kernel_socket(fd, name))
 		return;
 	ours = vma_tcp_cc_by_name(name);
 	if (ours >= 0) {
@@ -57,21 +57,22 @@ static int find_cc_by_exact_name(const struct vma_conf *conf, const void *value,
 	return algorithm != VMA_TCP_CC_NONE || may_none ? algorithm : -ENOENT;
 }
 
-static bool shadow_cc_is_default(int fd)
+static bool shadow_cc_is_unknown_to_library(int fd)
 {
 	char name[16];
 
-	return kernel_default_congestion(fd, name) && vma_tcp_cc_by_name(name) < 0;
+	return get_congestion_name_of_kernel_socket(fd, name) && vma_tcp_cc_by_name(name) < 0;
 }
 
 int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, socklen_t len)
 {
 	char before[16];
-	const bool knows_before = kernel_default_congestion(fd, before);
+	const bool knows_before = get_congestion_name_of_kernel_socket(fd, before);
 	int rc = vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, value, len) == 0 ? 0 : -errno, algorithm;
 
-	if (rc == 0 && shadow_cc_is_default(fd)) {
-		rc = vma_engine_exception(ENOENT, "a TCP socket with a TCP_CONGESTION that is the kernel's only");
+	if (rc == 0 && shadow_cc_is_unknown_to_library(fd)) {
+		rc = vma_engine_apply_offload_failure_policy(
+		        ENOENT, "a TCP socket with a TCP_CONGESTION that is the kernel's only");
 		if (rc < 0) {
 			if (knows_before)
 				vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, before, (socklen_t)strlen(before));

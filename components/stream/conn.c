@@ -123,7 +123,7 @@ static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t event
 	/* Nearly always: told once for all of a burst, after the ring's flag has been given back. */
 	if (__builtin_expect(events == VMA_TCP_READABLE && !atomic_load_explicit(&sock->async, memory_order_relaxed),
 	                     1)) {
-		vma_file_readable(&sock->file);
+		vma_file_wake_readers_or_batch(&sock->file);
 		return;
 	}
 	if (events & VMA_TCP_ARRIVED)
@@ -142,7 +142,7 @@ static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t event
 		atomic_store(&sock->drained, true);
 	if (events & (VMA_TCP_CLOSED | VMA_TCP_FAILED) &&
 	    atomic_exchange(&sock->close_state, STREAM_CLOSED) == STREAM_CLOSING)
-		vma_engine_post_lazily(&sock->end_task);
+		vma_engine_post_task_within_1ms(&sock->end_task);
 	if (__builtin_expect(atomic_load_explicit(&sock->async, memory_order_relaxed), 0) && ready != 0)
 		sigio_signal_owner(sock, false, ready);
 	if (ready != 0)
@@ -162,7 +162,7 @@ void stream_conn_end(struct stream_sock *sock)
 	struct vma_ring_ctx *ring_ctx = sock->ring_ctx;
 
 	if (conn != NULL)
-		vma_tcp_conn_disown(conn);
+		vma_tcp_conn_drop_owner_and_abort(conn);
 	stream_route_unwatch_path(sock);
 	if (conn == NULL)
 		return;

@@ -202,9 +202,10 @@ static int connect_try_port_with_shadow(struct stream_sock *sock, int fd, struct
 	if (rc != 0 || !attr->covered)
 		return rc;
 	if (vma_tcp_request_port_block(route->tcp, attr) != 1)
-		return vma_tcp_steer(stream_tcp_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
+		return vma_tcp_conn_add_own_nic_rule(stream_tcp_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
 	if (!sock->engine->conf.tcp_2t_rules)
-		vma_engine_steer(stream_tcp_conn(sock)); /* later: short ones need no rule of their own */
+		vma_engine_schedule_steer_of_conn(
+		        stream_tcp_conn(sock)); /* later: short ones need no rule of their own */
 	return 0;
 }
 
@@ -235,7 +236,7 @@ static int connect_search_free_port(struct stream_sock *sock, int fd, struct str
 		conn = atomic_exchange(&sock->conn, NULL);
 		if (conn != NULL) {
 			search.shared++;
-			vma_tcp_conn_disown(conn);
+			vma_tcp_conn_drop_owner_and_abort(conn);
 			vma_tcp_conn_put(conn);
 		}
 		if (rc != -EADDRINUSE)
@@ -318,7 +319,7 @@ static int connect_start_offloaded(struct stream_sock *sock, int fd, const struc
 		atomic_store(&sock->rings, 0);
 		vma_file_put(&sock->file);
 		stream_route_put(sock->engine, &route);
-		atomic_store(&sock->reason, vma_sock_reason_of(rc));
+		atomic_store(&sock->reason, vma_sock_reason_of_errno(rc));
 		return rc == -EADDRNOTAVAIL ? rc : -ENOTSUP;
 	}
 	sock->ring_ctx = route.ring_ctx;
@@ -368,7 +369,7 @@ static int connect_report_result(struct stream_sock *sock)
  */
 static int connect_wait_for_result(struct stream_sock *sock, int meanwhile)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	struct stream_wait_condition what = {
 	        .ready = connect_attempt_has_ended, .spin = &sock->rx_spin, .shadow_fd = -1};
 	const bool nonblocking = atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
@@ -428,7 +429,7 @@ enum { DISCONNECT_TRIES_MAX = 8 };
  */
 static bool withdraw_connect_if_syn_sent(struct vma_tcp_conn *conn)
 {
-	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
+	struct vma_ring *ring = vma_tcp_ring(vma_tcp_conn_current_stack(conn));
 	const bool held = vma_ring_acquire(ring);
 	const bool is_open = vma_tcp_state(conn) == TCP_SYN_SENT;
 
@@ -462,7 +463,7 @@ bool stream_hand_connecting_to_kernel(struct stream_sock *sock)
 	sock->attempt = STREAM_UNCONNECTED;
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
-	vma_engine_fallback(VMA_SOCK_PASSED_ON, 0, "a TCP connection that is being made");
+	vma_engine_report_kernel_fallback(VMA_SOCK_PASSED_ON, 0, "a TCP connection that is being made");
 	rc = vma_shadow_connect(fd, sock->file.family, &peer);
 	if (rc < 0 && rc != -EINPROGRESS)
 		vma_log_warn("fd %d: the kernel does not begin a connection again that was given away on its way: %s",
@@ -551,12 +552,12 @@ static int connect_dispatch_by_socket_state(struct stream_sock *sock, int fd, co
 	*rc = -EALREADY;
 	if (sock->attempt == STREAM_ATTEMPT)
 		return 0;
-	sock->engine = vma_engine(); /* made before a fork, perhaps */
+	sock->engine = vma_engine_get_or_start(); /* made before a fork, perhaps */
 	started = connect_start_to_addr(sock, fd, addr, len);
 	if (started == -ENOTSUP) {
 		vma_log_debug("fd %d: connects through the kernel: %s", fd,
 		              vma_sock_reason_text(atomic_load(&sock->reason)));
-		*rc = vma_engine_fallback(atomic_load(&sock->reason), ENETUNREACH, "a TCP connection");
+		*rc = vma_engine_report_kernel_fallback(atomic_load(&sock->reason), ENETUNREACH, "a TCP connection");
 		if (*rc < 0)
 			return 0;
 		*rc = connect_by_kernel(sock, fd, addr, len);

@@ -48,7 +48,7 @@ static const char *dump_conn_state_name(const struct stream_sock *sock)
 	return "TCP_CONN_INIT";
 }
 
-static const char *pcb_state(int state)
+static const char *pcb_state_text(int state)
 {
 	static const char *const names[] = {"CLOSED",     "ESTABLISHED", "SYN_SENT",  "SYN_RCVD",
 	                                    "FIN_WAIT_1", "FIN_WAIT_2",  "TIME_WAIT", "CLOSED",
@@ -85,7 +85,7 @@ static void dump_windows(const struct vma_tcp_dump *d, enum vma_log_level level)
 
 static void dump_conn(const struct vma_tcp_dump *d, enum vma_log_level level)
 {
-	vma_log_write(level, "PCB state : %s", pcb_state(d->state));
+	vma_log_write(level, "PCB state : %s", pcb_state_text(d->state));
 	vma_log_write(level, "PCB flags : 0x%x", d->flags);
 	vma_log_write(level, "Segment size : mss %u, advtsd_mss %u", d->mss, d->advertised_mss);
 	dump_windows(d, level);

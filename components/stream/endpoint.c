@@ -153,7 +153,7 @@ static bool stream_endpoint_on_accepted(struct vma_tcp_listener *listener, void 
 	if (sock == NULL || !stream_enqueue_accepted(sock, conn, endpoint->ring_ctx))
 		return false;
 	if (!vma_tcp_is_pending(conn) && !listener_rule_covers_conns(sock))
-		vma_engine_steer(conn); /* later: short ones need no rule of their own */
+		vma_engine_schedule_steer_of_conn(conn); /* later: short ones need no rule of their own */
 	return true;
 }
 
@@ -300,14 +300,14 @@ static int stream_endpoint_open_listener(struct endpoint *endpoint, struct strea
 	struct vma_flow_key key = {
 	        .family = AF_INET, .proto = IPPROTO_TCP, .vlan = endpoint->vlan, .local_port_be = endpoint->port_be};
 	struct vma_tcp *tcp;
-	int rc = vma_ring_ctx_tcp(endpoint->ring_ctx, &tcp);
+	int rc = vma_ring_ctx_get_or_create_tcp_stack(endpoint->ring_ctx, &tcp);
 
 	memcpy(attr.local, &endpoint->local, 4);
 	memcpy(key.local, &endpoint->local, 4);
 	if (rc == 0)
 		rc = vma_tcp_listen(tcp, &attr, &endpoint->listener);
 	if (rc == 0)
-		vma_ring_ctx_exempt(endpoint->ring_ctx, &key);
+		vma_ring_ctx_leave_flow_to_kernel(endpoint->ring_ctx, &key);
 	return rc;
 }
 
@@ -352,13 +352,13 @@ static struct endpoint *listen_endpoint_find(const struct vma_ring_ctx *ring_ctx
 int stream_endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
                          struct endpoint **out)
 {
-	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, &local);
+	const struct vma_ring_requester where = vma_file_get_ring_requester(&sock->file, &local);
 	struct endpoint *endpoint;
 	struct vma_ring_ctx *ring_ctx;
 	int rc;
 
 	atomic_store(&sock->rank, listen_member_rank(sock));
-	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &ring_ctx);
+	rc = vma_ring_ctx_find_or_create(device, VMA_RING_CTX_RX, &where, &ring_ctx);
 	if (rc < 0)
 		return rc;
 	endpoint = listen_endpoint_find(ring_ctx, local, sock->local.sin_port, vlan);
@@ -387,7 +387,7 @@ bool stream_endpoint_is_revoked(const struct endpoint *endpoint)
 bool stream_endpoint_awaits_conn_rules(const struct endpoint *endpoint)
 {
 	return vma_nic_info(endpoint->ring_ctx->device->nic)->caps & VMA_NIC_CAP_TO_KERNEL &&
-	       vma_now_ns() < atomic_load(&endpoint->rules_until_ns) && vma_engine_is_steering();
+	       vma_now_ns() < atomic_load(&endpoint->rules_until_ns) && vma_engine_has_conns_to_steer();
 }
 
 uint64_t stream_endpoint_ring_bit(const struct endpoint *endpoint)

@@ -3,8 +3,8 @@
  *
  * The kernel would go on for every socket by itself. Here the process stays until the peers have acknowledged all of
  * it, or two seconds are over. Then it stays a moment for the peers' own ends, which come at once as a rule. Those need
- * not be left to vmad, which answers what comes later (vma_tcp_end_all_connections_at_exit, by vma_engine_exit).
- * Connections are not taken down beyond that: other threads may still be inside.
+ * not be left to vmad, which answers what comes later (vma_tcp_end_all_connections_at_exit, by
+ * vma_engine_flush_and_log_at_exit). Connections are not taken down beyond that: other threads may still be inside.
  *
  * Other threads go on until the process is gone, and the kernel's sockets do not change for them before. Here they find
  * their connections closed. That could give a thread an error, an end of stream, or a SIGPIPE, which would be the

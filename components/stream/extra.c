@@ -89,7 +89,7 @@ static int extra_lend_frame_piece(void *arg, uint64_t number, struct vma_buf *bu
 {
 	const struct zcopy_lending *zcopy_lending = arg;
 	const struct vma_fragment fragment = {.buf = buf, .off = off, .len = len};
-	struct vma_bufarena *arena = vma_engine()->arena;
+	struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	struct vma_held_packets_owner *holder = &zcopy_lending->extra->holder;
 	uint64_t id;
 
@@ -111,7 +111,7 @@ static int extra_lend_frame_piece(void *arg, uint64_t number, struct vma_buf *bu
 static ssize_t extra_lend_copied_buf(const struct zcopy_lending *zcopy_lending, struct vma_file *file, int fd,
                                      struct vma_buf *buf, int flags)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_held_packets_owner *holder = &zcopy_lending->extra->holder;
 	char *data = vma_buf_data(engine->arena, buf);
 	struct vma_fragment fragment = {.buf = buf};
@@ -158,7 +158,7 @@ static ssize_t extra_receive_copy_into_lent_buf(void *arg, struct vma_file *file
 	}
 	if (!vma_recv_zcopy_buffer_has_room(zcopy_lending->lend, 1))
 		return -ENOBUFS;
-	if (vma_engine()->spill == NULL || vma_bufpool_get(vma_engine()->spill, &buf, 1) == 0)
+	if (vma_engine_get_or_start()->spill == NULL || vma_bufpool_get(vma_engine_get_or_start()->spill, &buf, 1) == 0)
 		return -EIO;
 	rc = extra_lend_copied_buf(zcopy_lending, file, fd, buf, flags);
 	msg->msg_namelen = 0;
@@ -204,7 +204,7 @@ static void stream_post_recv_callback(struct vma_file *file)
 static uint64_t extra_hold_packet(struct stream_extra_api *extra, uint64_t connection,
                                   const struct vma_tcp_rx_stream_piece *piece, int fd)
 {
-	struct vma_bufarena *arena = vma_engine()->arena;
+	struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	struct vma_fragment fragment = {.buf = piece->buf, .len = piece->len};
 	uint64_t id;
 
@@ -285,7 +285,7 @@ static enum vma_tcp_inspect_verdict recv_callback_verdict_on_piece(struct vma_fi
 	struct stream_extra_api *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 	const struct stream_callback *callback = atomic_load_explicit(&extra->callback, memory_order_acquire);
 	struct question question;
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	enum vma_tcp_inspect_verdict verdict;
 	uint64_t id;
 
@@ -298,7 +298,7 @@ static enum vma_tcp_inspect_verdict recv_callback_verdict_on_piece(struct vma_fi
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_callbacks, 1);
 	verdict = tcp_verdict_of_recv_callback(recv_callback_invoke(&question));
-	if (vma_engine() != engine)
+	if (vma_engine_get_or_start() != engine)
 		return VMA_TCP_GONE; /* the callback has forked, and this is the child */
 	if (id == 0)
 		return verdict == VMA_TCP_HOLD ? VMA_TCP_RECV : verdict;

@@ -248,7 +248,7 @@ int stream_file_give_to_kernel_before_exec(struct vma_file *file)
 		vma_file_set_poll_without_shadow(file, false);
 	if (moved)
 		stream_wake_waiters_after_hand_over(sock);
-	return listens ? stream_fork_queue_exec_export(sock) : -1;
+	return listens ? stream_export_conn_queue_fd_for_exec(sock) : -1;
 }
 
 static void fork_owner_give_conn_to_kernel_before_exec(struct vma_file *file, void *arg)
@@ -259,7 +259,7 @@ static void fork_owner_give_conn_to_kernel_before_exec(struct vma_file *file, vo
 	bool moved;
 
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_sock_phase(sock) == STREAM_LISTENING)
-		stream_fork_queue_before_exec(sock, until);
+		stream_listener_offer_conns_before_exec(sock, until);
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_tcp_conn(sock) == NULL ||
 	    vma_os.fcntl(fd, F_GETFD, NULL) < 0 || pthread_mutex_timedlock(&file->lock, until) != 0)
 		return;
@@ -295,7 +295,7 @@ static void fork_owner_notify_queue_exec_failed(struct vma_file *file, void *arg
 {
 	(void)arg;
 	if (file->kind == VMA_FILE_TCP)
-		stream_fork_queue_exec_failed(stream_sock(file));
+		stream_fork_queue_set_cloexec_again(stream_sock(file));
 }
 
 void vma_stream_exec_failed(void)
@@ -330,7 +330,7 @@ static void free_fork_owner(struct stream_fork_owner *fork_owner)
 }
 
 /* Without the descriptor of the process, children wait longer for a parent that has died; that is all. */
-static int create_fork_owner(void)
+static int become_fork_owner(void)
 {
 	struct stream_fork_owner *fork_owner = vma_alloc(sizeof(*fork_owner));
 	int rc;
@@ -343,7 +343,7 @@ static int create_fork_owner(void)
 	if (fork_owner->page == NULL)
 		rc = -ENOMEM;
 	if (rc >= 0)
-		rc = vma_engine_watch(fork_owner->event_fd, EPOLLIN, &fork_owner_answer_task);
+		rc = vma_engine_watch_fd_with_task(fork_owner->event_fd, EPOLLIN, &fork_owner_answer_task);
 	if (rc < 0)
 		free_fork_owner(fork_owner);
 	else
@@ -379,7 +379,7 @@ static void fork_owner_mark_conn_as_forked(struct vma_file *file, void *arg)
 	bool *any = arg;
 
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_sock_phase(sock) == STREAM_LISTENING)
-		stream_fork_queue_stop_serving(sock);
+		stream_listener_release_flows_and_conns(sock);
 	/* What waits for accept has no descriptor that a child could use. */
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_tcp_conn(sock) == NULL || atomic_load(&file->fd) < 0)
 		return;
@@ -399,7 +399,7 @@ void vma_stream_fork_prepare(void)
 	self = vma_enter();
 	vma_file_each(fork_owner_mark_conn_as_forked, &any);
 	if (any && own == NULL)
-		rc = create_fork_owner();
+		rc = become_fork_owner();
 	if (any && rc >= 0)
 		vma_file_each(record_earlier_hand_over, atomic_load(&own));
 	vma_leave(self);

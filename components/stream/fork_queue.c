@@ -47,7 +47,7 @@ union control {
 	char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-static int fork_queue_put(struct stream_fork_queue *fork_queue, int fd)
+static int fork_queue_send_conn_fd(struct stream_fork_queue *fork_queue, int fd)
 {
 	char byte = 0;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -63,7 +63,7 @@ static int fork_queue_put(struct stream_fork_queue *fork_queue, int fd)
 	return 0;
 }
 
-static int fork_queue_take(struct stream_fork_queue *fork_queue, int flags)
+static int fork_queue_receive_conn_fd(struct stream_fork_queue *fork_queue, int flags)
 {
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -111,7 +111,7 @@ bool stream_fork_queue_has_conns(const struct stream_sock *listener)
 
 int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
 {
-	int fd = fork_queue_take(atomic_load(&listener->fork_queue), flags), rc = 0;
+	int fd = fork_queue_receive_conn_fd(atomic_load(&listener->fork_queue), flags), rc = 0;
 
 	if (fd < 0)
 		return fd;
@@ -152,7 +152,7 @@ static void fork_queue_free(struct stream_fork_queue *fork_queue)
 }
 
 /* A fork and the internal thread may make it at the same time. */
-static void fork_queue_open(struct stream_sock *listener)
+static void fork_queue_ensure_socketpair(struct stream_sock *listener)
 {
 	struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue) == NULL ? fork_queue_map() : NULL,
 	                         *none = NULL;
@@ -170,7 +170,7 @@ static void fork_queue_open(struct stream_sock *listener)
 }
 
 /* An accepted connection, with a descriptor of its own. */
-static int fork_queue_leave_child(struct stream_sock *listener, int fd, enum vma_sock_reason why)
+static int fork_queue_put_conn_as_kernel_socket(struct stream_sock *listener, int fd, enum vma_sock_reason why)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 	int rc;
@@ -179,16 +179,16 @@ static int fork_queue_leave_child(struct stream_sock *listener, int fd, enum vma
 	stream_so_cookie(stream_sock(file), fd);
 	rc = stream_hand_over_conn_to_kernel(stream_sock(file), fd, why);
 	pthread_mutex_unlock(&file->lock);
-	return rc < 0 ? rc : fork_queue_put(atomic_load(&listener->fork_queue), fd);
+	return rc < 0 ? rc : fork_queue_send_conn_fd(atomic_load(&listener->fork_queue), fd);
 }
 
-static void fork_queue_hand_over_queued(struct stream_sock *listener, enum vma_sock_reason why)
+static void fork_queue_move_queued_conns_to_kernel(struct stream_sock *listener, enum vma_sock_reason why)
 {
 	int fd, rc;
 
-	fork_queue_open(listener);
+	fork_queue_ensure_socketpair(listener);
 	while (atomic_load(&listener->fork_queue) != NULL && (fd = stream_accept_one_offloaded(listener)) >= 0) {
-		rc = fork_queue_leave_child(listener, fd, why);
+		rc = fork_queue_put_conn_as_kernel_socket(listener, fd, why);
 		vma_fd_remove(fd);
 		syscall(SYS_close, fd);
 		if (rc < 0)
@@ -199,7 +199,7 @@ static void fork_queue_hand_over_queued(struct stream_sock *listener, enum vma_s
 	}
 }
 
-void stream_fork_queue_stop_serving(struct stream_sock *listener)
+void stream_listener_release_flows_and_conns(struct stream_sock *listener)
 {
 	bool given_up;
 
@@ -214,27 +214,27 @@ void stream_fork_queue_stop_serving(struct stream_sock *listener)
 	if (given_up)
 		return;
 	if (atomic_load(&listener->n_queued) != 0)
-		fork_queue_hand_over_queued(listener, VMA_SOCK_FORKED);
+		fork_queue_move_queued_conns_to_kernel(listener, VMA_SOCK_FORKED);
 }
 
 /* ---- exec: the process that has the connections ---- */
 
-int stream_fork_queue_exec_export(struct stream_sock *listener)
+int stream_export_conn_queue_fd_for_exec(struct stream_sock *listener)
 {
-	fork_queue_open(listener);
+	fork_queue_ensure_socketpair(listener);
 	if (atomic_load(&listener->fork_queue) == NULL)
 		return -1;
 	atomic_store(&listener->exec_exported, true); /* before the look: what comes later has it looked at again */
-	stream_fork_queue_leave_queued(listener);
+	stream_fork_queue_hand_over_queued_conns(listener);
 	return atomic_load(&listener->fork_queue)->fd[1];
 }
 
-void stream_fork_queue_leave_queued(struct stream_sock *listener)
+void stream_fork_queue_hand_over_queued_conns(struct stream_sock *listener)
 {
 	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
 	if (fork_queue != NULL && fork_queue->fd[0] >= 0 && atomic_load(&listener->n_queued) != 0)
-		fork_queue_hand_over_queued(listener, VMA_SOCK_EXEC);
+		fork_queue_move_queued_conns_to_kernel(listener, VMA_SOCK_EXEC);
 }
 
 /* ---- exec: the process itself becomes another program ---- */
@@ -258,7 +258,7 @@ static void fork_queue_offer_to_next_program(struct stream_sock *listener, int f
 	vma_os.fcntl(fork_queue->fd[1], F_SETFD, NULL);
 }
 
-void stream_fork_queue_before_exec(struct stream_sock *listener, const struct timespec *until)
+void stream_listener_offer_conns_before_exec(struct stream_sock *listener, const struct timespec *until)
 {
 	const int fd = atomic_load(&listener->file.fd), flags = vma_os.fcntl(fd, F_GETFD, NULL);
 	bool asked_for;
@@ -270,13 +270,13 @@ void stream_fork_queue_before_exec(struct stream_sock *listener, const struct ti
 		stream_listen_release_flows(listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	if (atomic_load(&listener->n_queued) != 0)
-		fork_queue_hand_over_queued(listener, VMA_SOCK_EXEC);
+		fork_queue_move_queued_conns_to_kernel(listener, VMA_SOCK_EXEC);
 	/* An exec of before may have failed. A child that has never looked at its parent's listener offers nothing. */
 	if (asked_for || !listener->file.from_parent)
 		fork_queue_offer_to_next_program(listener, fd);
 }
 
-void stream_fork_queue_exec_failed(struct stream_sock *listener)
+void stream_fork_queue_set_cloexec_again(struct stream_sock *listener)
 {
 	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
@@ -284,18 +284,18 @@ void stream_fork_queue_exec_failed(struct stream_sock *listener)
 		vma_os.fcntl(fork_queue->fd[1], F_SETFD, (void *)(long)FD_CLOEXEC);
 }
 
-static bool fork_queue_has_unaccepted(const struct stream_sock *listener)
+static bool listener_has_conns_but_never_accepted(const struct stream_sock *listener)
 {
 	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accept_calls) == 0;
 }
 
 /* In the child, before it forgets the queue, which is the parent's. */
-void stream_fork_queue_note_in_child(struct stream_sock *listener)
+void stream_note_if_never_accepted_before_fork(struct stream_sock *listener)
 {
-	listener->waits_at_fork = fork_queue_has_unaccepted(listener);
+	listener->waits_at_fork = listener_has_conns_but_never_accepted(listener);
 }
 
-bool vma_stream_waits_for_exec(bool beside)
+bool vma_stream_has_listener_with_conns_at_exec(bool beside)
 {
 	struct vma_thread *self = vma_enter();
 	bool waits = false;
@@ -306,7 +306,7 @@ bool vma_stream_waits_for_exec(bool beside)
 		        file != NULL && file->kind == VMA_FILE_TCP ? stream_sock(file) : NULL;
 
 		waits = listener != NULL && stream_sock_phase(listener) == STREAM_LISTENING &&
-		        (listener->waits_at_fork || (beside && fork_queue_has_unaccepted(listener)) ||
+		        (listener->waits_at_fork || (beside && listener_has_conns_but_never_accepted(listener)) ||
 		         stream_fork_queue_has_conns(listener)) &&
 		        (vma_os.fcntl(fd, F_GETFD, NULL) & FD_CLOEXEC) == 0;
 	}
@@ -316,7 +316,7 @@ bool vma_stream_waits_for_exec(bool beside)
 
 /* ---- exec: the program ---- */
 
-bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd)
+bool stream_listener_use_conn_queue_fd(struct stream_sock *listener, int waiting_fd)
 {
 	struct stream_fork_queue *fork_queue = fork_queue_map();
 
@@ -331,13 +331,13 @@ bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd)
 }
 
 /* The internal thread's. */
-static void fork_queue_on_event(struct vma_internal_task *task)
+static void fork_queue_mark_listener_readable(struct vma_internal_task *task)
 {
 	struct stream_sock *listener =
 	        (struct stream_sock *)((char *)task - offsetof(struct stream_sock, fork_queue_task));
 
 	atomic_store(&atomic_load(&listener->fork_queue)->left, 1);
-	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
+	vma_file_wake_sleepers_and_watchers(&listener->file, EPOLLIN | EPOLLRDNORM);
 }
 
 void stream_fork_queue_watch(struct stream_sock *listener)
@@ -346,16 +346,16 @@ void stream_fork_queue_watch(struct stream_sock *listener)
 
 	if (fork_queue == NULL || fork_queue->fd[0] >= 0 || listener->fork_queue_watched)
 		return;
-	listener->fork_queue_task.run = fork_queue_on_event;
+	listener->fork_queue_task.run = fork_queue_mark_listener_readable;
 	listener->fork_queue_watched =
-	        vma_engine_watch(fork_queue->fd[1], EPOLLIN | EPOLLET, &listener->fork_queue_task) == 0;
+	        vma_engine_watch_fd_with_task(fork_queue->fd[1], EPOLLIN | EPOLLET, &listener->fork_queue_task) == 0;
 }
 
 /* At close, before the memory is retired. */
 void stream_fork_queue_unwatch(struct stream_sock *listener)
 {
 	if (listener->fork_queue_watched)
-		vma_engine_unwatch(atomic_load(&listener->fork_queue)->fd[1], &listener->fork_queue_task);
+		vma_engine_unwatch_fd(atomic_load(&listener->fork_queue)->fd[1], &listener->fork_queue_task);
 	listener->fork_queue_watched = false;
 }
 

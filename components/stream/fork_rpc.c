@@ -139,7 +139,7 @@ static bool fork_rpc_slot_try_own(struct fork_rpc_slot *slot, int32_t self, bool
 }
 
 /* Those of the killed only when all are in use. */
-static struct fork_rpc_slot *fork_rpc_slot_find(struct fork_rpc_page *page)
+static struct fork_rpc_slot *fork_rpc_slot_claim_free(struct fork_rpc_page *page)
 {
 	const bool at_home = page->pid_space != 0 && pid_space() == page->pid_space;
 	const int32_t pid = (int32_t)syscall(SYS_getpid);
@@ -174,7 +174,7 @@ enum fork_rpc_result fork_rpc_call(struct fork_rpc_page *page, uint64_t id, cons
 {
 	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	const uint64_t deadline_ns = vma_now_ns() + parent->timeout_ns;
-	struct fork_rpc_slot *slot = atomic_load(&page->closed) ? NULL : fork_rpc_slot_find(page);
+	struct fork_rpc_slot *slot = atomic_load(&page->closed) ? NULL : fork_rpc_slot_claim_free(page);
 	enum fork_rpc_result answer;
 	uint32_t asked;
 

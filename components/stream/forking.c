@@ -129,7 +129,7 @@ void stream_tally_count_hand_over(struct stream_sock *sock, bool moved_bytes)
 	if (sock->tally != NULL && moved_bytes)
 		atomic_store(&sock->tally->unused_count, 0);
 	else if (sock->tally != NULL && atomic_fetch_add(&sock->tally->unused_count, 1) + 1 == UNUSED_COUNT_MAX)
-		vma_engine_post(&task);
+		vma_engine_post_task_to_internal_thread(&task);
 	stream_tally_put(sock);
 }
 

@@ -122,7 +122,7 @@ static int getsockopt_meminfo(const struct vma_tcp_conn *conn, int fd, void *val
 	if (vma_os.getsockopt(fd, SOL_SOCKET, SO_MEMINFO, words, &size) != 0)
 		return -errno;
 	words[SK_MEMINFO_RMEM_ALLOC] = (uint32_t)vma_tcp_readable_bytes(conn);
-	words[SK_MEMINFO_WMEM_QUEUED] = (uint32_t)vma_tcp_tx_queued(conn);
+	words[SK_MEMINFO_WMEM_QUEUED] = (uint32_t)vma_tcp_tx_unacked_bytes(conn);
 	size = sizeof(buffer);
 	if (getsockopt_buffer_size(conn, fd, SO_RCVBUF, &buffer, &size) == 0)
 		words[SK_MEMINFO_RCVBUF] = (uint32_t)buffer;

@@ -36,7 +36,7 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 		value = vma_tcp_bytes_before_urgent_mark(conn) == 0;
 		break;
 	case SIOCOUTQ:
-		value = clamp_to_int(vma_tcp_tx_queued(conn));
+		value = clamp_to_int(vma_tcp_tx_unacked_bytes(conn));
 		break;
 	case SIOCOUTQNSD:
 		value = clamp_to_int(vma_tcp_tx_unsent(conn));
@@ -50,7 +50,9 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 /* Before the kernel is asked; of a connection the signals are ours to send. */
 static int stream_check_o_async_supported(const struct stream_sock *sock, bool on)
 {
-	return on && stream_tcp_conn(sock) == NULL ? vma_engine_exception(EINVAL, "a TCP socket with O_ASYNC") : 0;
+	return on && stream_tcp_conn(sock) == NULL
+	               ? vma_engine_apply_offload_failure_policy(EINVAL, "a TCP socket with O_ASYNC")
+	               : 0;
 }
 
 static int ioctl_set_file_flag(struct stream_sock *sock, int fd, unsigned long request, void *arg)

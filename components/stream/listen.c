@@ -98,7 +98,7 @@ static void listen_open_devices(struct stream_listen *listen, struct vma_engine 
 
 	for (uint32_t i = 0; i < listen->n; i++) {
 		if (listen->at[i].wanted && listen->at[i].endpoint == NULL)
-			listen->at[i].error = vma_device_get(engine, listen->at[i].device, &unused);
+			listen->at[i].error = vma_device_find_or_open(engine, listen->at[i].device, &unused);
 	}
 }
 
@@ -138,7 +138,7 @@ static void listen_attach_endpoint_of_address(struct stream_sock *sock, struct v
 	}
 	if (t->endpoint != NULL || t->error != 0)
 		return;
-	t->error = vma_device_get(engine, t->device, &device);
+	t->error = vma_device_find_or_open(engine, t->device, &device);
 	if (t->error == 0)
 		t->error = stream_endpoint_join(sock, device, t->local, t->vlan, &t->endpoint);
 	if (t->error != 0)
@@ -174,7 +174,7 @@ static enum vma_sock_reason listener_reason_not_offloaded(const struct stream_li
 		if (listen->at[i].endpoint != NULL)
 			return VMA_SOCK_OFFLOADED;
 		if (!any || listen->at[i].error == -EADDRINUSE)
-			otherwise = vma_sock_reason_of(listen->at[i].error);
+			otherwise = vma_sock_reason_of_errno(listen->at[i].error);
 		any = true;
 	}
 	return otherwise;
@@ -185,7 +185,7 @@ static void listen_schedule_retry(struct stream_sock *sock)
 	bool retry = sock->passed != NULL; /* it may be passed on again, by whoever has it */
 
 	for (uint32_t i = 0; i < sock->listen->n; i++) {
-		enum vma_sock_reason reason = vma_sock_reason_of(sock->listen->at[i].error);
+		enum vma_sock_reason reason = vma_sock_reason_of_errno(sock->listen->at[i].error);
 
 		retry |= sock->listen->at[i].endpoint == NULL &&
 		         (reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY ||
@@ -193,7 +193,7 @@ static void listen_schedule_retry(struct stream_sock *sock)
 	}
 	atomic_store_explicit(&sock->file.retry, retry, memory_order_relaxed);
 	if (retry)
-		vma_engine_retry();
+		vma_engine_schedule_offload_retry();
 }
 
 /* ---- the kernel's for good ---- */
@@ -222,7 +222,7 @@ static void listen_leave_endpoints_without_half_open(struct stream_sock *sock)
 	atomic_store(&sock->rings, rings);
 	atomic_store(&sock->file.retry, rings != 0);
 	if (rings != 0)
-		vma_engine_retry();
+		vma_engine_schedule_offload_retry();
 	stream_notify_rings_changed(sock, before);
 	vma_run_due_deferred_frees();
 }
@@ -234,7 +234,7 @@ static void listen_check_passed_receivers(struct stream_sock *sock)
 		return;
 	stream_passed_watch_page(sock);
 	atomic_store(&sock->file.retry, true);
-	vma_engine_retry();
+	vma_engine_schedule_offload_retry();
 }
 
 /*
@@ -249,7 +249,7 @@ void stream_listen_leave_to_kernel(struct stream_sock *sock, enum vma_sock_reaso
 	sock->paused = reason == VMA_SOCK_PASSED_ON && sock->passed != NULL;
 	sock->drain_until_ns = vma_now_ns() + DRAIN_NS;
 	atomic_store(&sock->inherited, false);
-	vma_engine_fallback(reason, 0, "a TCP listener");
+	vma_engine_report_kernel_fallback(reason, 0, "a TCP listener");
 	atomic_store(&sock->reason, reason);
 	atomic_store(&sock->file.retry, false);
 	endpoints_lock();
@@ -291,7 +291,7 @@ static bool rule_leaves_listener_to_kernel(struct stream_sock *sock, const struc
 
 void stream_listener_update_flows(struct stream_sock *sock)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
 	const enum vma_sock_reason reason_before = atomic_load(&sock->reason);
 	uint64_t before = atomic_load(&sock->rings);
@@ -332,7 +332,7 @@ void stream_listener_update_flows(struct stream_sock *sock)
 	}
 	atomic_store(&sock->reason, reason);
 	if (reason_before == VMA_SOCK_OFFLOADED || reason_before == VMA_SOCK_INHERITED)
-		vma_engine_fallback(reason, 0, "a TCP listener");
+		vma_engine_report_kernel_fallback(reason, 0, "a TCP listener");
 	stream_notify_rings_changed(sock, before);
 	stream_describe_for_stats(sock);
 	vma_run_due_deferred_frees();
@@ -448,7 +448,7 @@ static void listen_undo(struct stream_sock *sock)
 /* The call may have to fail because the listener is the kernel's: then it listens no more, but stays bound. */
 static int listen_fail_if_fallback_is_forbidden(struct stream_sock *sock, int fd)
 {
-	const int rc = vma_engine_fallback(atomic_load(&sock->reason), EOPNOTSUPP, "a TCP listener");
+	const int rc = vma_engine_report_kernel_fallback(atomic_load(&sock->reason), EOPNOTSUPP, "a TCP listener");
 
 	if (rc < 0) {
 		vma_os.shutdown(fd, SHUT_RDWR);
@@ -563,13 +563,13 @@ unsigned stream_listen_ring_ctxs(const struct stream_sock *sock, struct vma_ring
 static unsigned listen_hold_ring_ctx_of_address(const struct stream_sock *sock, const struct target *t,
                                                 struct vma_ring_ctx **out, unsigned n, unsigned max)
 {
-	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, &t->local);
+	const struct vma_ring_requester where = vma_file_get_ring_requester(&sock->file, &t->local);
 	struct vma_ring_ctx *ring_ctx;
 	struct vma_device *device;
 	unsigned more;
 
-	if (vma_device_get(sock->engine, t->device, &device) < 0 ||
-	    vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &ring_ctx) < 0)
+	if (vma_device_find_or_open(sock->engine, t->device, &device) < 0 ||
+	    vma_ring_ctx_find_or_create(device, VMA_RING_CTX_RX, &where, &ring_ctx) < 0)
 		return n;
 	more = n < max ? add_ring_ctx_once(ring_ctx, out, n, max) : n;
 	if (more == n)
@@ -595,7 +595,7 @@ unsigned stream_listen_hold_ring_ctxs(const struct stream_sock *sock, struct vma
 void stream_listen_reset_in_forked_child(struct stream_sock *sock)
 {
 	atomic_store(&sock->was_polled, false);
-	stream_fork_queue_note_in_child(sock);
+	stream_note_if_never_accepted_before_fork(sock);
 	sock->fork_queue_watched = false;
 	sock->fork_queue_task = (struct vma_internal_task){0};
 	sock->listen = NULL;
@@ -608,9 +608,9 @@ void stream_listen_reset_in_forked_child(struct stream_sock *sock)
 void stream_use_inherited_socket(struct stream_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
-	if (vma_engine() != NULL && atomic_exchange(&sock->inherited, false)) {
-		sock->engine = vma_engine();
-		vma_file_record_maker(&sock->file);
+	if (vma_engine_get_or_start() != NULL && atomic_exchange(&sock->inherited, false)) {
+		sock->engine = vma_engine_get_or_start();
+		vma_file_record_creating_thread_and_core(&sock->file);
 	}
 	stream_listener_update_flows(sock);
 	pthread_mutex_unlock(&sock->file.lock);
@@ -629,7 +629,7 @@ static void listener_update_flows_task(struct vma_internal_task *task)
 		pthread_mutex_unlock(&sock->file.lock);
 	}
 	if (atomic_load(&sock->exec_exported))
-		stream_fork_queue_leave_queued(sock);
+		stream_fork_queue_hand_over_queued_conns(sock);
 	vma_file_put(&sock->file);
 }
 
@@ -637,9 +637,9 @@ static void listener_update_flows_task(struct vma_internal_task *task)
  */
 void stream_schedule_listen_update(struct stream_sock *sock)
 {
-	if (vma_engine() == NULL || atomic_exchange(&sock->update_scheduled, true))
+	if (vma_engine_get_or_start() == NULL || atomic_exchange(&sock->update_scheduled, true))
 		return;
 	sock->update_task.run = listener_update_flows_task;
 	vma_file_get(&sock->file);
-	vma_engine_post(&sock->update_task);
+	vma_engine_post_task_to_internal_thread(&sock->update_task);
 }

@@ -37,26 +37,26 @@ static int conn_migration_errno(const struct stream_sock *sock, struct vma_tcp_c
 {
 	const struct vma_conf *conf = &sock->engine->conf;
 
-	if ((conf->tcp_2t_rules || conf->tcp_3t_rules) && !vma_tcp_has_rule(conn))
+	if ((conf->tcp_2t_rules || conf->tcp_3t_rules) && !vma_tcp_conn_has_own_nic_rule(conn))
 		return -EPERM;
 	return vma_tcp_is_movable(conn) ? 0 : -EBUSY;
 }
 
-static int conn_ensure_own_rule(struct vma_tcp_conn *conn)
+static int conn_ensure_own_steering_rule(struct vma_tcp_conn *conn)
 {
-	const int rc = vma_tcp_has_rule(conn) ? 0 : vma_tcp_steer(conn);
+	const int rc = vma_tcp_conn_has_own_nic_rule(conn) ? 0 : vma_tcp_conn_add_own_nic_rule(conn);
 
 	return rc == -EINVAL ? -ENOTCONN : rc; /* it has just ended */
 }
 
-static int conn_move_to(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx)
+static int conn_move_to_stack_of_ring(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	struct vma_tcp *tcp;
-	int rc = conn_ensure_own_rule(conn);
+	int rc = conn_ensure_own_steering_rule(conn);
 
 	if (rc == 0)
-		rc = vma_ring_ctx_tcp(ring_ctx, &tcp);
+		rc = vma_ring_ctx_get_or_create_tcp_stack(ring_ctx, &tcp);
 	return rc == 0 ? vma_tcp_move_to_stack(conn, tcp) : rc;
 }
 
@@ -73,22 +73,22 @@ static void migrated_sock_set_ring_ctx(struct stream_sock *sock, struct vma_ring
 }
 
 /* file.lock. 1: it has moved; 0: it is there already; else why it stays. */
-static int migrate_to(struct stream_sock *sock, struct vma_ring_requester where)
+static int migrate_conn_to_ring_of_requester(struct stream_sock *sock, struct vma_ring_requester where)
 {
 	struct vma_ring_ctx *ring_ctx;
 	int rc;
 
 	memcpy(where.local, &sock->name.sin_addr, sizeof(sock->name.sin_addr));
-	if (vma_ring_ctx_is_at(sock->ring_ctx, VMA_RING_CTX_TCP, &where))
+	if (vma_ring_ctx_is_that_of_requester(sock->ring_ctx, VMA_RING_CTX_TCP, &where))
 		return 0;
 	rc = conn_migration_errno(sock, stream_tcp_conn(sock));
 	if (rc < 0)
 		return rc;
-	rc = vma_ring_ctx_get(sock->ring_ctx->device, VMA_RING_CTX_TCP, &where, &ring_ctx);
+	rc = vma_ring_ctx_find_or_create(sock->ring_ctx->device, VMA_RING_CTX_TCP, &where, &ring_ctx);
 	if (rc < 0)
 		return rc;
 	if (ring_ctx != sock->ring_ctx) /* it may be: the device has no more */
-		rc = conn_move_to(sock, ring_ctx);
+		rc = conn_move_to_stack_of_ring(sock, ring_ctx);
 	if (ring_ctx == sock->ring_ctx || rc < 0) {
 		vma_ring_ctx_put(ring_ctx);
 		return rc;
@@ -117,16 +117,17 @@ static bool migration_error_is_permanent(int rc)
 	return rc == -EOPNOTSUPP || rc == -EPERM || rc == -EINVAL;
 }
 
-static void __attribute__((cold, noinline)) conn_migration_place_changed(struct stream_sock *sock, bool rx)
+static void __attribute__((cold, noinline)) conn_migrate_to_calling_thread_or_core(struct stream_sock *sock, bool rx)
 {
 	const struct vma_migration *migration = rx ? &sock->rx_migration : &sock->tx_migration;
-	const uint64_t place = vma_migration_place(migration);
+	const uint64_t place = vma_migration_current_thread_or_core(migration);
 	int rc;
 
 	vma_inet_flush_sends(vma_thread_self());
 	pthread_mutex_lock(&sock->file.lock);
 	if (conn_may_migrate(sock)) {
-		rc = migrate_to(sock, vma_migration_where(migration, place, sock->file.id));
+		rc = migrate_conn_to_ring_of_requester(
+		        sock, vma_migration_requester_of_place(migration, place, sock->file.id));
 		count_migration(sock, rc, rx);
 		if (rc >= 0 || migration_error_is_permanent(rc)) {
 			vma_migration_set_home(&sock->rx_migration, place);
@@ -137,36 +138,36 @@ static void __attribute__((cold, noinline)) conn_migration_place_changed(struct 
 	vma_run_due_deferred_frees();
 }
 
-static inline void migration_count_access(struct stream_sock *sock, bool rx)
+static inline void stream_count_access_and_maybe_migrate(struct stream_sock *sock, bool rx)
 {
 	struct vma_migration *mine = rx ? &sock->rx_migration : &sock->tx_migration;
 
 	if (mine->ratio == 0)
 		return;
-	if (__builtin_expect(vma_migration_count(mine), 0))
-		conn_migration_place_changed(sock, rx);
-	vma_migration_deny(rx ? &sock->tx_migration : &sock->rx_migration);
+	if (__builtin_expect(vma_migration_count_access_and_decide(mine), 0))
+		conn_migrate_to_calling_thread_or_core(sock, rx);
+	vma_migration_drop_other_candidate(rx ? &sock->tx_migration : &sock->rx_migration);
 }
 
-void stream_count_send_migrating(struct stream_sock *sock)
+void stream_count_send_for_migration(struct stream_sock *sock)
 {
-	migration_count_access(sock, false);
+	stream_count_access_and_maybe_migrate(sock, false);
 }
 
-ssize_t stream_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+ssize_t stream_recvmsg_counting_for_migration(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	migration_count_access(stream_sock(file), true);
+	stream_count_access_and_maybe_migrate(stream_sock(file), true);
 	return stream_recvmsg(file, fd, msg, flags);
 }
 
-ssize_t stream_recvmsg_migrating_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+ssize_t stream_recvmsg_counting_with_polls(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	migration_count_access(stream_sock(file), true);
+	stream_count_access_and_maybe_migrate(stream_sock(file), true);
 	return stream_recvmsg_polling_now_and_then(file, fd, msg, flags);
 }
 
-ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
+ssize_t stream_sendmsg_counting_for_migration(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
-	migration_count_access(stream_sock(file), false);
+	stream_count_access_and_maybe_migrate(stream_sock(file), false);
 	return stream_sendmsg(file, fd, msg, flags);
 }

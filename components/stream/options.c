@@ -168,7 +168,7 @@ static int stream_check_option_exception_handling(const struct stream_sock *sock
 		return 0;
 	if (option->name == TCP_ULP && option->level == IPPROTO_TCP)
 		return 0; /* the shadow refuses it: it is not connected */
-	return vma_engine_exception(
+	return vma_engine_apply_offload_failure_policy(
 	        ENOPROTOOPT, stream_tcp_conn(sock) != NULL ? "a connected TCP socket with %s" : "a TCP socket with %s",
 	        option->text);
 }
@@ -470,7 +470,7 @@ static void copy_stream_option_to_sock(struct stream_sock *sock, int fd, int lev
 /* What the kernel has refused for want of a privilege, and is the connection's alone: -EPERM: it is not. */
 static int stream_set_privileged_option(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
-	int number, rc = vma_inet_privileged_option(sock->engine, level, name, value, len, &number);
+	int number, rc = vma_inet_read_allowed_privileged_option(sock->engine, level, name, value, len, &number);
 
 	if (rc < 0)
 		return rc;
@@ -668,6 +668,6 @@ void stream_options_read_from_shadow(struct stream_sock *sock, int fd)
 	for (int bit = 0; bit < KERNEL_ONLY; bit++)
 		if (kernel_only_option[bit].enabled_by != ALWAYS && option_is_set_now(fd, &kernel_only_option[bit]))
 			sock->os_options |= 1ULL << bit;
-	if (!sock->own_congestion && kernel_default_congestion(fd, algorithm))
+	if (!sock->own_congestion && get_congestion_name_of_kernel_socket(fd, algorithm))
 		stream_congestion_set(sock, fd, algorithm, (socklen_t)strlen(algorithm));
 }

@@ -169,9 +169,9 @@ void stream_passed_free(struct stream_sock *sock)
 	if (passed == NULL)
 		return;
 	if (passed->server_fd != CLOSED)
-		vma_engine_unwatch(passed->server_fd, &passed->answer);
+		vma_engine_unwatch_fd(passed->server_fd, &passed->answer);
 	if (passed->watched)
-		vma_engine_unwatch(passed->event_fd, &passed->change);
+		vma_engine_unwatch_fd(passed->event_fd, &passed->change);
 	vma_defer_free_until_no_readers(&passed->retired, free_retired_passed);
 }
 
@@ -208,7 +208,7 @@ void stream_passed_watch_page(struct stream_sock *sock)
 	if (passed->watched)
 		return;
 	passed->change.run = passed_update_listener_task;
-	passed->watched = vma_engine_watch(passed->event_fd, EPOLLIN | EPOLLET, &passed->change) == 0;
+	passed->watched = vma_engine_watch_fd_with_task(passed->event_fd, EPOLLIN | EPOLLET, &passed->change) == 0;
 }
 
 static void passed_signal_event(const struct stream_passed_state *passed)
@@ -307,7 +307,7 @@ static int passed_start_answering_receivers(struct stream_passed_state *passed, 
 		return fd;
 	passed->answer.run = passed_answer_receivers_task;
 	passed->server_fd = fd;
-	rc = vma_engine() != NULL ? vma_engine_watch(fd, EPOLLIN, &passed->answer) : -ENODEV;
+	rc = vma_engine_get_or_start() != NULL ? vma_engine_watch_fd_with_task(fd, EPOLLIN, &passed->answer) : -ENODEV;
 	if (rc < 0) {
 		passed->server_fd = CLOSED;
 		vma_fd_unguard_close(fd);
@@ -386,7 +386,7 @@ bool stream_prepare_send_by_scm_rights(struct stream_sock *sock)
 	if (sock->passed == NULL)
 		return false;
 	atomic_store(&sock->has_takers, true);
-	vma_engine_steer_covered(); /* what was accepted is not the takers' */
+	vma_engine_steer_conns_under_wide_rules(); /* what was accepted is not the takers' */
 	sock->passed->sock = sock;
 	sock->passed->is_sender = true;
 	atomic_store(&sock->passed->page->served, false);
@@ -488,7 +488,7 @@ static bool passed_read_sock_state_from_shadow(struct stream_sock *sock, int fd,
 
 static void passed_create_sock_for_received_fd(int fd, int family, bool listens, const struct ends *ends)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct stream_passed_state *passed = passed_create(ends);
 	struct stream_sock *sock = NULL;
 
@@ -501,12 +501,12 @@ static void passed_create_sock_for_received_fd(int fd, int family, bool listens,
 	}
 	sock->passed = passed;
 	passed->sock = sock;
-	vma_file_record_maker(&sock->file);
+	vma_file_record_creating_thread_and_core(&sock->file);
 	if (!passed_read_sock_state_from_shadow(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
 		vma_file_put(&sock->file);
 		return;
 	}
-	sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
+	sock->stats = vma_engine_alloc_socket_stats(engine, fd, &sock->stats_count);
 	stream_describe_for_stats(sock);
 	passed_count_received_fd(passed); /* inside: it is there as long */
 }
@@ -553,7 +553,7 @@ void vma_stream_adopt_passed_fd(int fd)
  */
 bool vma_stream_inherit_by_exec(int fd, int waiting_fd)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct stream_sock *sock;
 	bool filled;
 
@@ -568,10 +568,10 @@ bool vma_stream_inherit_by_exec(int fd, int waiting_fd)
 	                     (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 	if (sock == NULL)
 		return false;
-	vma_file_record_maker(&sock->file);
+	vma_file_record_creating_thread_and_core(&sock->file);
 	passed_read_sock_state_from_shadow(sock, fd, true);
 	pthread_mutex_lock(&sock->file.lock);
-	filled = stream_fork_queue_take(sock, waiting_fd);
+	filled = stream_listener_use_conn_queue_fd(sock, waiting_fd);
 	if (filled)
 		stream_listen_leave_to_kernel(sock, VMA_SOCK_EXEC);
 	pthread_mutex_unlock(&sock->file.lock);
@@ -579,7 +579,7 @@ bool vma_stream_inherit_by_exec(int fd, int waiting_fd)
 		vma_file_put(&sock->file);
 		return filled; /* the descriptor has gone with it */
 	}
-	sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
+	sock->stats = vma_engine_alloc_socket_stats(engine, fd, &sock->stats_count);
 	stream_describe_for_stats(sock);
 	return true;
 }

@@ -206,5 +206,5 @@ void stream_port_schedule_sharing(struct stream_sock *sock)
 		return;
 	sock->share_task.run = port_share_reservation_task;
 	vma_file_get(&sock->file);
-	vma_engine_post(&sock->share_task);
+	vma_engine_post_task_to_internal_thread(&sock->share_task);
 }

@@ -129,7 +129,7 @@ static int recv_wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t d
 	                                           .seen = seen,
 	                                           .spin = &sock->rx_spin,
 	                                           .deadline_ns = deadline_ns,
-	                                           .spin_loops = vma_engine()->conf.rx_poll,
+	                                           .spin_loops = vma_engine_get_or_start()->conf.rx_poll,
 	                                           .shadow_fd = -1};
 
 	return stream_is_in_own_callback(sock) ? -EDEADLK : stream_wait(sock, &what);

@@ -81,16 +81,16 @@ static bool route_can_be_offloaded(const struct vma_net_template *t)
 
 static int route_get_ring_ctx(struct stream_sock *sock, struct vma_engine *engine, struct stream_route *route)
 {
-	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, route->template.src);
+	const struct vma_ring_requester where = vma_file_get_ring_requester(&sock->file, route->template.src);
 	struct vma_device *device;
-	int rc = vma_device_get(engine, route->template.nic, &device);
+	int rc = vma_device_find_or_open(engine, route->template.nic, &device);
 
 	if (rc < 0)
 		return rc;
-	rc = vma_ring_ctx_get(device, VMA_RING_CTX_TCP, &where, &route->ring_ctx);
+	rc = vma_ring_ctx_find_or_create(device, VMA_RING_CTX_TCP, &where, &route->ring_ctx);
 	if (rc < 0)
 		return rc;
-	rc = vma_ring_ctx_tcp(route->ring_ctx, &route->tcp);
+	rc = vma_ring_ctx_get_or_create_tcp_stack(route->ring_ctx, &route->tcp);
 	if (rc < 0) {
 		vma_ring_ctx_put(route->ring_ctx);
 		route->ring_ctx = NULL;
@@ -142,7 +142,7 @@ int stream_route_lookup(struct stream_sock *sock, struct vma_engine *engine, con
 		rc = -ENOTSUP;
 	} else {
 		rc = route_get_ring_ctx(sock, engine, route);
-		*reason = vma_sock_reason_of(rc);
+		*reason = vma_sock_reason_of_errno(rc);
 	}
 	if (rc == 0)
 		return 0;
@@ -214,7 +214,7 @@ void stream_route_update_path(struct stream_sock *sock)
 		vma_net_path_probe(sock->engine->net, sock->path);
 	atomic_store_explicit(&sock->file.retry, t.state != VMA_NET_READY || !told, memory_order_relaxed);
 	if (t.state != VMA_NET_READY || !told)
-		vma_engine_retry();
+		vma_engine_schedule_offload_retry();
 }
 
 /* What is known may not have been read yet; so the kernel is asked before a connection is moved for it. */
@@ -288,7 +288,7 @@ bool stream_route_hand_over_if_moved(struct stream_sock *sock)
 	}
 	vma_log_debug("fd %d: its route leads elsewhere, and it is not the kernel's yet: error %d", fd, -rc);
 	atomic_store_explicit(&sock->file.retry, true, memory_order_relaxed);
-	vma_engine_retry();
+	vma_engine_schedule_offload_retry();
 	return false;
 }
 
@@ -331,7 +331,7 @@ static void route_post_path_changed_task(struct vma_net_watch *watch, struct vma
 	if (atomic_exchange(&sock->path_scheduled, true))
 		return;
 	vma_file_get(&sock->file);
-	vma_engine_post(&sock->path_task);
+	vma_engine_post_task_to_internal_thread(&sock->path_task);
 }
 
 void stream_route_watch_path(struct stream_sock *sock, struct vma_net_path *path)

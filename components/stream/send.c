@@ -74,7 +74,7 @@ bool stream_thread_has_batched_sends(const struct vma_thread *self)
 	       (int64_t)(vma_tsc() - self->tx_batched_tsc) < (int64_t)vma_tsc_of_nsec(QUEUED_NS);
 }
 
-/* After the send: see vma_engine_send_later. The fence stands for the release of a flag there. */
+/* After the send: see vma_engine_flush_rings_within_1ms. The fence stands for the release of a flag there. */
 static void tx_batch_count_send_queued_on_ring(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
@@ -86,7 +86,7 @@ static void tx_batch_count_send_queued_on_ring(struct vma_thread *self, struct v
 #ifndef VMA_SOCK_TSAN /* which knows no fences; x86 needs none after what was exchanged */
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
-	vma_engine_send_later(ring_ctxs);
+	vma_engine_flush_rings_within_1ms(ring_ctxs);
 }
 
 /* ---- waiting ---- */
@@ -110,8 +110,10 @@ static int send_wait_until(struct stream_sock *sock,
                            bool (*ready)(struct stream_sock *sock, const struct stream_wait_condition *what),
                            uint64_t *deadline_ns)
 {
-	struct stream_wait_condition what = {
-	        .ready = ready, .spin = &sock->tx_spin, .spin_loops = vma_engine()->conf.rx_poll, .shadow_fd = -1};
+	struct stream_wait_condition what = {.ready = ready,
+	                                     .spin = &sock->tx_spin,
+	                                     .spin_loops = vma_engine_get_or_start()->conf.rx_poll,
+	                                     .shadow_fd = -1};
 	int rc;
 
 	vma_inet_flush_sends(vma_thread_self());
@@ -231,7 +233,7 @@ static int send_call_copy_in(struct writing *w, struct vma_tcp_conn *conn)
 		w->unpushed = send_call_remaining_bytes(w) != 0;
 		vma_tcp_tx_commit(conn, (size_t)copied, send_commit_flags(w, !w->unpushed));
 		w->done += (size_t)copied;
-		w->ring = vma_tcp_ring(vma_tcp_stack(conn));
+		w->ring = vma_tcp_ring(vma_tcp_conn_current_stack(conn));
 	}
 	return copied < 0 ? (int)copied : 1;
 }
@@ -569,7 +571,7 @@ ssize_t vma_stream_sendfile(struct vma_file *file, int in, int64_t position, siz
 	                    .in_remaining = size < VMA_INET_BYTES_MAX ? size : VMA_INET_BYTES_MAX};
 	ssize_t rc;
 
-	stream_count_send_migrating(sock);
+	stream_count_send_for_migration(sock);
 	rc = stream_write_by_stack(&w);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return sendfile_by_kernel(sock, &w);

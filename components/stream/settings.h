@@ -10,7 +10,7 @@
 /* The text of /proc/sys/net/ipv4/NAME, cut to size; false: it cannot be read. */
 bool sysctl_read(const char *name, char *text, size_t size);
 /* The name of a TCP socket's congestion control; false: the kernel does not say. */
-bool kernel_default_congestion(int fd, char name[16]);
+bool get_congestion_name_of_kernel_socket(int fd, char name[16]);
 /* Options of a new socket, as a kernel socket has them; fd: any TCP socket that has no option set. */
 const struct vma_tcp_options *kernel_default_tcp_options(int fd);
 

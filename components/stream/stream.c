@@ -71,7 +71,7 @@ static void net_changed(struct vma_file *file)
 	pthread_mutex_lock(&file->lock);
 	if (!stream_has_ended(sock) && file->os_only && sock->was_unrouted)
 		stream_route_kick_kernel_retransmit(sock);
-	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
+	if (!stream_has_ended(sock) && !file->os_only && vma_engine_get_or_start() != NULL) {
 		stream_listener_update_flows(sock);
 		stream_route_update_path(sock);
 		moved = stream_route_hand_over_if_moved(sock);
@@ -109,7 +109,7 @@ static void stream_close_file(struct vma_file *file)
 
 	vma_inet_stats_count_closed_socket(sock->engine, &sock->stats_count);
 	if (atomic_load(&sock->exec_exported))
-		stream_fork_queue_leave_queued(sock);
+		stream_fork_queue_hand_over_queued_conns(sock);
 	stream_xtreme_close(sock);
 	pthread_mutex_lock(&file->lock);
 	stream_put_ring_ctxs_held_before_connect(sock);
@@ -124,7 +124,7 @@ static void stream_close_file(struct vma_file *file)
 	pthread_mutex_unlock(&file->lock);
 	if (atomic_load(&sock->close_due) && atomic_load(&sock->waiting) == 0)
 		stream_finish_close(sock);
-	vma_ring_files_left();
+	vma_ring_files_wake_reclaim_of_rings();
 	vma_run_deferred_frees_if_many();
 }
 
@@ -244,7 +244,7 @@ bool stream_leave_unconnected_to_kernel(struct stream_sock *sock, enum vma_sock_
 		return false;
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, reason);
-	vma_engine_fallback(reason, 0, "a TCP socket");
+	vma_engine_report_kernel_fallback(reason, 0, "a TCP socket");
 	stream_describe_for_stats(sock);
 	return true;
 }
@@ -260,7 +260,7 @@ static void to_os(struct vma_file *file, int fd)
 	pthread_mutex_unlock(&file->lock);
 	if (!given)
 		return;
-	vma_engine_exception(0, "a TCP socket that the C library reads by itself");
+	vma_engine_apply_offload_failure_policy(0, "a TCP socket that the C library reads by itself");
 	vma_file_set_poll_without_shadow(file, false);
 }
 
@@ -291,10 +291,10 @@ static void stream_take_conn_from_fork_owner(struct vma_file *file, int fd)
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
                                  stream_polling_file_ops =
                                          STREAM_OPS(stream_recvmsg_polling_now_and_then, stream_sendmsg),
-                                 stream_migrating_file_ops =
-                                         STREAM_OPS(stream_recvmsg_migrating, stream_sendmsg_migrating),
-                                 stream_migrating_polling_file_ops =
-                                         STREAM_OPS(stream_recvmsg_migrating_with_looks, stream_sendmsg_migrating);
+                                 stream_migrating_file_ops = STREAM_OPS(stream_recvmsg_counting_for_migration,
+                                                                        stream_sendmsg_counting_for_migration),
+                                 stream_migrating_polling_file_ops = STREAM_OPS(stream_recvmsg_counting_with_polls,
+                                                                                stream_sendmsg_counting_for_migration);
 #undef STREAM_OPS
 
 /* Its receives look for packets at other times than others' do. */
@@ -365,7 +365,7 @@ static void stream_set_kernel_only(struct stream_sock *sock, enum vma_sock_reaso
 
 int vma_stream_socket(int fd, int domain, int type, int protocol)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	const enum vma_sock_reason reason = vma_inet_initial_offload_reason(engine);
 	struct stream_sock *sock = stream_create(engine, domain, (type & SOCK_NONBLOCK) != 0);
 	int rc;
@@ -377,11 +377,11 @@ int vma_stream_socket(int fd, int domain, int type, int protocol)
 	if (reason != VMA_SOCK_NEW) {
 		stream_set_kernel_only(sock, reason);
 	} else {
-		vma_file_record_maker(&sock->file);
+		vma_file_record_creating_thread_and_core(&sock->file);
 		stream_options_of_new_socket(sock, fd);
 	}
 	if (engine != NULL) {
-		sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
+		sock->stats = vma_engine_alloc_socket_stats(engine, fd, &sock->stats_count);
 		stream_describe_for_stats(sock);
 	}
 	rc = vma_fd_install(fd, &sock->file);

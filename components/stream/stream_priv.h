@@ -161,7 +161,7 @@ struct stream_sock {
 	_Atomic bool share_scheduled; /* the task was posted; it holds a reference until has_port_alone is false */
 	struct vma_internal_task share_task;
 	_Atomic bool update_scheduled;
-	_Atomic bool stats_count; /* vma_engine_stats_get */
+	_Atomic bool stats_count; /* vma_engine_alloc_socket_stats */
 	_Atomic enum vma_sock_reason reason;
 	struct vma_stats_socket *stats;
 
@@ -190,7 +190,7 @@ static inline int stream_kernel_view_of_state(const struct vma_tcp_conn *conn)
 }
 static inline bool stream_has_ended(const struct stream_sock *sock)
 {
-	return vma_file_has_ended(&sock->file);
+	return vma_file_is_closed(&sock->file);
 }
 /*
  * When the program ends, by exit or exec, until when a lock is waited for: CLOCK_REALTIME, as pthread_mutex_timedlock
@@ -201,7 +201,7 @@ struct timespec exit_lock_deadline_of_realtime(void);
 static inline void stream_wake_waiters(struct stream_sock *sock, uint32_t events)
 {
 	vma_waitq_wake(&sock->file.waitq, true);
-	vma_file_ready(&sock->file, events);
+	vma_file_wake_sleepers_and_watchers(&sock->file, events);
 }
 
 /* ---- io_lock.c ---- */
@@ -254,10 +254,10 @@ void stream_close_lingering_shadow(struct stream_sock *sock);
 
 /* ---- migrate.c: the same calls, which count ---- */
 
-ssize_t stream_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags);
-ssize_t stream_recvmsg_migrating_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags);
-void stream_count_send_migrating(struct stream_sock *sock); /* of a send that is no message: sendfile, splice */
-ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
+ssize_t stream_recvmsg_counting_for_migration(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t stream_recvmsg_counting_with_polls(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+void stream_count_send_for_migration(struct stream_sock *sock); /* of a send that is no message: sendfile, splice */
+ssize_t stream_sendmsg_counting_for_migration(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 
 /* ---- to_kernel.c ---- */
 
@@ -301,8 +301,8 @@ void stream_leave_forking_listener_to_kernel(struct stream_sock *listener) __att
 /* ---- fork_queue.c ---- */
 
 /* Before a fork, which a handler may make in any place: it does not wait for the lock. */
-void stream_fork_queue_stop_serving(struct stream_sock *listener);
-void stream_fork_queue_note_in_child(struct stream_sock *listener);
+void stream_listener_release_flows_and_conns(struct stream_sock *listener);
+void stream_note_if_never_accepted_before_fork(struct stream_sock *listener);
 bool stream_fork_queue_has_conns(const struct stream_sock *listener);
 int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 /*
@@ -310,13 +310,13 @@ int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr
  * have it find it, now and whenever something comes. Internal thread, without the lock. The descriptor for that
  * program, -1: none.
  */
-int stream_fork_queue_exec_export(struct stream_sock *listener);
-void stream_fork_queue_leave_queued(struct stream_sock *listener);
+int stream_export_conn_queue_fd_for_exec(struct stream_sock *listener);
+void stream_fork_queue_hand_over_queued_conns(struct stream_sock *listener);
 /* The process is about to become another program, or has not become it. No lock. */
-void stream_fork_queue_before_exec(struct stream_sock *listener, const struct timespec *until);
-void stream_fork_queue_exec_failed(struct stream_sock *listener);
+void stream_listener_offer_conns_before_exec(struct stream_sock *listener, const struct timespec *until);
+void stream_fork_queue_set_cloexec_again(struct stream_sock *listener);
 /* That program's listener: the descriptor passes. file.lock. False: no memory. */
-bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd);
+bool stream_listener_use_conn_queue_fd(struct stream_sock *listener, int waiting_fd);
 void stream_fork_queue_watch(struct stream_sock *listener); /* file.lock */
 void stream_fork_queue_unwatch(struct stream_sock *listener);
 void stream_fork_queue_free(struct stream_sock *listener);

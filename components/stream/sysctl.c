@@ -71,7 +71,7 @@ static void read_sysctl_memory(const char *name, int32_t *initial, int32_t *max)
 	*max = got[2] > got[1] ? got[2] : got[1];
 }
 
-bool kernel_default_congestion(int fd, char name[16])
+bool get_congestion_name_of_kernel_socket(int fd, char name[16])
 {
 	socklen_t len = 15;
 
@@ -83,7 +83,7 @@ bool kernel_default_congestion(int fd, char name[16])
 static void read_default_congestion(int fd, int32_t *value)
 {
 	char name[16];
-	int ours = kernel_default_congestion(fd, name) ? vma_tcp_cc_by_name(name) : -1;
+	int ours = get_congestion_name_of_kernel_socket(fd, name) ? vma_tcp_cc_by_name(name) : -1;
 
 	*value = ours >= 0 ? ours : VMA_TCP_CC_CUBIC;
 }

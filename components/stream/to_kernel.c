@@ -154,8 +154,8 @@ static int export_conn_to_kernel_socket(struct move *m)
 		rc = to_kernel_repair_socket(m, &incomplete);
 	if (rc < 0)
 		return rc;
-	reinject_init_from_tcp_export(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->exported,
-	                              m->by);
+	reinject_init_from_tcp_export(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine_get_or_start()->arena,
+	                              &m->exported, m->by);
 	kernel_start_connection(m, incomplete);
 	m->sock->file.os_only = true;
 	vma_tcp_export_end(m->conn, &m->reinject.late);
@@ -164,7 +164,7 @@ static int export_conn_to_kernel_socket(struct move *m)
 
 static int move_to_kernel_without_vmad(struct move *m)
 {
-	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(m->conn));
+	struct vma_ring *ring = vma_tcp_ring(vma_tcp_conn_current_stack(m->conn));
 	int rc = -EDEADLK;
 
 	stream_io_lock_acquire(&m->sock->reader);
@@ -186,7 +186,7 @@ static void to_kernel_drop_flow_rule(struct move *m)
 	vma_tcp_conn_key(m->conn, &key);
 	vma_tcp_export_detach(m->conn);
 	if (m->sock->ring_ctx != NULL) /* a listener's rule may bring its packets still */
-		vma_ring_ctx_exempt(m->sock->ring_ctx, &key);
+		vma_ring_ctx_leave_flow_to_kernel(m->sock->ring_ctx, &key);
 	reinject_end(&m->reinject);
 	bind_to_interface(m, m->ifindex);
 }
@@ -248,7 +248,7 @@ int stream_hand_over_conn_to_kernel(struct stream_sock *sock, int fd, enum vma_s
 	if (!stream_fd_is_own_shadow(sock, fd))
 		return -EBADF;
 	stream_options_apply_to_shadow(sock, fd);
-	vma_tcp_steer(m.conn); /* without one (the NIC has no room) it is a matter of luck */
+	vma_tcp_conn_add_own_nic_rule(m.conn); /* without one (the NIC has no room) it is a matter of luck */
 	vma_ring_ctxs_progress(stream_ring_bits(&sock->file)); /* what has come is taken, and need not be reinjected */
 	stream_mark_hand_over_begin(sock);
 	rc = move_conn_to_kernel_and_drop_flow_rule(&m);
@@ -263,7 +263,7 @@ int stream_hand_over_conn_to_kernel(struct stream_sock *sock, int fd, enum vma_s
 		stream_tally_count_hand_over(sock, m.exported.moved_bytes);
 	stream_conn_end(sock);
 	atomic_store(&sock->reason, why);
-	vma_engine_fallback(why, 0, "a TCP connection");
+	vma_engine_report_kernel_fallback(why, 0, "a TCP connection");
 	stream_describe_for_stats(sock);
 	return 0;
 }

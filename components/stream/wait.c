@@ -79,7 +79,7 @@ static const struct vma_wait_ops listener_ops = {.ready = stream_wait_ready,
 
 int stream_wait(struct stream_sock *sock, const struct stream_wait_condition *condition)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	struct waiting w = {.sock = sock, .condition = condition};
 	bool listens = condition->shadow_fd >= 0;
 	int rc;

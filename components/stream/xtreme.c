@@ -49,7 +49,7 @@ static void xtreme_add_ring_source(struct stream_xtreme_state *x, unsigned bit)
 		return;
 	if (atomic_compare_exchange_strong(&x->source[bit], &none, fresh)) {
 		atomic_fetch_or(&x->bits, 1ULL << bit);
-		if (vma_file_has_ended(&x->sock->file))
+		if (vma_file_is_closed(&x->sock->file))
 			vma_xtreme_source_end(fresh);
 	} else {
 		vma_xtreme_source_end(fresh);
@@ -81,7 +81,7 @@ static void stream_xtreme_on_rings_changed(struct vma_watcher *watcher, uint64_t
 {
 	struct stream_xtreme_state *x = xtreme_of_watcher(watcher);
 
-	if (vma_file_has_ended(&x->sock->file))
+	if (vma_file_is_closed(&x->sock->file))
 		return;
 	xtreme_add_ring_sources(x, rings);
 	xtreme_post_to_rings(x, 0);
@@ -115,7 +115,7 @@ struct stream_xtreme_state *stream_xtreme_get_or_create_state(struct stream_sock
 	                                  .shadow = stream_xtreme_ignore_shadow};
 	x->xtreme = vma_xtreme_create(&sock->file, stream_xtreme_on_bytes_returned);
 	if (x->xtreme != NULL && atomic_compare_exchange_strong(&sock->xtreme, &none, x)) {
-		if (vma_file_has_ended(
+		if (vma_file_is_closed(
 		            &sock->file)) /* as in xtreme_add_ring_source: else its account would keep the socket */
 			vma_xtreme_close(x->xtreme);
 		return x;
@@ -222,7 +222,7 @@ static enum vma_xtreme_given xtreme_give_fragment(const struct giving *giving, c
 
 static enum vma_xtreme_given xtreme_give_frame_piece(struct giving *giving, const struct vma_tcp_rx_stream_piece *piece)
 {
-	struct vma_bufarena *arena = vma_engine()->arena;
+	struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	const struct vma_fragment fragment = {
 	        .buf = piece->buf,
 	        .off = (uint32_t)((const char *)piece->data - vma_buf_data(arena, piece->buf)),
@@ -241,7 +241,7 @@ static enum vma_xtreme_given xtreme_give_frame_piece(struct giving *giving, cons
 static enum vma_xtreme_given xtreme_give_copied_piece(struct giving *giving,
                                                       const struct vma_tcp_rx_stream_piece *piece)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	const uint64_t limit = (uint64_t)vma_tcp_get_option(giving->conn, VMA_TCP_OPT_RCVBUF);
 	struct vma_fragment fragment = {0};
 	enum vma_xtreme_given given;

@@ -16,7 +16,7 @@
 static ssize_t zcopy_take_pieces(struct vma_tcp_conn *conn, const struct vma_stream_zcopy_taker *taker)
 {
 	const uint64_t number = vma_tcp_zcopy_conn_id(conn);
-	struct vma_bufarena *arena = vma_engine()->arena;
+	struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	struct vma_tcp_rx_stream_piece piece;
 	ssize_t done = 0;
 	int rc;
@@ -114,7 +114,7 @@ uint64_t vma_stream_zcopy_number(struct vma_file *file)
 
 void vma_stream_return_held_zcopy_bytes(struct vma_file *file, uint64_t number, uint64_t bytes, unsigned pieces)
 {
-	vma_tcp_held_bytes_returned(stream_tcp_conn(stream_sock(file)), vma_ring_ctx_tcp_memory(), number, bytes,
+	vma_tcp_held_bytes_returned(stream_tcp_conn(stream_sock(file)), vma_tcp_memory_of_process(), number, bytes,
 	                            pieces);
 }
 

@@ -49,7 +49,7 @@ void conn_fail_with_error(struct vma_tcp_conn *conn, int error, bool reset)
 		if (!inside)
 			lwip_leave();
 	}
-	conn_pcb_is_gone(conn, error);
+	conn_clean_up_after_pcb_freed(conn, error);
 }
 
 /*
@@ -60,7 +60,7 @@ static void conn_reset(struct vma_tcp_conn *conn)
 {
 	conn->aborting = true;
 	if (conn_state_needs_rst(conn))
-		tcp_output_unsent_segments(conn);
+		tcp_output_fifo_data_if_none_unsent(conn);
 	if (conn->pcb != NULL)
 		conn_fail_with_error(conn, 0, conn_state_needs_rst(conn));
 }
@@ -131,7 +131,7 @@ int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how)
 	if (state == TCP_CLOSE)
 		return -ENOTCONN;
 	if (state == TCP_SYN_SENT) { /* as the kernel: the attempt is given up */
-		tcp_post_work(conn, TCP_WORK_ABORT);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ABORT);
 		return 0;
 	}
 	if (how != SHUT_WR)
@@ -140,7 +140,7 @@ int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how)
 		atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
 		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
 	}
-	tcp_post_work(conn, TCP_WORK_SHUT_WR);
+	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_SHUT_WR);
 	return 0;
 }
 
@@ -151,5 +151,5 @@ void vma_tcp_close(struct vma_tcp_conn *conn, bool abort)
 	/* Who drives meanwhile would send a FIN before the RST. */
 	if (!abort && vma_tcp_readable_bytes(conn) == 0 && zcopy_waiting_bytes(conn) == 0)
 		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
-	tcp_post_work(conn, abort ? TCP_WORK_ABORT : TCP_WORK_CLOSE);
+	tcp_run_conn_work_now_or_queue(conn, abort ? TCP_WORK_ABORT : TCP_WORK_CLOSE);
 }

@@ -11,32 +11,32 @@
 
 /* ---- made ---- */
 
-static bool conn_left_stack(const struct vma_tcp_conn *conn)
+static bool conn_has_left_stack(const struct vma_tcp_conn *conn)
 {
 	return conn->prev_all == NULL;
 }
 
 /* What is to be done waits for the connection's step in the run that follows. */
-void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work)
+void tcp_conn_schedule_work(struct vma_tcp_conn *conn, uint32_t work)
 {
 	conn->todo |= work;
-	if (!conn_left_stack(conn))
+	if (!conn_has_left_stack(conn))
 		conn_enqueue_ready(conn);
 }
 
-/* The command of tcp_post_work. */
-static void tcp_work_command_run(struct vma_ring_command *command)
+/* The command of tcp_run_conn_work_now_or_queue. */
+static void tcp_conn_schedule_posted_work(struct vma_ring_command *command)
 {
 	struct vma_tcp_conn *conn = (struct vma_tcp_conn *)((char *)command - offsetof(struct vma_tcp_conn, command));
 
 	if (__builtin_expect(conn->posted_to != tcp_stack_now(conn), 0)) {
-		tcp_post_command(conn, false); /* it has moved since */
+		tcp_queue_conn_command_for_ring_driver(conn, false); /* it has moved since */
 		return;
 	}
-	tcp_conn_run_work(conn, atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel));
+	tcp_conn_schedule_work(conn, atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel));
 }
 
-static void link_conn(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
+static void stack_add_conn_to_list(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
 {
 	conn->next_all = tcp->all;
 	conn->prev_all = &tcp->all;
@@ -45,7 +45,7 @@ static void link_conn(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
 	tcp->all = conn;
 }
 
-static void unlink_conn(struct vma_tcp_conn *conn)
+static void stack_remove_conn_from_list(struct vma_tcp_conn *conn)
 {
 	*conn->prev_all = conn->next_all;
 	if (conn->next_all != NULL)
@@ -53,14 +53,14 @@ static void unlink_conn(struct vma_tcp_conn *conn)
 	conn->prev_all = NULL;
 }
 
-void tcp_conn_relink(struct vma_tcp_conn *conn, struct vma_tcp *to)
+void tcp_conn_move_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
-	unlink_conn(conn);
+	stack_remove_conn_from_list(conn);
 	__atomic_store_n(&conn->tcp, to, __ATOMIC_RELEASE);
-	link_conn(to, conn);
+	stack_add_conn_to_list(to, conn);
 }
 
-static void conn_init_atomics(struct vma_tcp_conn *conn)
+static void conn_init_atomics_and_fifos(struct vma_tcp_conn *conn)
 {
 	atomic_init(&conn->refs, 1);
 	atomic_init(&conn->state, TCP_CLOSE);
@@ -68,7 +68,7 @@ static void conn_init_atomics(struct vma_tcp_conn *conn)
 	atomic_init(&conn->urgent_passed, -1);
 	atomic_init(&conn->urgent_byte, -1);
 	atomic_init(&conn->more_from, UINT64_MAX);
-	conn->command.run = tcp_work_command_run;
+	conn->command.run = tcp_conn_schedule_posted_work;
 	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc_bytes,
 	                                    .free = conn->tcp->host.free,
 	                                    .used = &conn->tcp->attr.memory->used,
@@ -91,7 +91,7 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
 	conn->flow = (struct vma_flow){.key = *key, .sink = tcp_conn_flow_sink, .owner = conn};
 	for (unsigned i = 0; i < VMA_TCP_OPT_COUNT; i++)
 		atomic_init(&conn->option[i], values[i]);
-	conn_init_atomics(conn);
+	conn_init_atomics_and_fifos(conn);
 	conn->created_ns = tcp->now_ns;
 	conn->ip_id = (uint16_t)(tcp_isn(tcp, key) >> 8);
 	rtt_init(&conn->rtt);
@@ -99,7 +99,7 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
 	recovery_init(conn);
 	timers_init(conn);
 	window_init(conn);
-	link_conn(tcp, conn);
+	stack_add_conn_to_list(tcp, conn);
 	return conn;
 }
 
@@ -110,11 +110,11 @@ void vma_tcp_conn_get(struct vma_tcp_conn *conn)
 	atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
 }
 
-/* The driver frees, see tcp_post_work. acq_rel: all that other holders did to it comes before that. */
+/* The driver frees, see tcp_run_conn_work_now_or_queue. acq_rel: all that other holders did to it comes before that. */
 void vma_tcp_conn_put(struct vma_tcp_conn *conn)
 {
 	if (atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel) == 1)
-		tcp_post_work(conn, TCP_WORK_UNUSED);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_UNUSED);
 }
 
 static void conn_set_owner_ops(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg)
@@ -123,24 +123,25 @@ static void conn_set_owner_ops(struct vma_tcp_conn *conn, const struct vma_tcp_c
 	atomic_store_explicit(&conn->owner, owner, memory_order_release);
 }
 
-void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
+void vma_tcp_conn_drop_owner_and_abort(struct vma_tcp_conn *conn)
 {
 	bool acquired;
-	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	struct vma_tcp *tcp = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 
 	conn_set_owner_ops(conn, NULL, NULL);
 	atomic_store_explicit(&conn->stats, NULL, memory_order_relaxed);
 	if (!conn->is_over && !conn->closing && !zcopy_close_is_deferred(conn) && !(conn->todo & TCP_WORK_CLOSE) &&
 	    !(atomic_load(&conn->work) & TCP_WORK_CLOSE))
-		tcp_post_work(conn, TCP_WORK_ABORT);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ABORT);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 }
 
-void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg)
+void vma_tcp_conn_set_owner_and_replay_events(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner,
+                                              void *arg)
 {
 	bool acquired;
-	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	struct vma_tcp *tcp = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 
 	conn_set_owner_ops(conn, owner, arg);
 	if (conn->past_events != 0 && owner != NULL)
@@ -149,7 +150,7 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops
 		vma_ring_release(tcp->ring);
 }
 
-struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn)
+struct vma_tcp *vma_tcp_conn_current_stack(const struct vma_tcp_conn *conn)
 {
 	return tcp_stack_now(conn);
 }
@@ -159,10 +160,10 @@ void vma_tcp_conn_key(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
 	*out = conn->key;
 }
 
-bool vma_tcp_has_rule(const struct vma_tcp_conn *conn)
+bool vma_tcp_conn_has_own_nic_rule(const struct vma_tcp_conn *conn)
 {
 	bool acquired;
-	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	struct vma_tcp *tcp = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 	const bool has = conn->steered;
 
 	if (acquired)
@@ -185,7 +186,7 @@ static void conn_report_steered(struct vma_tcp_conn *conn)
  * no rule yet the move makes one at the other ring. If it finds no room there, it takes back the one that was made here
  * meanwhile: the ring knows. Of one that has a rule, the rule may be on its way, and `steered` holds.
  */
-int vma_tcp_steer(struct vma_tcp_conn *conn)
+int vma_tcp_conn_add_own_nic_rule(struct vma_tcp_conn *conn)
 {
 	int rc = vma_ring_request_nic_rule_of_flow(tcp_stack_now(conn)->ring, &conn->flow);
 	struct vma_tcp *tcp;
@@ -193,7 +194,7 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 
 	if (rc != 0)
 		return rc;
-	tcp = tcp_conn_acquire(conn, &acquired);
+	tcp = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 	if (conn->steered || vma_ring_flow_is_alone_with_nic_rule(tcp->ring, &conn->flow))
 		conn_report_steered(conn);
 	else
@@ -218,7 +219,7 @@ static struct vma_tcp_conn *next_conn_without_rule(struct vma_tcp_conn *conn)
 }
 
 /* The NIC is asked without the receive flag; a connection that is held stays in the list. */
-void vma_tcp_steer_all(struct vma_tcp *tcp)
+void vma_tcp_steer_all_conns_to_own_rules(struct vma_tcp *tcp)
 {
 	struct vma_tcp_conn *conn = NULL, *before;
 	bool acquired;
@@ -234,7 +235,7 @@ void vma_tcp_steer_all(struct vma_tcp *tcp)
 		if (acquired)
 			vma_ring_release(tcp->ring);
 		if (conn != NULL)
-			vma_tcp_steer(conn);
+			vma_tcp_conn_add_own_nic_rule(conn);
 	} while (conn != NULL);
 }
 
@@ -286,7 +287,7 @@ static void conn_do_pending_work(struct vma_tcp_conn *conn)
 		conn_do_rare_pending_work(conn, todo);
 }
 
-void tcp_conn_drop_burst(struct vma_tcp_conn *conn)
+void tcp_conn_drop_received_packets(struct vma_tcp_conn *conn)
 {
 	while (conn->burst != NULL) {
 		struct vma_buf *packet = conn->burst;
@@ -297,7 +298,7 @@ void tcp_conn_drop_burst(struct vma_tcp_conn *conn)
 	conn->burst_last = NULL;
 }
 
-/* A command that is queued comes first; from then on none is, see tcp_post_work. */
+/* A command that is queued comes first; from then on none is, see tcp_run_conn_work_now_or_queue. */
 static void conn_free_if_over(struct vma_tcp_conn *conn)
 {
 	uint32_t none = 0;
@@ -307,7 +308,7 @@ static void conn_free_if_over(struct vma_tcp_conn *conn)
 		return;
 	if (!atomic_compare_exchange_strong(&conn->work, &none, TCP_WORK_FREED))
 		return;
-	unlink_conn(conn);
+	stack_remove_conn_from_list(conn);
 	conn->next_dead = conn->tcp->dead;
 	conn->tcp->dead = conn;
 	stack_tell_host_if_idle(conn->tcp);
@@ -319,7 +320,7 @@ static void conn_free_pcb_in_timewait(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	tcp_conn_drop_burst(conn); /* has been answered, if there is any */
+	tcp_conn_drop_received_packets(conn); /* has been answered, if there is any */
 	lwip_enter(conn->tcp, conn);
 	if (pcb->refused_data != NULL)
 		tcp_process_refused_data(pcb);
@@ -369,7 +370,7 @@ static inline void conn_receive_and_transmit(struct vma_tcp_conn *conn)
 void tcp_conn_run_step(struct vma_tcp_conn *conn)
 {
 	if (conn->pcb == NULL && !conn->is_over) { /* connect is asking the NIC for its rule: nothing has been sent */
-		tcp_conn_drop_burst(conn);
+		tcp_conn_drop_received_packets(conn);
 		return;
 	}
 	if (conn->todo == TCP_WORK_SEND && conn->burst == NULL && conn->pcb != NULL && tcp_output_sole_message(conn)) {
@@ -395,18 +396,18 @@ void tcp_conn_run_step(struct vma_tcp_conn *conn)
 
 /* ---- ended ---- */
 
-void tcp_conn_end_flow(struct vma_tcp_conn *conn)
+void tcp_conn_remove_flow_and_drop_burst(struct vma_tcp_conn *conn)
 {
-	tcp_flow_end(conn->tcp, &conn->flow);
+	tcp_detach_flow_now_or_later(conn->tcp, &conn->flow);
 	conn->attached = false;
-	tcp_conn_drop_burst(conn);
+	tcp_conn_drop_received_packets(conn);
 }
 
 /*
  * The pcb has been freed, or passed on to TIME_WAIT, which has a flow of its own by then. What the application is told
  * is told by the step that is under way, or the next one.
  */
-void conn_pcb_is_gone(struct vma_tcp_conn *conn, int error)
+void conn_clean_up_after_pcb_freed(struct vma_tcp_conn *conn, int error)
 {
 	if (conn->is_over)
 		return;
@@ -416,7 +417,7 @@ void conn_pcb_is_gone(struct vma_tcp_conn *conn, int error)
 		tcp_pending_withdraw(conn);
 	recovery_reset_segment_state(conn);
 	timers_stop_all(conn);
-	tcp_conn_drop_burst(conn);
+	tcp_conn_drop_received_packets(conn);
 	if (conn->listener != NULL)
 		tcp_half_open_end(conn);
 	if (conn->is_orphan)
@@ -424,7 +425,7 @@ void conn_pcb_is_gone(struct vma_tcp_conn *conn, int error)
 	if (conn->attached && !conn->moving) {
 		if (!conn->exported)
 			tcp_note_ended_conn(conn->tcp, &conn->key);
-		tcp_conn_end_flow(conn);
+		tcp_conn_remove_flow_and_drop_burst(conn);
 	}
 	conn_set_busy_and_count(conn, false);
 	conn_set_ended(conn, error);
@@ -447,7 +448,7 @@ void tcp_conns_free(struct vma_tcp *tcp)
 	while (tcp->all != NULL) {
 		struct vma_tcp_conn *conn = tcp->all;
 
-		unlink_conn(conn);
+		stack_remove_conn_from_list(conn);
 		vma_tcp_conn_free(conn);
 	}
 }

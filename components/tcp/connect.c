@@ -89,7 +89,7 @@ void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 	cc_set_mss(&conn->cc, conn->mss);
 	cc_set_initial_window_segments(&conn->cc, conn->path.initcwnd);
 	if (before != 0 && conn->mss < before)
-		tcp_output_resegment(conn);
+		tcp_split_queued_segments_to_mss(conn);
 }
 
 /* ---- the SYN ---- */
@@ -191,7 +191,7 @@ static int conn_create_unless_tuple_is_in_use(struct vma_tcp *tcp, const struct 
 	if (present != NULL && present->sink == tcp_conn_flow_sink) {
 		if (!attr->port_is_bound || !conn_end_for_tuple_reuse(present->owner, &isn_above))
 			return -EADDRINUSE;
-	} else if (present != NULL && !timewait_end_for_reuse(tcp, key, use, &isn_above)) {
+	} else if (present != NULL && !timewait_end_if_reusable(tcp, key, use, &isn_above)) {
 		return -EADDRINUSE;
 	}
 	conn = tcp_conn_new(tcp, key, attr->options);
@@ -210,7 +210,7 @@ int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_at
 {
 	const struct vma_flow_key key = conn_attr_key(attr);
 
-	return vma_ring_ports(tcp->ring, &key);
+	return vma_ring_reserve_port_block_of_key(tcp->ring, &key);
 }
 
 /*
@@ -224,7 +224,7 @@ static int conn_attach_flow_and_rule(struct vma_tcp_conn *conn, bool held, bool 
 
 	if (held && !covered)
 		conn->flow.flags = 0;
-	rc = vma_ring_attach(ring, &conn->flow);
+	rc = vma_ring_attach_flow(ring, &conn->flow);
 	conn->attached = rc == 0;
 	if (held || covered || rc != 0)
 		return rc;
@@ -254,7 +254,7 @@ static int conn_create_and_send_syn(struct vma_tcp *tcp, const struct vma_tcp_co
 		rc = conn_send_syn(conn);
 	if (rc != 0) {
 		atomic_store(&conn->owner, NULL);
-		conn_pcb_is_gone(conn, -rc);
+		conn_clean_up_after_pcb_freed(conn, -rc);
 		vma_tcp_conn_put(conn);
 		return rc;
 	}

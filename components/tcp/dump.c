@@ -38,7 +38,7 @@ static void dump_pcb(struct vma_tcp_dump *out, const struct tcp_pcb *pcb)
 void vma_tcp_get_dump(struct vma_tcp_conn *conn, struct vma_tcp_dump *out)
 {
 	bool acquired;
-	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	struct vma_tcp *tcp = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 
 	memset(out, 0, sizeof(*out));
 	out->state = vma_tcp_state(conn);

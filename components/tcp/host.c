@@ -25,13 +25,13 @@ static bool stack_is_unused(void *arg)
 
 void stack_tell_host_if_idle(struct vma_tcp *tcp)
 {
-	if (tcp->host.idle != NULL && stack_is_unused(tcp) && vma_ring_has_ports(tcp->ring))
+	if (tcp->host.idle != NULL && stack_is_unused(tcp) && vma_ring_has_port_blocks(tcp->ring))
 		tcp->host.idle(tcp->host.arg);
 }
 
 void vma_tcp_release_port_blocks_if_unused(struct vma_tcp *tcp)
 {
-	vma_ring_ports_release(tcp->ring, stack_is_unused, tcp);
+	vma_ring_release_unused_port_blocks(tcp->ring, stack_is_unused, tcp);
 }
 
 bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be)

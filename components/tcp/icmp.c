@@ -26,7 +26,7 @@ int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
 	before = atomic_exchange_explicit(&conn->path_request, copy, memory_order_acq_rel);
 	if (before != NULL)
 		conn->memory.free(before);
-	tcp_post_work(conn, TCP_WORK_PATH);
+	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_PATH);
 	return 0;
 }
 
@@ -35,7 +35,7 @@ void vma_tcp_post_icmp_error(struct vma_tcp_conn *conn, uint8_t type, uint8_t co
 	uint64_t request = (uint64_t)type << 56 | (uint64_t)(code & 0xff) << 48 | (uint64_t)mtu << 32 | seq;
 
 	atomic_store_explicit(&conn->icmp_request, request, memory_order_release);
-	tcp_post_work(conn, TCP_WORK_ICMP);
+	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ICMP);
 }
 
 /* ---- whose it is ---- */

@@ -167,7 +167,7 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
 	struct tcp_info *kernel = &info->kernel;
 	bool acquired;
-	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	struct vma_tcp *tcp = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 
 	memset(info, 0, sizeof(*info));
 	tcp_conn_apply_path(conn); /* told, but perhaps while somebody else had the flag */
@@ -268,7 +268,7 @@ void vma_tcp_set_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats
 size_t vma_tcp_cc_info(struct vma_tcp_conn *conn, union tcp_cc_info *info)
 {
 	bool acquired;
-	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	struct vma_tcp *tcp = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 	size_t size = conn->cc.ops->info != NULL ? conn->cc.ops->info(&conn->cc, info) : 0;
 
 	if (acquired)

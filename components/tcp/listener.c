@@ -237,7 +237,7 @@ static bool listener_open_passive_conn(struct vma_tcp_listener *listener, struct
 		conn->path.len = 0;
 	conn->flow.flags = VMA_FLOW_RING_ONLY;
 	add_half_open(listener, conn);
-	conn->attached = vma_ring_attach(tcp->ring, &conn->flow) == 0;
+	conn->attached = vma_ring_attach_flow(tcp->ring, &conn->flow) == 0;
 	segment_parse(&syn, tcp->arena, packet);
 	lwip_enter(tcp, NULL);
 	p = conn->attached ? port_pbuf_chain_from_packet(tcp, packet, syn.header, syn.hdr_len) : NULL;
@@ -250,7 +250,7 @@ static bool listener_open_passive_conn(struct vma_tcp_listener *listener, struct
 	conn->path.len = path_len;
 	if (conn->pcb == NULL) {
 		TCP_COUNT(tcp, no_memory, 1);
-		conn_pcb_is_gone(conn, 0);
+		conn_clean_up_after_pcb_freed(conn, 0);
 		return p != NULL;
 	}
 	tcp_pending_publish_half_open(conn); /* the SYN-ACK leaves at the end of the run */
@@ -518,7 +518,7 @@ static int listen_attach_rx_flag_held(struct vma_tcp_listener *listener, bool ru
 		return -EADDRINUSE;
 	if (rule_later)
 		listener->flow.flags |= VMA_FLOW_RING_ONLY;
-	rc = vma_ring_attach(tcp->ring, &listener->flow);
+	rc = vma_ring_attach_flow(tcp->ring, &listener->flow);
 	listener->flow.flags &= ~(uint32_t)VMA_FLOW_RING_ONLY;
 	if (rc == 0)
 		listener_add_to_stack_list(listener);

@@ -19,8 +19,9 @@
  * circle.
  *
  * Any thread may use the connection meanwhile. It finds the stack in conn->tcp, which changes with both flags held. So
- * after it has the flag of a ring, it looks once more (tcp_post_work, tcp_conn_acquire); a command that was queued at
- * `from` goes on to `to` (tcp_post_command). The memory of `from` has to outlive the calls that have found it.
+ * after it has the flag of a ring, it looks once more (tcp_run_conn_work_now_or_queue, tcp_conn_acquire_ring_of_stack);
+ * a command that was queued at `from` goes on to `to` (tcp_queue_conn_command_for_ring_driver). The memory of `from`
+ * has to outlive the calls that have found it.
  *
  * Everything moves: segments that wait for an acknowledgement, data out of order, timers, marks of loss recovery, what
  * waits in the stack's lists. What counts in a stack's books is taken out of one and put into the other's. Frames that
@@ -114,7 +115,7 @@ static bool conn_is_movable(const struct vma_tcp_conn *conn)
 bool vma_tcp_is_movable(struct vma_tcp_conn *conn)
 {
 	bool acquired;
-	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	struct vma_tcp *tcp = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 	const bool is = conn_is_movable(conn);
 
 	if (acquired)
@@ -167,7 +168,7 @@ static void move_conn_memory_account(const struct vma_tcp_conn *conn, struct vma
 
 static void move_conn_state_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
 {
-	tcp_conn_unqueue(conn);
+	tcp_conn_remove_from_all_queues(conn);
 	move_timers(conn, to);
 	move_conn_memory_account(conn, from, to);
 	if (conn->is_busy) {
@@ -179,7 +180,7 @@ static void move_conn_state_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *
 		to->orphans++;
 	}
 	conn->clock_shift_ms += from->clock_offset_ms - to->clock_offset_ms;
-	tcp_conn_relink(conn, to);
+	tcp_conn_move_to_stack(conn, to);
 	window_max_update(conn);
 	stack_tell_host_if_idle(from);
 }
@@ -225,7 +226,7 @@ static void conn_end_moving(struct vma_tcp_conn *conn)
 static bool move_replace_early_flow(struct vma_tcp_conn *conn, struct vma_tcp *to, struct set_aside_packets *early)
 {
 	conn->flow.flags = VMA_FLOW_RING_ONLY;
-	conn->attached = vma_ring_attach(to->ring, &conn->flow) == 0;
+	conn->attached = vma_ring_attach_flow(to->ring, &conn->flow) == 0;
 	conn->flow.flags = early->flow.flags;
 	vma_ring_detach_flow(to->ring, &early->flow); /* the key's rule stays, as it has a member */
 	return conn->attached;
@@ -236,7 +237,7 @@ static int conn_change_stack_after_rule(struct vma_tcp_conn *conn, struct vma_tc
 {
 	if (conn->is_over) { /* its flow has gone with the rule, which ends with the early flow */
 		conn->attached = false;
-		tcp_conn_drop_burst(conn);
+		tcp_conn_drop_received_packets(conn);
 		return -ENOTCONN;
 	}
 	if (!move_replace_early_flow(conn, to, early)) {
@@ -325,7 +326,7 @@ static int move_conn_to_stack_with_its_rule(struct vma_tcp_conn *conn, struct vm
 	if (rc == 0)
 		rc = conn_change_stack_after_rule(conn, to, early);
 	else if (conn->is_over)
-		tcp_conn_end_flow(conn);
+		tcp_conn_remove_flow_and_drop_burst(conn);
 	conn_end_moving(conn);
 	release_both_rx_drive_flags(from, to);
 	if (early != NULL) {
@@ -345,10 +346,10 @@ static int move_conn_flow_to_other_ring(struct vma_tcp_conn *conn, struct vma_tc
 	int rc;
 
 	vma_ring_detach_flow(from->ring, &conn->flow);
-	rc = vma_ring_attach(from->ring, &late->flow);
+	rc = vma_ring_attach_flow(from->ring, &late->flow);
 	conn->flow.flags = 0;
 	if (rc == 0)
-		rc = vma_ring_attach(to->ring, &conn->flow);
+		rc = vma_ring_attach_flow(to->ring, &conn->flow);
 	conn->steered = rc == 0;
 	if (rc == 0) {
 		vma_ring_drain(from->ring);
@@ -357,7 +358,7 @@ static int move_conn_flow_to_other_ring(struct vma_tcp_conn *conn, struct vma_tc
 	}
 	vma_ring_detach_flow(from->ring, &late->flow);
 	conn->flow.flags = VMA_FLOW_RING_ONLY; /* its listener's rule covers it */
-	conn->attached = vma_ring_attach(from->ring, &conn->flow) == 0;
+	conn->attached = vma_ring_attach_flow(from->ring, &conn->flow) == 0;
 	if (!conn->attached)
 		conn_fail_with_error(conn, ENOMEM, true);
 	return rc;
@@ -371,7 +372,7 @@ static int move_conn_to_stack_by_new_rule(struct vma_tcp_conn *conn, struct vma_
 	set_aside_packets_init(&late, conn);
 	acquire_both_rx_drive_flags(from, to);
 	if (conn->is_over)
-		tcp_conn_end_flow(conn);
+		tcp_conn_remove_flow_and_drop_burst(conn);
 	else
 		rc = move_conn_flow_to_other_ring(conn, from, to, &late);
 	if (rc == 0) {
@@ -409,7 +410,7 @@ int vma_tcp_move_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
 	struct move_initial_state found = {0};
 	bool acquired;
-	struct vma_tcp *from = tcp_conn_acquire(conn, &acquired);
+	struct vma_tcp *from = tcp_conn_acquire_ring_of_stack(conn, &acquired);
 	int rc = 0;
 
 	if (!acquired)

@@ -73,7 +73,7 @@ int vma_tcp_set_option(struct vma_tcp_conn *conn, enum vma_tcp_option option, in
 		return rc;
 	atomic_store_explicit(&conn->option[option], value, memory_order_relaxed);
 	atomic_fetch_or_explicit(&conn->options_changed, UINT32_C(1) << option, memory_order_release);
-	tcp_post_work(conn, TCP_WORK_OPTIONS);
+	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_OPTIONS);
 	return 0;
 }
 

@@ -119,7 +119,7 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
  * What a peer had on its way when its connection was reset would have one RST after the other, all the same: the first
  * is enough, and again after a millisecond, if that was lost.
  */
-static bool peer_was_reset(struct vma_tcp *tcp, const struct segment *s, const struct vma_buf *packet)
+static bool rst_was_sent_recently_or_record(struct vma_tcp *tcp, const struct segment *s, const struct vma_buf *packet)
 {
 	const uint8_t *ip = (const uint8_t *)vma_buf_data(tcp->arena, packet) + packet->l3_off;
 	struct tcp_rst_cache rst_cache = {.ack = s->ack, .until_ns = tcp->now_ns + TCP_NS_PER_MS}, *place;
@@ -143,7 +143,7 @@ void tcp_reply_rst(struct vma_tcp *tcp, struct vma_buf *packet)
 	struct segment s;
 
 	segment_parse(&s, tcp->arena, packet);
-	if (s.flags & TCP_RST || peer_was_reset(tcp, &s, packet))
+	if (s.flags & TCP_RST || rst_was_sent_recently_or_record(tcp, &s, packet))
 		return;
 	if (s.flags & TCP_ACK) {
 		reply.seq = s.ack;

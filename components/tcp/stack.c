@@ -28,12 +28,12 @@ static void *host_default_alloc(size_t size)
 	return calloc(1, size);
 }
 
-static void host_default_due(void *arg)
+static void host_default_ignore_due(void *arg)
 {
 	(void)arg;
 }
 
-static void host_default_retire(struct vma_tcp_conn *conn, void *arg)
+static void host_default_free_retired_conn(struct vma_tcp_conn *conn, void *arg)
 {
 	(void)arg;
 	vma_tcp_conn_free(conn);
@@ -50,8 +50,8 @@ static struct vma_tcp_host_ops host_ops_fill_defaults(const struct vma_tcp_host_
 		host.free = free;
 	}
 	host.alloc_bytes = host.alloc_bytes != NULL ? host.alloc_bytes : host.alloc;
-	host.due = host.due != NULL ? host.due : host_default_due;
-	host.retire = host.retire != NULL ? host.retire : host_default_retire;
+	host.due = host.due != NULL ? host.due : host_default_ignore_due;
+	host.retire = host.retire != NULL ? host.retire : host_default_free_retired_conn;
 	return host;
 }
 
@@ -101,7 +101,7 @@ uint64_t stack_retry_time_ns(const struct vma_tcp *tcp)
  *
  * What the NIC does not take stays at the front, until it is tried again.
  */
-static void __attribute__((cold, noinline)) send_rest_after_partial_send(struct vma_tcp *tcp, unsigned sent)
+static void __attribute__((cold, noinline)) keep_unsent_frames_and_set_retry_timer(struct vma_tcp *tcp, unsigned sent)
 {
 	tcp->frames_count -= sent;
 	memmove(tcp->frames, tcp->frames + sent, tcp->frames_count * sizeof(*tcp->frames));
@@ -119,10 +119,10 @@ static inline void send_frames(struct vma_tcp *tcp)
 	if (__builtin_expect(sent == count, 1))
 		tcp->frames_count = 0;
 	else
-		send_rest_after_partial_send(tcp, sent);
+		keep_unsent_frames_and_set_retry_timer(tcp, sent);
 }
 
-void tcp_frames_send_if_last(struct vma_tcp *tcp)
+void tcp_send_frames_if_no_ready_conn(struct vma_tcp *tcp)
 {
 	if (tcp->ready == NULL)
 		send_frames(tcp);
@@ -176,7 +176,7 @@ void conn_enqueue_retry(struct vma_tcp_conn *conn)
 		wheel_set(&tcp->wheel, &tcp->retry_timer, stack_retry_time_ns(tcp));
 }
 
-void tcp_conn_unqueue(struct vma_tcp_conn *conn)
+void tcp_conn_remove_from_all_queues(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct vma_tcp_conn **place;
@@ -222,7 +222,7 @@ static void stack_retry_waiting_conns(struct vma_tcp *tcp)
  * (TCP_WORK_FREED), so that nobody finds them all clear any more. A call that has found the connection before its last
  * reference went may still come here after that: its memory is the host's by then, who keeps it for such calls.
  */
-void tcp_post_work(struct vma_tcp_conn *conn, uint32_t work)
+void tcp_run_conn_work_now_or_queue(struct vma_tcp_conn *conn, uint32_t work)
 {
 	struct vma_tcp *tcp = tcp_stack_now(conn);
 
@@ -231,43 +231,43 @@ void tcp_post_work(struct vma_tcp_conn *conn, uint32_t work)
 		const bool is_there = tcp == tcp_stack_now(conn);
 
 		if (__builtin_expect(is_there, 1))
-			tcp_conn_run_work(conn, work);
+			tcp_conn_schedule_work(conn, work);
 		vma_ring_release(tcp->ring);
 		if (__builtin_expect(is_there, 1))
 			return;
 	}
 	if (atomic_fetch_or_explicit(&conn->work, work, memory_order_acq_rel) == 0)
-		tcp_post_command(conn, false);
+		tcp_queue_conn_command_for_ring_driver(conn, false);
 }
 
 /* The same, left to whoever drives next: what is queued is taken before, or with, what is posted later. */
-void tcp_post_deferred(struct vma_tcp_conn *conn, uint32_t work)
+void tcp_queue_conn_work_for_next_driver(struct vma_tcp_conn *conn, uint32_t work)
 {
 	if (atomic_fetch_or_explicit(&conn->work, work, memory_order_acq_rel) == 0)
-		tcp_post_command(conn, true);
+		tcp_queue_conn_command_for_ring_driver(conn, true);
 }
 
 /*
  * A connection that moves takes nothing along that is queued. So the command is told where it was queued: that driver
  * has the flag without which the connection cannot leave, and sees whether it has.
  */
-void tcp_post_command(struct vma_tcp_conn *conn, bool deferred)
+void tcp_queue_conn_command_for_ring_driver(struct vma_tcp_conn *conn, bool deferred)
 {
 	struct vma_tcp *tcp = tcp_stack_now(conn);
 
 	conn->posted_to = tcp;
 	if (!deferred) {
-		vma_ring_post(tcp->ring, &conn->command);
+		vma_ring_queue_command_and_try_run(tcp->ring, &conn->command);
 		return;
 	}
-	vma_ring_post_deferred(tcp->ring, &conn->command);
+	vma_ring_queue_command(tcp->ring, &conn->command);
 	/* The next driver of a stack that the connection has left may be a long time coming. If it left after this
 	 * look, whoever moved it looks at the queue when the flag is released. */
 	if (__builtin_expect(tcp != tcp_stack_now(conn), 0) && vma_ring_try_acquire(tcp->ring))
 		vma_ring_release(tcp->ring);
 }
 
-struct vma_tcp *tcp_conn_acquire(const struct vma_tcp_conn *conn, bool *acquired)
+struct vma_tcp *tcp_conn_acquire_ring_of_stack(const struct vma_tcp_conn *conn, bool *acquired)
 {
 	struct vma_tcp *tcp;
 
@@ -282,7 +282,7 @@ struct vma_tcp *tcp_conn_acquire(const struct vma_tcp_conn *conn, bool *acquired
 }
 
 /* The NIC is not asked now, with the receive flag, if there is somebody to do it later. */
-void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow)
+void tcp_detach_flow_now_or_later(struct vma_tcp *tcp, struct vma_flow *flow)
 {
 	if (tcp->host.prune == NULL)
 		vma_ring_detach_flow(tcp->ring, flow);
@@ -301,7 +301,7 @@ static uint64_t stack_host_now_ns(const struct vma_tcp *tcp)
  * A time that has become later is not published until the earlier one is reached: a conversation would otherwise tell
  * the host of a new, earlier time with every message. It costs one run in vain now and then.
  */
-static __attribute__((noinline)) bool stack_publish_next_time(struct vma_tcp *tcp, uint64_t said)
+static __attribute__((noinline)) bool stack_publish_next_timer_due(struct vma_tcp *tcp, uint64_t said)
 {
 	uint64_t next = wheel_next_due_ns(&tcp->wheel);
 
@@ -326,7 +326,7 @@ static inline void stack_publish_due_time(struct vma_tcp *tcp)
 	bool earlier = false;
 
 	if (tcp->wheel.changed || tcp->ready != NULL || said <= tcp->now_ns)
-		earlier = stack_publish_next_time(tcp, said);
+		earlier = stack_publish_next_timer_due(tcp, said);
 	if (busy != was_busy)
 		atomic_store_explicit(&tcp->busy, busy, memory_order_release);
 	if (earlier || (busy && !was_busy))
@@ -377,7 +377,7 @@ static void stack_free_dead_conns(struct vma_tcp *tcp)
 }
 
 /* The run breaks off. What has come for the others is taken in now: its frames are wanted for what comes next. */
-static void receive_ready_conns(struct vma_tcp *tcp)
+static void stack_receive_bursts_of_ready_conns(struct vma_tcp *tcp)
 {
 	for (struct vma_tcp_conn *conn = tcp->ready; conn != NULL; conn = conn->next_ready) {
 		if (!tcp->defers_control || conn->listener == NULL)
@@ -386,8 +386,8 @@ static void receive_ready_conns(struct vma_tcp *tcp)
 }
 
 /* control: a constant of each caller, as most stacks have none. */
-static inline __attribute__((always_inline)) bool stack_run_as(struct vma_ring_proto_ops *proto_ops, bool last,
-                                                               bool control)
+static inline __attribute__((always_inline)) bool stack_run_timers_and_ready_conns(struct vma_ring_proto_ops *proto_ops,
+                                                                                   bool last, bool control)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 	struct vma_tcp_conn *conn;
@@ -404,7 +404,7 @@ static inline __attribute__((always_inline)) bool stack_run_as(struct vma_ring_p
 		tcp_conn_run_step(conn);
 		tcp_conn_fill_stats_if_attached(conn);
 	}
-	receive_ready_conns(tcp);
+	stack_receive_bursts_of_ready_conns(tcp);
 	if (tcp->frames_count != 0)
 		send_frames(tcp);
 	stack_free_dead_conns(tcp);
@@ -418,18 +418,18 @@ static inline __attribute__((always_inline)) bool stack_run_as(struct vma_ring_p
 
 static bool stack_run_pass(struct vma_ring_proto_ops *proto_ops, bool last)
 {
-	return stack_run_as(proto_ops, last, false);
+	return stack_run_timers_and_ready_conns(proto_ops, last, false);
 }
 
-static bool stack_run_with_control(struct vma_ring_proto_ops *proto_ops, bool last)
+static bool stack_run_deferring_control_conns(struct vma_ring_proto_ops *proto_ops, bool last)
 {
-	return stack_run_as(proto_ops, last, true);
+	return stack_run_timers_and_ready_conns(proto_ops, last, true);
 }
 
 /* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.
  */
-static bool stack_answer_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet,
-                                   const struct vma_rx_info *info)
+static bool stack_answer_unmatched_with_rst(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet,
+                                            const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
@@ -442,8 +442,8 @@ static bool stack_answer_unmatched(struct vma_ring_proto_ops *proto_ops, struct 
 	return true;
 }
 
-static void stack_adopt(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
-                        const struct vma_pending *pending)
+static void stack_adopt_pending_conn_at_listener(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
+                                                 const struct vma_pending *pending)
 {
 	tcp_update_now((struct vma_tcp *)proto_ops);
 	tcp_listener_adopt_pending_conn(listener, pending);
@@ -466,7 +466,7 @@ static void stack_after_queue_pair_recovery(struct vma_ring_proto_ops *proto_ops
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_update_now(tcp);
-	tso_settle(tcp, !tcp->attr.no_tso);
+	tcp_stack_set_tso_limits_from_nic(tcp, !tcp->attr.no_tso);
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
 		conn->todo |= TCP_WORK_KEEPALIVE;
 		conn_enqueue_ready(conn);
@@ -476,14 +476,14 @@ static void stack_after_queue_pair_recovery(struct vma_ring_proto_ops *proto_ops
 
 /* ---- life ---- */
 
-static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
+static void stack_set_attr_with_defaults(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 {
-	tcp->proto_ops =
-	        (struct vma_ring_proto_ops){.run = attr->host.control != NULL ? stack_run_with_control : stack_run_pass,
-	                                    .is_due = stack_is_due,
-	                                    .rebound = stack_after_queue_pair_recovery,
-	                                    .unmatched = stack_answer_unmatched,
-	                                    .accept_pending = stack_adopt};
+	tcp->proto_ops = (struct vma_ring_proto_ops){
+	        .run = attr->host.control != NULL ? stack_run_deferring_control_conns : stack_run_pass,
+	        .is_due = stack_is_due,
+	        .rebound = stack_after_queue_pair_recovery,
+	        .unmatched = stack_answer_unmatched_with_rst,
+	        .accept_pending = stack_adopt_pending_conn_at_listener};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
 	tcp->host = host_ops_fill_defaults(&attr->host);
@@ -492,7 +492,7 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	tcp->attr.time_wait_max = attr->time_wait_max != 0 ? attr->time_wait_max : 262144;
 	tcp->attr.min_snd_mss = attr->min_snd_mss > MIN_SND_MSS ? attr->min_snd_mss : MIN_SND_MSS;
 	tcp->nic = vma_nic_info(vma_ring_nic(attr->ring));
-	tso_settle(tcp, !attr->no_tso);
+	tcp_stack_set_tso_limits_from_nic(tcp, !attr->no_tso);
 	tcp->attr.no_tso = tcp->tso_bytes == 0;
 	tcp->ready_tail = &tcp->ready;
 	tcp_update_now(tcp);
@@ -518,7 +518,7 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 	tcp = align_to_cache_line(host.alloc(alloc_size_with_alignment(sizeof(*tcp))));
 	if (tcp == NULL)
 		return -ENOMEM;
-	stack_settle_attr(tcp, attr);
+	stack_set_attr_with_defaults(tcp, attr);
 	if (tcp->attr.memory == NULL)
 		tcp->attr.memory = &tcp_memory_no_limit;
 	rc = port_memory_create(tcp);
@@ -593,7 +593,7 @@ bool vma_tcp_is_busy(const struct vma_tcp *tcp)
 	return atomic_load_explicit(&tcp->busy, memory_order_acquire);
 }
 
-void vma_tcp_counts(struct vma_tcp *tcp, struct vma_tcp_counts *out)
+void vma_tcp_read_counters(struct vma_tcp *tcp, struct vma_tcp_counts *out)
 {
 	uint64_t values[sizeof(*out) / sizeof(uint64_t)];
 

@@ -86,7 +86,7 @@ bool tcp_request_writable_event_if_full(const struct vma_tcp_conn *conn)
 	if (is_writeable(conn))
 		return false;
 	if (!atomic_exchange_explicit(wants, true, memory_order_acq_rel) && was_exhausted(conn))
-		tcp_post_work((struct vma_tcp_conn *)(uintptr_t)conn, TCP_WORK_SEND);
+		tcp_run_conn_work_now_or_queue((struct vma_tcp_conn *)(uintptr_t)conn, TCP_WORK_SEND);
 	return !is_writeable(conn);
 }
 
@@ -128,7 +128,7 @@ bool tcp_is_synchronized(const struct tcp_pcb *pcb)
 }
 
 /* On its own, so that the probe does not disturb what is done for each segment. */
-static __attribute__((cold, noinline)) void change_state(struct vma_tcp_conn *conn, int state)
+static __attribute__((cold, noinline)) void conn_store_published_state(struct vma_tcp_conn *conn, int state)
 {
 	VMA_PROBE4(tcp_state, atomic_load_explicit(&conn->state, memory_order_relaxed), state, conn->key.local_port_be,
 	           conn->key.peer_port_be);
@@ -138,7 +138,7 @@ static __attribute__((cold, noinline)) void change_state(struct vma_tcp_conn *co
 static inline void conn_publish_state(struct vma_tcp_conn *conn, int state)
 {
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != state)
-		change_state(conn, state);
+		conn_store_published_state(conn, state);
 }
 
 static inline void conn_report_tx_space_and_window(struct vma_tcp_conn *conn)

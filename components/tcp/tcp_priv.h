@@ -330,7 +330,7 @@ static inline void tcp_frame_queue_for_send(struct vma_tcp *tcp, struct vma_buf 
 	tcp->frames[tcp->frames_count++] = (struct vma_nic_seg){.buf = buf, .off = off, .len = len, .flags = flags};
 }
 /* What is gathered leaves now, if no other connection waits in this run: its books are kept while it is on its way. */
-void tcp_frames_send_if_last(struct vma_tcp *tcp);
+void tcp_send_frames_if_no_ready_conn(struct vma_tcp *tcp);
 void conn_tell_owner_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
 static inline void conn_set_busy_and_count(struct vma_tcp_conn *conn, bool busy)
 {
@@ -341,22 +341,23 @@ static inline void conn_set_busy_and_count(struct vma_tcp_conn *conn, bool busy)
 }
 void stack_tell_host_if_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
 /* The connection's flow, and what it has brought for a connection that is over. */
-void tcp_conn_end_flow(struct vma_tcp_conn *conn);
-void tcp_conn_drop_burst(struct vma_tcp_conn *conn);
+void tcp_conn_remove_flow_and_drop_burst(struct vma_tcp_conn *conn);
+void tcp_conn_drop_received_packets(struct vma_tcp_conn *conn);
 /* From whatever list of the stack it waits in: retry, small MSS, ready. */
-void tcp_conn_unqueue(struct vma_tcp_conn *conn);
+void tcp_conn_remove_from_all_queues(struct vma_tcp_conn *conn);
 /* Detaches the flow and deletes its rule in the NIC, now or, if the host prunes, later. */
-void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
-/* Any thread. Work of the connection: tcp_post_work does it now if nobody drives; _deferred leaves it to the next
- * driver. */
-void tcp_post_work(struct vma_tcp_conn *conn, uint32_t work);
-void tcp_post_deferred(struct vma_tcp_conn *conn, uint32_t work);
-void tcp_post_command(struct vma_tcp_conn *conn, bool deferred); /* by the thread whose bits were the first */
+void tcp_detach_flow_now_or_later(struct vma_tcp *tcp, struct vma_flow *flow);
+/* Any thread. Work of the connection: tcp_run_conn_work_now_or_queue does it now if nobody drives; _deferred leaves it
+ * to the next driver. */
+void tcp_run_conn_work_now_or_queue(struct vma_tcp_conn *conn, uint32_t work);
+void tcp_queue_conn_work_for_next_driver(struct vma_tcp_conn *conn, uint32_t work);
+void tcp_queue_conn_command_for_ring_driver(struct vma_tcp_conn *conn,
+                                            bool deferred); /* by the thread whose bits were the first */
 /*
  * Any thread, control path: the receive flag of the ring that the connection is on. The stack, with the flag; *acquired
  * false: this thread has it already.
  */
-struct vma_tcp *tcp_conn_acquire(const struct vma_tcp_conn *conn, bool *acquired);
+struct vma_tcp *tcp_conn_acquire_ring_of_stack(const struct vma_tcp_conn *conn, bool *acquired);
 /* When what found no frame is tried again: in a millisecond, or later while the queue pair is lost. */
 uint64_t stack_retry_time_ns(const struct vma_tcp *tcp);
 /* Looked at again then: there was no frame, or no memory. */
@@ -394,10 +395,10 @@ void tcp_listener_adopt_pending_conn(struct vma_flow *flow, const struct vma_pen
 
 struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key *key,
                                   const struct vma_tcp_options *options);
-void conn_pcb_is_gone(struct vma_tcp_conn *conn,
-                      int error); /* the pcb has gone: publish, tell, detach, put the stack's reference */
-/* Ends it: the pcb is given up, with or without RST to the peer, then conn_pcb_is_gone(conn, error). Within lwip_enter
- * or not. Nothing of the pcb may be used afterwards. */
+void conn_clean_up_after_pcb_freed(struct vma_tcp_conn *conn,
+                                   int error); /* the pcb has gone: publish, tell, detach, put the stack's reference */
+/* Ends it: the pcb is given up, with or without RST to the peer, then conn_clean_up_after_pcb_freed(conn, error).
+ * Within lwip_enter or not. Nothing of the pcb may be used afterwards. */
 void conn_fail_with_error(struct vma_tcp_conn *conn, int error, bool reset);
 void tcp_conn_publish_state_and_events(struct vma_tcp_conn *conn); /* state and readiness from the pcb */
 void tcp_pingpong_publish(
@@ -406,7 +407,7 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 {
 	return conn->is_orphan;
 }
-void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work);
+void tcp_conn_schedule_work(struct vma_tcp_conn *conn, uint32_t work);
 /* info.c: what readers of the statistics see of a connection. */
 void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats) __attribute__((noinline));
 static inline void tcp_conn_fill_stats_if_attached(struct vma_tcp_conn *conn)
@@ -428,7 +429,8 @@ static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_o
 /* ---- connect.c, close.c: driver ---- */
 
 uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key);
-void tcp_conn_relink(struct vma_tcp_conn *conn, struct vma_tcp *to); /* from the list of its stack into another's */
+void tcp_conn_move_to_stack(struct vma_tcp_conn *conn,
+                            struct vma_tcp *to); /* from the list of its stack into another's */
 /* A new pcb is the connection's: its callbacks, its windows for the SYN. Within lwip_enter. */
 void tcp_pcb_attach(struct vma_tcp_conn *conn, struct tcp_pcb *pcb);
 uint32_t tcp_mss_advertised(const struct vma_tcp_conn *conn);
@@ -553,8 +555,8 @@ bool timewait_ensure_memory(struct vma_tcp *tcp);
 /* Whether a new connection may use the 4-tuple now (RFC 6191; as the kernel, at once if the application asks for that
  * port, else after tcp_tw_reuse_delay): true ends the old one. LAST: see time_wait_ends in struct vma_tcp_conn_attr. */
 enum timewait_reuse_rule { TIMEWAIT_USE_CHOSEN, TIMEWAIT_USE_BOUND, TIMEWAIT_USE_LAST };
-bool timewait_end_for_reuse(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_reuse_rule use,
-                            uint32_t *isn_above);
+bool timewait_end_if_reusable(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_reuse_rule use,
+                              uint32_t *isn_above);
 /* The local port, network order, of an old one with these addresses and this peer's port; 0: none is old enough, or
  * there are too many of others before it: who asks again looks further. */
 uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key);

@@ -173,7 +173,7 @@ static struct record *timewait_alloc_record(struct tcp_timewait_table *tw)
 static void timewait_free_record(struct tcp_timewait_table *tw, struct record *record)
 {
 	if (record->flow.ring != NULL)
-		tcp_flow_end(tw->tcp, &record->flow);
+		tcp_detach_flow_now_or_later(tw->tcp, &record->flow);
 	record->next = tw->free;
 	tw->free = record->number;
 	tw->count--;
@@ -341,7 +341,7 @@ void timewait_begin(struct vma_tcp_conn *conn)
 
 	if (record != NULL) {
 		timewait_record_fill_from_conn(tw, record, conn);
-		if (vma_ring_attach(conn->tcp->ring, &record->flow) == 0) {
+		if (vma_ring_attach_flow(conn->tcp->ring, &record->flow) == 0) {
 			timewait_append(tw, record);
 			TCP_COUNT(conn->tcp, time_waits, 1);
 		} else {
@@ -352,7 +352,7 @@ void timewait_begin(struct vma_tcp_conn *conn)
 	conn->pcb->errf = NULL;
 	tcp_abandon(conn->pcb, 0);
 	lwip_leave();
-	conn_pcb_is_gone(conn, 0);
+	conn_clean_up_after_pcb_freed(conn, 0);
 }
 
 bool timewait_evict(struct vma_tcp *tcp, struct vma_flow *flow)
@@ -369,8 +369,8 @@ static bool timewait_record_is_older_than_ms(struct tcp_timewait_table *tw, cons
 	                 (record->end_ms - timewait_list_of_record(tw, record)->lifetime_ms)) > ms;
 }
 
-bool timewait_end_for_reuse(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_reuse_rule use,
-                            uint32_t *isn_above)
+bool timewait_end_if_reusable(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_reuse_rule use,
+                              uint32_t *isn_above)
 {
 	struct tcp_timewait_table *tw = tcp->timewait;
 	struct vma_flow *flow = vma_ring_find_first_flow_of_key(tcp->ring, key);

@@ -417,7 +417,7 @@ int vma_tcp_enable_rx_zcopy(struct vma_tcp_conn *conn)
 		return 0;
 	if (zcopy_get_or_create(conn) == NULL)
 		return -ENOMEM;
-	tcp_post_work(conn, TCP_WORK_ZCOPY);
+	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ZCOPY);
 	return 0;
 }
 
@@ -435,7 +435,7 @@ int vma_tcp_enable_rx_inspection(struct vma_tcp_conn *conn, bool on)
 	if (z == NULL)
 		return -ENOMEM;
 	atomic_store(&z->wants_inspection, on);
-	tcp_post_work(conn, TCP_WORK_ZCOPY);
+	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ZCOPY);
 	return 0;
 }
 
@@ -578,7 +578,7 @@ void vma_tcp_held_bytes_returned(struct vma_tcp_conn *conn, struct vma_tcp_memor
 	atomic_fetch_sub_explicit(&z->frames, (int32_t)pieces, memory_order_relaxed);
 	atomic_fetch_sub(&z->held, (int64_t)bytes);
 	if (window_wants_update(conn))
-		tcp_post_work(conn, TCP_WORK_WINDOW);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_WINDOW);
 }
 
 /* ---- the inspector ---- */
@@ -651,12 +651,12 @@ static enum vma_tcp_inspect_verdict inspect_piece(struct vma_tcp_conn *conn, str
 	zcopy_carry_out_verdict(conn, z, chunk, verdict);
 	atomic_fetch_sub_explicit(&z->waiting_pieces, 1, memory_order_relaxed);
 	if (atomic_fetch_sub(&z->waiting, piece.len) == piece.len && atomic_exchange(&z->end_waits, false))
-		tcp_post_work(conn, TCP_WORK_ZCOPY);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ZCOPY);
 	atomic_store(&z->judging, false);            /* (G) */
 	if (atomic_exchange(&z->close_waits, false)) /* (H) */
-		tcp_post_work(conn, TCP_WORK_CLOSE);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_CLOSE);
 	if (verdict != VMA_TCP_RECV && window_wants_update(conn))
-		tcp_post_work(conn, TCP_WORK_WINDOW);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_WINDOW);
 	return verdict;
 }
 

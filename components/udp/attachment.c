@@ -192,9 +192,10 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 	 * set's look at the array: one of the two sees the other.
 	 */
 	if (all == NULL)
-		vma_file_ready(&sock->file, EPOLLOUT); /* who asks for room asks the shadow from now on */
+		vma_file_wake_sleepers_and_watchers(&sock->file,
+		                                    EPOLLOUT); /* who asks for room asks the shadow from now on */
 	else if (udp_has_datagram(all)) {
-		vma_file_ready(&sock->file, VMA_FILE_READABLE);
+		vma_file_wake_sleepers_and_watchers(&sock->file, VMA_FILE_READABLE);
 		udp_xtreme_post_event(all->at[all->n - 1]); /* the same, for a poller; it looks into all queues */
 	}
 	vma_waitq_wake(&sock->file.waitq, true);

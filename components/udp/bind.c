@@ -50,7 +50,7 @@ static bool sock_read_shadow_names(struct udp_sock *sock, int fd, bool bound)
 static bool udp_give_to_kernel_if_rule_says(struct udp_sock *sock)
 {
 	const bool connected = sock->peer.sin_family == AF_INET;
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	const struct vma_rule *rule;
 
 	if (engine == NULL || sock->file.os_only || sock->local.sin_port == 0 || udp_is_ipv6(sock))
@@ -102,8 +102,9 @@ static int udp_apply_exception_handling(struct udp_sock *sock, int fd, bool conn
 	int rc = 0;
 
 	if (!sock->file.os_only)
-		rc = vma_engine_fallback(atomic_load(&sock->reason), connects ? ENETUNREACH : EADDRNOTAVAIL,
-		                         connects ? "a connected UDP socket" : "a bound UDP socket");
+		rc = vma_engine_report_kernel_fallback(atomic_load(&sock->reason),
+		                                       connects ? ENETUNREACH : EADDRNOTAVAIL,
+		                                       connects ? "a connected UDP socket" : "a bound UDP socket");
 	if (rc < 0 && connects && syscall(SYS_connect, fd, &none, sizeof(none)) == 0)
 		udp_update_flows_after_bind(sock, fd, false);
 	return rc;
@@ -165,7 +166,7 @@ void udp_watch_errors(struct udp_sock *sock, int fd)
 	    atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed) == UDP_FEW_SENDS)
 		return;
 	pthread_mutex_lock(&sock->file.lock);
-	begins = !sock->errors_watched && vma_engine() != NULL && !atomic_load(&sock->inherited);
+	begins = !sock->errors_watched && vma_engine_get_or_start() != NULL && !atomic_load(&sock->inherited);
 	if (begins)
 		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
 	pthread_mutex_unlock(&sock->file.lock);
@@ -196,7 +197,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
 	if (syscall(SYS_connect, fd, addr, len) != 0)
 		rc = -errno;
-	else if (!atomic_load(&sock->inherited) && vma_engine() != NULL)
+	else if (!atomic_load(&sock->inherited) && vma_engine_get_or_start() != NULL)
 		watch_errors_later(sock);
 	if (sock->local.sin_port == 0)
 		sock->port_chosen = true;
@@ -252,7 +253,7 @@ int udp_shutdown(struct vma_file *file, int fd, int how)
 			udp_dst_rebuild_after_change(sock);
 		}
 		vma_waitq_wake(&file->waitq, true);
-		vma_file_ready(file, EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLOUT);
+		vma_file_wake_sleepers_and_watchers(file, EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLOUT);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;

@@ -84,7 +84,7 @@ static void recv_callback_drop_packet(struct asking *asking)
 		vma_stats_add(&stats->rx_dropped, 1);
 		vma_stats_add(&stats->rx_dropped_bytes, asking->datagram.len);
 	}
-	vma_buf_put_chain(vma_engine()->arena, asking->datagram.packet);
+	vma_buf_put_chain(vma_engine_get_or_start()->arena, asking->datagram.packet);
 }
 
 /* The queue that it would have come to without a callback; if that has ended, another one of the socket. */
@@ -104,7 +104,7 @@ static void recv_callback_queue_packet(struct asking *asking)
 	struct udp_sock *sock = asking->extra->sock;
 	struct udp_attachment *at = attachment_or_replacement(sock, asking->at);
 
-	if (at == NULL || vma_file_has_ended(&sock->file) ||
+	if (at == NULL || vma_file_is_closed(&sock->file) ||
 	    !udp_queue_push(&at->queue, &asking->datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
 		recv_callback_drop_packet(asking);
 		return;
@@ -114,7 +114,7 @@ static void recv_callback_queue_packet(struct asking *asking)
 		vma_stats_add(&sock->stats->rx_queued_bytes, asking->datagram.len);
 	}
 	udp_xtreme_post_event(at);
-	vma_file_ready(&sock->file, VMA_FILE_READABLE);
+	vma_file_wake_sleepers_and_watchers(&sock->file, VMA_FILE_READABLE);
 }
 
 /* Inside. */
@@ -127,7 +127,7 @@ static void recv_callback_apply_verdict(struct asking *asking, vma_recv_callback
 	if (verdict == VMA_PACKET_RECV)
 		recv_callback_queue_packet(asking);
 	else
-		vma_buf_put_chain(vma_engine()->arena, asking->datagram.packet);
+		vma_buf_put_chain(vma_engine_get_or_start()->arena, asking->datagram.packet);
 }
 
 /* ---- asking ---- */
@@ -225,7 +225,7 @@ static void recv_callback_on_cancel(void *arg)
 /* Outside. */
 static void recv_callback_call(struct asking *asking, struct vma_info_t *info)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	vma_recv_callback_retval_t verdict;
 	struct vma_thread *self;
 

@@ -63,7 +63,7 @@ int udp_set_recv_callback(struct vma_file *file, const struct vma_recv_callback 
 		fresh->now = *callback;
 	}
 	pthread_mutex_lock(&file->lock);
-	if (file->os_only || vma_file_has_ended(file))
+	if (file->os_only || vma_file_is_closed(file))
 		rc = -EINVAL;
 	else if (fresh != NULL && udp_offload_is_deferred(sock) &&
 	         !udp_deferred_end_unless_in_kernel_call(sock, atomic_load(&file->fd)))

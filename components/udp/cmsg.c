@@ -130,7 +130,7 @@ void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_d
 static uint32_t ipi_spec_dst_of(const struct udp_datagram *datagram)
 {
 	struct vma_net_key key = {.family = AF_INET};
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_net_template path;
 	struct vma_net_addr addr;
 	uint32_t out = 0;
@@ -151,7 +151,7 @@ static uint32_t ipi_spec_dst_of(const struct udp_datagram *datagram)
 /* Of groups and broadcasts of all kinds the frame tells: its destination MAC has the group bit. */
 static bool datagram_is_multicast_or_broadcast(const struct udp_datagram *datagram)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 
 	return engine != NULL && *vma_buf_data(engine->arena, datagram->packet) & 1;
 }

@@ -8,7 +8,7 @@ static _Atomic uint32_t udp_short_lived_in_row; /* in a row */
 
 bool udp_deferred_begin_after_short_lived_socks(struct udp_sock *sock)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 
 	if (udp_offload_is_deferred(sock))
 		return true;
@@ -35,7 +35,7 @@ bool udp_deferred_end_unless_in_kernel_call(struct udp_sock *sock, int fd)
 	atomic_store(&sock->os_attention, true); /* answers of before are in the shadow */
 	udp_follow_shared_changes(sock, fd);
 	/* An error of before is told by the next send, which the kernel is asked for. */
-	if (atomic_load(&sock->connected) && !sock->errors_watched && vma_engine() != NULL) {
+	if (atomic_load(&sock->connected) && !sock->errors_watched && vma_engine_get_or_start() != NULL) {
 		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
 		udp_note_pending_os_error(sock);
 	}

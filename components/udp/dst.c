@@ -185,7 +185,8 @@ void udp_set_pacing_rate(struct udp_sock *sock, uint64_t bytes_per_sec)
 	const uint32_t any = 0;
 
 	pthread_mutex_lock(&sock->dst_lock);
-	where = vma_file_ring_key_input(&sock->file, &any); /* the address does not matter to a ring for each socket */
+	where = vma_file_get_ring_requester(&sock->file,
+	                                    &any); /* the address does not matter to a ring for each socket */
 	ring_ctxs = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed);
 	if (sock->pacing_rate != bytes_per_sec) {
 		sock->pacing_rate = bytes_per_sec;
@@ -202,15 +203,15 @@ static struct vma_ring_ctx *udp_tx_ring_ctx_find_or_create(struct udp_sock *sock
                                                            const struct vma_net_template *path)
 {
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *ring_ctxs;
-	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, path->src);
+	const struct vma_ring_requester where = vma_file_get_ring_requester(&sock->file, path->src);
 	struct vma_ring_ctx *ring_ctx = udp_tx_ring_ctx_of_ifindex(sock, path->nic);
 	uint32_t n = old != NULL ? old->n : 0;
 	struct vma_device *device;
 
 	if (ring_ctx != NULL)
 		return ring_ctx;
-	if (vma_device_get(engine, path->nic, &device) != 0 ||
-	    vma_ring_ctx_get(device, VMA_RING_CTX_TX, &where, &ring_ctx) != 0)
+	if (vma_device_find_or_open(engine, path->nic, &device) != 0 ||
+	    vma_ring_ctx_find_or_create(device, VMA_RING_CTX_TX, &where, &ring_ctx) != 0)
 		return NULL;
 	ring_ctxs = vma_alloc(sizeof(*ring_ctxs) + (n + 1) * sizeof(ring_ctxs->at[0]));
 	if (ring_ctxs == NULL) {
@@ -346,7 +347,7 @@ bool udp_dst_is_left_to_os_by_rule_slow(struct udp_sock *sock, const struct vma_
 	const struct vma_rule *rule = vma_inet_find_transport_rule(engine, VMA_RULES_UDP_SENDER, to, NULL);
 
 	if (rule != NULL)
-		vma_sock_note_sender_rule(&sock->file, rule);
+		vma_sock_record_and_log_kernel_send_rule(&sock->file, rule);
 	return rule != NULL;
 }
 
@@ -459,7 +460,7 @@ void udp_dst_rebuild_all(struct udp_sock *sock, struct vma_engine *engine)
 
 void udp_dst_rebuild_after_change(struct udp_sock *sock)
 {
-	struct vma_engine *engine = sock->file.os_only ? NULL : vma_engine();
+	struct vma_engine *engine = sock->file.os_only ? NULL : vma_engine_get_or_start();
 	uint64_t peer = sockaddr_is_inet_with_port(&sock->peer)
 	                        ? udp_peer_key(sock->peer.sin_addr.s_addr, sock->peer.sin_port)
 	                        : 0;
@@ -486,7 +487,7 @@ static void dst_create_all_requested(struct udp_sock *sock, struct vma_engine *e
 static void dst_refresh_and_create_requested_task(struct vma_internal_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, dst_task));
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	const struct udp_tx_options *tx;
 
 	/* Before anything is looked at: a request that comes later posts the task again. */

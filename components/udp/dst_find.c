@@ -18,7 +18,7 @@ static void dst_request_cache_update_in_background(struct udp_sock *sock, uint64
 	if (atomic_load(&sock->dst_scheduled) || atomic_exchange(&sock->dst_scheduled, true))
 		return;
 	vma_file_get(&sock->file);
-	vma_engine_post(&sock->dst_task);
+	vma_engine_post_task_to_internal_thread(&sock->dst_task);
 }
 
 /* As dst_request_cache_update_in_background, for what may be wanted again and again without ever coming true: once in a
@@ -71,7 +71,7 @@ static const struct udp_dst *dst_rebuild_from_cached(struct udp_sock *sock, cons
 static const struct udp_dst *dst_create_in_slot_and_unlock(struct udp_sock *sock, uint64_t key)
 {
 	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_cache_slot_of_key(key)];
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
 	const struct udp_dst *dst = atomic_load_explicit(slot, memory_order_relaxed);
 
@@ -117,7 +117,7 @@ static const struct udp_dst *dst_build_without_caching(struct udp_sock *sock, co
 {
 	const struct sockaddr_in to = udp_sockaddr_of_peer_key(key);
 	struct vma_net_key net_key = udp_dst_route_lookup_key(tx, &to, false);
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_net_template path;
 	const struct udp_dst *dst;
 
@@ -204,7 +204,7 @@ const struct udp_dst *udp_dst_find_with_cmsgs(struct udp_sock *sock, uint64_t ke
                                               struct udp_dst *own)
 {
 	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct udp_tx_options with;
 	struct vma_net_template path;
 	struct vma_net_key net_key;

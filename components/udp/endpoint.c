@@ -158,9 +158,9 @@ static struct udp_endpoint *endpoint_find_next_with_key(const struct udp_endpoin
 static int endpoint_ring_ctx(const struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
                              struct vma_ring_ctx **out)
 {
-	const struct vma_ring_requester where = vma_file_ring_key_input(&flows->sock->file, target->key.local);
+	const struct vma_ring_requester where = vma_file_get_ring_requester(&flows->sock->file, target->key.local);
 
-	return vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, out);
+	return vma_ring_ctx_find_or_create(device, VMA_RING_CTX_RX, &where, out);
 }
 
 /* The ring context's reference passes if it succeeds. */
@@ -278,7 +278,7 @@ static void member_remove_and_retire(struct udp_member *member)
 static bool udp_target_may_spread_rings(const struct udp_flows *flows, const struct udp_target *target)
 {
 	return !target->shared && !target->alone && target->key.peer_port_be == 0 && flows->reuse_port &&
-	       vma_ring_ctx_is_by_maker(flows->sock->engine, &flows->sock->file);
+	       vma_ring_depends_on_creating_thread(flows->sock->engine, &flows->sock->file);
 }
 
 static struct udp_member *udp_endpoint_member_create(struct udp_flows *flows, struct udp_endpoint *endpoint,
@@ -331,7 +331,7 @@ static int member_attach_flow_to_ring(struct udp_member *member)
 	if (first && !udp_endpoint_choose_receiving_sockets(endpoint))
 		rc = -ENOMEM;
 	if (rc == 0)
-		rc = vma_ring_attach(endpoint->ring_ctx->ring, &member->flow);
+		rc = vma_ring_attach_flow(endpoint->ring_ctx->ring, &member->flow);
 	if (rc == 0 && !first && !udp_endpoint_choose_receiving_sockets(endpoint)) {
 		vma_ring_detach_flow(endpoint->ring_ctx->ring, &member->flow);
 		rc = -ENOMEM;

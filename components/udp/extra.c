@@ -94,7 +94,7 @@ int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, sockle
 	if (vma_os.getsockname(fd, addr, len) < 0)
 		return -errno;
 	if (sock->engine != NULL && sock->engine->conf.trigger_dummy_send_getsockname)
-		udp_send_dummy(sock, fd);
+		udp_warm_up_send_path_if_connected(sock, fd);
 	return 0;
 }
 

@@ -53,7 +53,7 @@ int udp_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct 
 int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
 
 /* send.c: an empty dummy message to the peer that it is connected to. */
-void udp_send_dummy(struct udp_sock *sock, int fd);
+void udp_warm_up_send_path_if_connected(struct udp_sock *sock, int fd);
 
 /* callback.c: makes the attachment's undecided queue; _attach: if the socket needs one. 0, -ENOMEM. */
 int udp_attachment_detour_to_callback(struct udp_attachment *at);

@@ -199,7 +199,7 @@ static void flows_open_devices(struct vma_engine *engine, struct udp_targets *ta
 			devices[i] = devices[i - 1];
 			targets->at[i].error = targets->at[i - 1].error;
 		} else {
-			targets->at[i].error = vma_device_get(engine, targets->at[i].device, &devices[i]);
+			targets->at[i].error = vma_device_find_or_open(engine, targets->at[i].device, &devices[i]);
 		}
 	}
 }
@@ -251,7 +251,7 @@ static enum vma_sock_reason flows_choose_offload_reason(const struct udp_targets
 	bool any = false;
 
 	if (targets->n == 0 && targets->send_device != 0)
-		return vma_sock_reason_of(vma_device_get(engine, targets->send_device, &device));
+		return vma_sock_reason_of_errno(vma_device_find_or_open(engine, targets->send_device, &device));
 	for (uint32_t i = 0; i < targets->n; i++) {
 		if (targets->at[i].extra)
 			continue;
@@ -259,7 +259,7 @@ static enum vma_sock_reason flows_choose_offload_reason(const struct udp_targets
 			return VMA_SOCK_OFFLOADED;
 		/* What may pass is worth more than what will not. */
 		if (!any || targets->at[i].error == -EADDRINUSE)
-			reason = vma_sock_reason_of(targets->at[i].error);
+			reason = vma_sock_reason_of_errno(targets->at[i].error);
 		any = true;
 	}
 	return reason;
@@ -267,7 +267,7 @@ static enum vma_sock_reason flows_choose_offload_reason(const struct udp_targets
 
 static bool error_may_be_temporary(int error)
 {
-	enum vma_sock_reason reason = vma_sock_reason_of(error);
+	enum vma_sock_reason reason = vma_sock_reason_of_errno(error);
 
 	return reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY || error == -EAGAIN;
 }
@@ -280,7 +280,7 @@ static void flows_schedule_retry(struct udp_sock *sock, const struct udp_targets
 		retry |= error_may_be_temporary(targets->at[i].error);
 	atomic_store_explicit(&sock->file.retry, retry, memory_order_relaxed);
 	if (retry)
-		vma_engine_retry();
+		vma_engine_schedule_offload_retry();
 }
 
 /* Between a pause and the next try. */
@@ -296,15 +296,15 @@ static bool udp_flows_is_paused(struct udp_flows *flows)
 
 void udp_flows_update(struct udp_sock *sock)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct udp_targets targets = {.reason = VMA_SOCK_OPTION};
 	bool by_os = udp_receives_by_os(sock), paused, done = false;
 	const enum vma_sock_reason before = atomic_load(&sock->reason);
 	struct udp_flows *flows;
 
-	if (sock->file.os_only || engine == NULL || vma_file_has_ended(&sock->file) || atomic_load(&sock->inherited))
+	if (sock->file.os_only || engine == NULL || vma_file_is_closed(&sock->file) || atomic_load(&sock->inherited))
 		return;
-	udp_fork_queue_sweep(sock);
+	udp_fork_queue_free_emptied(sock);
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
 	flows = udp_flows_get_or_create(sock);
@@ -319,7 +319,7 @@ void udp_flows_update(struct udp_sock *sock)
 	atomic_store(&sock->reason, done ? flows_choose_offload_reason(&targets, engine) : VMA_SOCK_NO_MEMORY);
 	if (!sock->is_decided && !sock->left &&
 	    (before == VMA_SOCK_OFFLOADED || before == VMA_SOCK_DEFERRED || before == VMA_SOCK_INHERITED))
-		vma_engine_fallback(atomic_load(&sock->reason), 0, "a UDP socket");
+		vma_engine_report_kernel_fallback(atomic_load(&sock->reason), 0, "a UDP socket");
 	udp_targets_free(&targets);
 	udp_stats_describe(sock);
 	vma_run_due_deferred_frees();
@@ -379,7 +379,7 @@ void udp_flows_schedule_update_task(struct udp_flows *flows)
 	if (atomic_exchange(&flows->task_scheduled, true))
 		return;
 	vma_file_get(&flows->sock->file);
-	vma_engine_post(&flows->task);
+	vma_engine_post_task_to_internal_thread(&flows->task);
 }
 
 /* ---- fork ---- */
@@ -398,11 +398,11 @@ static void udp_offload_inherited_task(struct vma_internal_task *task)
 /* Not by the caller: whoever polls may hold locks that are taken after a file's. */
 void udp_schedule_offload_of_inherited(struct udp_sock *sock)
 {
-	if (vma_engine() == NULL || atomic_exchange(&sock->take_up_scheduled, true))
+	if (vma_engine_get_or_start() == NULL || atomic_exchange(&sock->take_up_scheduled, true))
 		return;
 	sock->take_up_task.run = udp_offload_inherited_task;
 	vma_file_get(&sock->file);
-	vma_engine_post(&sock->take_up_task);
+	vma_engine_post_task_to_internal_thread(&sock->take_up_task);
 }
 
 void udp_flows_leave_to_kernel_for_a_while(struct udp_sock *sock)
@@ -414,7 +414,7 @@ void udp_flows_leave_to_kernel_for_a_while(struct udp_sock *sock)
 	sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
 	if (sock->flows->members != NULL)
 		udp_flows_update(sock);
-	udp_fork_queue_create(sock, NULL, NULL);
+	udp_fork_queue_create_from_received(sock, NULL, NULL);
 }
 
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,

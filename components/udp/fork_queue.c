@@ -38,7 +38,7 @@ struct udp_fork_queue {
 /* ---- made ---- */
 
 /* What is queued now, and nothing more comes: how many, and their bytes at most. */
-static size_t fork_queue_queued(const struct udp_attachments *all, size_t *bytes)
+static size_t count_queued_datagrams_of_attachments(const struct udp_attachments *all, size_t *bytes)
 {
 	size_t n = 0;
 
@@ -82,7 +82,7 @@ static void fork_queue_append(void *arg, const struct udp_datagram *datagram)
 	const struct fork_queue_fill_state *fork_queue_fill_state = arg;
 	struct udp_fork_queue *fork_queue = fork_queue_fill_state->fork_queue;
 	struct shared *shared = fork_queue->shared;
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	uint32_t n = atomic_load_explicit(&shared->n, memory_order_relaxed), off = datagram->packet->payload_off;
 	size_t left = datagram->len;
 
@@ -109,16 +109,16 @@ static void fork_queue_append(void *arg, const struct udp_datagram *datagram)
  * In the list before anything is in it: who finds the queues empty looks there once more. Without memory the parent
  * keeps what is queued for itself.
  */
-void udp_fork_queue_create(struct udp_sock *sock, bool (*on_taken)(void *arg, const struct udp_datagram *datagram),
-                           void *arg)
+void udp_fork_queue_create_from_received(struct udp_sock *sock,
+                                         bool (*on_taken)(void *arg, const struct udp_datagram *datagram), void *arg)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct fork_queue_fill_state fork_queue_fill_state = {.on_taken = on_taken, .arg = arg};
 	struct udp_fork_queue *fork_queue, *_Atomic *place = &sock->fork_queue;
 	size_t n, bytes;
 
-	udp_fork_queue_sweep(sock);
-	n = all != NULL ? fork_queue_queued(all, &bytes) : 0;
+	udp_fork_queue_free_emptied(sock);
+	n = all != NULL ? count_queued_datagrams_of_attachments(all, &bytes) : 0;
 	fork_queue = n != 0 ? fork_queue_create(n, bytes) : NULL;
 	if (fork_queue == NULL)
 		return;
@@ -133,7 +133,7 @@ void udp_fork_queue_create(struct udp_sock *sock, bool (*on_taken)(void *arg, co
 	 * A look at the socket's readiness in between, that found no flow any more and no fork queue yet, has said that
 	 * nothing is there; nothing would make an epoll set look again. A set that did see it is told twice at most.
 	 */
-	vma_file_ready(&sock->file, VMA_FILE_READABLE);
+	vma_file_wake_sleepers_and_watchers(&sock->file, VMA_FILE_READABLE);
 }
 
 /* ---- given back ---- */
@@ -153,7 +153,7 @@ static bool fork_queue_has_items(const struct udp_fork_queue *fork_queue)
 	       atomic_load_explicit(&fork_queue->shared->n, memory_order_acquire);
 }
 
-void udp_fork_queue_sweep(struct udp_sock *sock)
+void udp_fork_queue_free_emptied(struct udp_sock *sock)
 {
 	struct udp_fork_queue *first;
 

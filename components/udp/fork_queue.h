@@ -10,10 +10,10 @@ struct udp_fork_queue;
  * file.lock, before a fork, with no flow attached: what is queued is laid where parent and child both find it, but for
  * what `gone` says has gone elsewhere (NULL: nothing).
  */
-void udp_fork_queue_create(struct udp_sock *sock, bool (*gone)(void *arg, const struct udp_datagram *datagram),
-                           void *arg);
+void udp_fork_queue_create_from_received(struct udp_sock *sock,
+                                         bool (*gone)(void *arg, const struct udp_datagram *datagram), void *arg);
 /* file.lock. What has been read to its end is given back. */
-void udp_fork_queue_sweep(struct udp_sock *sock);
+void udp_fork_queue_free_emptied(struct udp_sock *sock);
 /* Nobody sees the socket any more. */
 void udp_fork_queue_destroy(struct udp_sock *sock);
 

@@ -35,7 +35,7 @@ static int udp_ioctl_next_len(struct udp_sock *sock, int fd, void *arg)
 /* Before the kernel is asked. */
 static int udp_raise_exception_if_o_async(bool on)
 {
-	return on ? vma_engine_exception(EINVAL, "a UDP socket with O_ASYNC") : 0;
+	return on ? vma_engine_apply_offload_failure_policy(EINVAL, "a UDP socket with O_ASYNC") : 0;
 }
 
 static int udp_ioctl_nonblocking_or_async(struct udp_sock *sock, int fd, unsigned long request, void *arg)
@@ -113,7 +113,7 @@ static int udp_ioctl_hw_timestamping(int fd, unsigned long request, struct ifreq
 {
 	struct hwtstamp_config wanted, given = {.tx_type = HWTSTAMP_TX_OFF, .rx_filter = HWTSTAMP_FILTER_ALL};
 	const int rc = vma_inet_os_ioctl(fd, request, arg);
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct ifreq req;
 	void *config;
 

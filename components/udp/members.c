@@ -238,7 +238,7 @@ static bool mcast_members_current_set_has(uint32_t group, uint32_t ifindex)
 static bool __attribute__((cold, noinline)) mcast_group_has_members_after_reread(uint32_t group, uint32_t ifindex)
 {
 	if (atomic_load_explicit(&local_members_read_is_slow, memory_order_relaxed)) {
-		vma_engine_post(&task);
+		vma_engine_post_task_to_internal_thread(&task);
 		return true;
 	}
 	if (pthread_mutex_trylock(&lock) != 0)
@@ -259,7 +259,7 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 		asked = atomic_load_explicit(&local_members_asked_tsc, memory_order_relaxed);
 		if (asked != read) {
 			atomic_store_explicit(&local_members_asked_tsc, read, memory_order_relaxed);
-			vma_engine_post(&task);
+			vma_engine_post_task_to_internal_thread(&task);
 		}
 	}
 	return mcast_members_current_set_has(group, ifindex);

@@ -40,7 +40,7 @@
 
 static bool udp_sock_may_migrate(const struct udp_sock *sock)
 {
-	return !sock->file.os_only && !vma_file_has_ring_request(&sock->file) && !vma_file_has_ended(&sock->file) &&
+	return !sock->file.os_only && !vma_file_has_ring_request(&sock->file) && !vma_file_is_closed(&sock->file) &&
 	       !atomic_load(&sock->inherited) && udp_fork_shared(sock) == NULL && !sock->left &&
 	       !udp_offload_is_deferred(sock);
 }
@@ -68,7 +68,7 @@ static int udp_member_move_to_ring_of(struct udp_member *member, struct vma_ring
 	int rc;
 
 	memcpy(where.local, member->endpoint->key.local, sizeof(where.local));
-	rc = vma_ring_ctx_get(member->endpoint->ring_ctx->device, VMA_RING_CTX_RX, &where, &ring_ctx);
+	rc = vma_ring_ctx_find_or_create(member->endpoint->ring_ctx->device, VMA_RING_CTX_RX, &where, &ring_ctx);
 	if (rc < 0)
 		return rc;
 	if (ring_ctx != member->endpoint->ring_ctx) {
@@ -99,7 +99,8 @@ static int udp_flows_move_to_rings_of(struct udp_flows *flows, const struct vma_
 
 static void udp_migrate_rx_flows_to_place(struct udp_sock *sock, uint64_t place)
 {
-	const struct vma_ring_requester where = vma_migration_where(&sock->rx_migration, place, sock->file.id);
+	const struct vma_ring_requester where =
+	        vma_migration_requester_of_place(&sock->rx_migration, place, sock->file.id);
 	int rc;
 
 	udp_flows_lock();
@@ -122,7 +123,7 @@ static void __attribute__((cold, noinline)) rx_migrate_to_changed_place(struct u
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (sock->flows != NULL && udp_sock_may_migrate(sock))
-		udp_migrate_rx_flows_to_place(sock, vma_migration_place(&sock->rx_migration));
+		udp_migrate_rx_flows_to_place(sock, vma_migration_current_thread_or_core(&sock->rx_migration));
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_run_due_deferred_frees();
 }
@@ -131,7 +132,7 @@ static void __attribute__((cold, noinline)) rx_migrate_to_changed_place(struct u
 static void __attribute__((cold, noinline)) udp_rx_drop_drained_old_queues(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
-	if (sock->flows != NULL && !vma_file_has_ended(&sock->file)) {
+	if (sock->flows != NULL && !vma_file_is_closed(&sock->file)) {
 		udp_flows_lock();
 		udp_attachments_publish(sock->flows, false);
 		udp_flows_unlock();
@@ -149,7 +150,7 @@ static bool udp_old_queues_are_drained(const struct udp_sock *sock)
 
 static inline void udp_rx_count_and_migrate_if_due(struct udp_sock *sock)
 {
-	if (__builtin_expect(vma_migration_count(&sock->rx_migration), 0))
+	if (__builtin_expect(vma_migration_count_access_and_decide(&sock->rx_migration), 0))
 		rx_migrate_to_changed_place(sock);
 	if (__builtin_expect(udp_old_queues_are_drained(sock), 0))
 		udp_rx_drop_drained_old_queues(sock);
@@ -170,7 +171,7 @@ ssize_t udp_recvmsg_draining_and_count_migration(struct vma_file *file, int fd, 
 /* ---- sending ---- */
 
 /* No sender that has found it is inside any more. In a forked child it is nobody's. */
-static void tx_ring_ctxs_end(struct vma_retired *retired)
+static void tx_ring_ctxs_free_retired(struct vma_retired *retired)
 {
 	struct udp_tx_ring_ctxs *old = (struct udp_tx_ring_ctxs *)retired;
 
@@ -191,8 +192,8 @@ static int tx_ring_ctxs_get_for_place(const struct udp_tx_ring_ctxs *old, const 
 
 	for (; rc == 0 && now->n < old->n; now->n += rc == 0) {
 		now->at[now->n].ifindex = old->at[now->n].ifindex;
-		rc = vma_ring_ctx_get(old->at[now->n].ring_ctx->device, VMA_RING_CTX_TX, where,
-		                      &now->at[now->n].ring_ctx);
+		rc = vma_ring_ctx_find_or_create(old->at[now->n].ring_ctx->device, VMA_RING_CTX_TX, where,
+		                                 &now->at[now->n].ring_ctx);
 		others += rc == 0 && now->at[now->n].ring_ctx != old->at[now->n].ring_ctx;
 	}
 	return rc < 0 ? rc : others;
@@ -223,14 +224,15 @@ static void tx_ring_ctxs_replace(struct udp_sock *sock, struct udp_tx_ring_ctxs 
 			vma_ring_ctx_put(now->at[i].ring_ctx);
 	}
 	atomic_store_explicit(&sock->ring_ctxs, now, memory_order_release);
-	udp_dst_rebuild_all(sock, vma_engine());
-	vma_defer_free_until_no_readers(&old->retired, tx_ring_ctxs_end);
+	udp_dst_rebuild_all(sock, vma_engine_get_or_start());
+	vma_defer_free_until_no_readers(&old->retired, tx_ring_ctxs_free_retired);
 }
 
 /* dst_lock. 1: it has moved; 0: it is there; -EAGAIN: others keep the old ring busy. */
 static int udp_tx_migrate_to_place(struct udp_sock *sock, uint64_t place)
 {
-	const struct vma_ring_requester where = vma_migration_where(&sock->tx_migration, place, sock->file.id);
+	const struct vma_ring_requester where =
+	        vma_migration_requester_of_place(&sock->tx_migration, place, sock->file.id);
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *now;
 	int rc;
 
@@ -253,7 +255,7 @@ static int udp_tx_migrate_to_place(struct udp_sock *sock, uint64_t place)
 
 static void __attribute__((cold, noinline)) tx_migrate_to_changed_place(struct udp_sock *sock)
 {
-	const uint64_t place = vma_migration_place(&sock->tx_migration);
+	const uint64_t place = vma_migration_current_thread_or_core(&sock->tx_migration);
 	int rc = -EAGAIN;
 
 	vma_inet_flush_sends(vma_thread_self());
@@ -275,7 +277,7 @@ ssize_t udp_sendmsg_and_count_migration(struct vma_file *file, int fd, const str
 {
 	struct udp_sock *sock = udp_sock(file);
 
-	if (__builtin_expect(vma_migration_count(&sock->tx_migration), 0))
+	if (__builtin_expect(vma_migration_count_access_and_decide(&sock->tx_migration), 0))
 		tx_migrate_to_changed_place(sock);
 	return udp_sendmsg(file, fd, msg, flags);
 }

@@ -212,7 +212,7 @@ static struct vma_net_link *alloc_list_of_net_links(struct vma_net *net, uint32_
 
 static int multicast_draft_add_group_on_all_links(struct groups_draft *groups_draft, int fd, uint32_t group)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_net_link *links;
 	uint32_t n;
 	int rc = 0;

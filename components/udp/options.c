@@ -149,7 +149,8 @@ static void udp_set_kernel_only_options(struct udp_sock *sock, uint64_t options)
 	udp_flows_update(sock);
 	atomic_store(&sock->os_send, (sock->os_options & kernel_option_bits_of_rx_or_tx(SENDS)) != 0);
 	udp_dst_rebuild_after_change(sock);
-	vma_file_ready(&sock->file, EPOLLOUT); /* whether there is room is perhaps the shadow's to say now */
+	vma_file_wake_sleepers_and_watchers(&sock->file,
+	                                    EPOLLOUT); /* whether there is room is perhaps the shadow's to say now */
 }
 
 static void udp_set_kernel_only_option_bit(struct udp_sock *sock, unsigned bit, bool on)
@@ -173,7 +174,7 @@ static int udp_check_kernel_only_option_is_allowed(const struct kernel_option *o
 {
 	if (!vma_inet_option_enables(option->level, option->enabled_by, value, len))
 		return 0;
-	return vma_engine_exception(ENOPROTOOPT, "a UDP socket with %s", option->text);
+	return vma_engine_apply_offload_failure_policy(ENOPROTOOPT, "a UDP socket with %s", option->text);
 }
 
 /* ---- SOL_SOCKET ---- */
@@ -197,7 +198,7 @@ static void mirror_timestamp_options(struct udp_sock *sock, int fd)
 	const unsigned served = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 	const unsigned hardware = SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
 	const uint32_t wanted = UDP_RX_OPT_STAMPS | UDP_RX_OPT_HW_STAMP;
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	const unsigned sent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SCHED;
 	unsigned flags = (unsigned)vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
 	unsigned flags_new = (unsigned)vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
@@ -221,7 +222,7 @@ static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 
 	if (bytes == atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))
 		return;
-	engine = vma_engine();
+	engine = vma_engine_get_or_start();
 	if (engine != NULL && bytes < engine->conf.rx_bytes_min)
 		bytes = engine->conf.rx_bytes_min;
 	atomic_store_explicit(&sock->rcvbuf, (uint32_t)bytes, memory_order_relaxed);
@@ -339,7 +340,7 @@ static void udp_mirror_socket_level_option(struct udp_sock *sock, int fd, int na
 
 static void sleep_after_multicast_join(struct vma_file *file)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_thread *self = vma_thread_self();
 	struct timespec left;
 
@@ -406,7 +407,7 @@ static void mirror_group_membership_option(struct udp_sock *sock, int fd, int na
 static uint32_t ifindex_of_local_address(uint32_t address)
 {
 	struct vma_net_addr addrs[64];
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	int n = engine != NULL && address != INADDR_ANY ? vma_net_addrs(engine->net, 0, addrs, 64) : 0;
 
 	for (int i = 0; i < n && i < 64; i++) {
@@ -568,7 +569,7 @@ static void mirror_ipv6_option(struct udp_sock *sock, int fd, int name)
 static int udp_set_option_kernel_refused_as_privileged(struct udp_sock *sock, int level, int name, const void *value,
                                                        socklen_t len)
 {
-	int number, rc = vma_inet_privileged_option(sock->engine, level, name, value, len, &number);
+	int number, rc = vma_inet_read_allowed_privileged_option(sock->engine, level, name, value, len, &number);
 
 	if (rc < 0)
 		return rc;
@@ -727,7 +728,7 @@ void udp_reread_all_options_from_kernel(struct udp_sock *sock, int fd, const str
 
 void udp_options_init(struct udp_sock *sock, int fd)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	const bool is_ipv6 = sock->file.family == AF_INET6;
 	const int off = 0;
 

@@ -61,22 +61,22 @@ static void pace_task_wakes_writers_if_due(struct vma_internal_task *task)
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, pace_task));
 
 	if (!pace_is_due(sock)) {
-		vma_engine_post_lazily(task);
+		vma_engine_post_task_within_1ms(task);
 		return;
 	}
 	atomic_store(&sock->pace_scheduled, false);
 	vma_waitq_wake(&sock->file.waitq, true); /* those who wait for data do not mind */
-	vma_file_ready(&sock->file, EPOLLOUT);
+	vma_file_wake_sleepers_and_watchers(&sock->file, EPOLLOUT);
 	vma_file_put(&sock->file);
 }
 
 void udp_pace_schedule_readiness(struct udp_sock *sock)
 {
-	if (vma_engine() == NULL || atomic_exchange(&sock->pace_scheduled, true))
+	if (vma_engine_get_or_start() == NULL || atomic_exchange(&sock->pace_scheduled, true))
 		return;
 	sock->pace_task.run = pace_task_wakes_writers_if_due;
 	vma_file_get(&sock->file);
-	vma_engine_post_lazily(&sock->pace_task);
+	vma_engine_post_task_within_1ms(&sock->pace_task);
 }
 
 bool udp_pace_may_send_or_schedule_wakeup(struct udp_sock *sock)

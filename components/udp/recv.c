@@ -133,7 +133,7 @@ static inline __attribute__((always_inline)) bool udp_filter_and_queue_datagram(
 	/* Read as a plain field, which the note names: a load of its own would cost an instruction. */
 	VMA_PROBE4(delivered, *(const int *)&sock->file.fd, datagram.len, datagram.dst_port_be, datagram.src_port_be);
 	stats_count_queued_datagram(sock, datagram.len);
-	vma_file_readable(&sock->file);
+	vma_file_wake_readers_or_batch(&sock->file);
 	return true;
 }
 
@@ -164,7 +164,7 @@ bool udp_queue_datagram_and_notify(struct udp_attachment *at, const struct udp_d
 	VMA_PROBE4(delivered, *(const int *)&sock->file.fd, datagram->len, datagram->dst_port_be,
 	           datagram->src_port_be);
 	stats_count_queued_datagram(sock, datagram->len);
-	vma_file_readable(&sock->file);
+	vma_file_wake_readers_or_batch(&sock->file);
 	return true;
 }
 
@@ -302,7 +302,7 @@ void udp_drain_queues_calling_each(struct udp_sock *sock, const struct udp_attac
 	for (uint32_t i = 0; i < all->n; i++) {
 		while ((front = udp_queue_front(&all->at[i]->queue)) != NULL) {
 			each(arg, front);
-			vma_buf_put_chain(vma_engine()->arena, front->packet);
+			vma_buf_put_chain(vma_engine_get_or_start()->arena, front->packet);
 			udp_queue_pop(&all->at[i]->queue);
 		}
 	}
@@ -464,7 +464,7 @@ static inline __attribute__((always_inline)) ssize_t copy_datagram_to_msg(struct
                                                                           size_t capacity,
                                                                           const struct udp_datagram *datagram)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	const struct vma_buf *packet = datagram->packet;
 	size_t len = datagram_truncate_to_capacity(sock, msg, flags, capacity, datagram);
 	int rc;
@@ -506,9 +506,9 @@ copy_datagram_and_release(struct udp_sock *sock, struct msghdr *msg, int flags, 
 	if (__builtin_expect(len < 0, 0))
 		stats_count_truncated_datagram(sock, flags, datagram->len < capacity ? datagram->len : capacity);
 	if (__builtin_expect(datagram->packet->next == NULL, 1))
-		vma_buf_put(vma_engine()->arena, datagram->packet);
+		vma_buf_put(vma_engine_get_or_start()->arena, datagram->packet);
 	else
-		vma_buf_put_chain(vma_engine()->arena, datagram->packet);
+		vma_buf_put_chain(vma_engine_get_or_start()->arena, datagram->packet);
 	return len;
 }
 
@@ -647,7 +647,7 @@ static int zcopy_take_datagram_from_ring_queues(struct udp_sock *sock, const str
 static ssize_t recv_describe_lent_packet(struct udp_sock *sock, struct vma_recv_zcopy_call *lend, int flags,
                                          const struct lent *lent)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	ssize_t len = vma_recv_zcopy_add_packet(lend, arena, lent->id, lent->fragments, lent->n);
 
 	lend->msg.msg_flags = flags & MSG_CMSG_CLOEXEC;

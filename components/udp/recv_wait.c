@@ -247,7 +247,7 @@ static const struct vma_wait_ops wait_ops = {.ready = recv_wait_ready,
 
 static void recv_wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	uint64_t timeout_ns = atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed);
 	bool offloaded = atomic_load_explicit(&sock->attachments, memory_order_relaxed) != NULL;
 
@@ -327,7 +327,7 @@ void udp_offload_inherited_socket(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (atomic_exchange_explicit(&sock->inherited, false, memory_order_relaxed) && !sock->file.os_only) {
-		vma_file_record_maker(&sock->file);
+		vma_file_record_creating_thread_and_core(&sock->file);
 		udp_flows_update(sock);
 		udp_dst_rebuild_after_change(sock);
 	}
@@ -369,7 +369,7 @@ ssize_t udp_recv_when_queue_is_empty(struct udp_sock *sock, int fd, struct msghd
 	if (udp_fork_shared_has_changed(sock))
 		udp_apply_changes_of_forked_processes(sock);
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
-		if (recv_is_due_to_check_kernel_socket(sock, vma_engine()))
+		if (recv_is_due_to_check_kernel_socket(sock, vma_engine_get_or_start()))
 			len = recv_from_os(sock, fd, msg, flags);
 		/* Another thread may be forking: what was queued a moment ago is there now. */
 		if (len == -EAGAIN && udp_has_nonempty_fork_queue(sock))
@@ -402,7 +402,7 @@ ssize_t udp_recv_slow_path(struct udp_sock *sock, int fd, struct msghdr *msg, in
 		udp_apply_changes_of_forked_processes(sock);
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_offload_inherited_socket(sock);
-	if (vma_engine() == NULL)
+	if (vma_engine_get_or_start() == NULL)
 		return recv_from_kernel_blocking(fd, msg, flags);
 	len = check_recv_msghdr(msg);
 	if (len != 0)

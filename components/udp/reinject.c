@@ -44,7 +44,7 @@ static void build_ip_udp_headers(uint8_t *packet, const struct udp_datagram *dat
 
 static void copy_datagram_payload(uint8_t *to, const struct udp_datagram *datagram)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	uint32_t off = datagram->packet->payload_off;
 	size_t left = datagram->len;
 
@@ -151,6 +151,6 @@ void udp_move_queued_datagrams_to_fork_queue(struct udp_sock *sock)
 	if (!udp_has_datagram(all) || !udp_may_reinject_datagrams(sock))
 		return;
 	if (udp_reinject_open_raw_socket(&udp_reinject))
-		udp_fork_queue_create(sock, fork_queue_reinject_datagram, &udp_reinject);
+		udp_fork_queue_create_from_received(sock, fork_queue_reinject_datagram, &udp_reinject);
 	udp_reinject_end(&udp_reinject);
 }

@@ -51,7 +51,8 @@ static inline bool send_is_in_burst(uint64_t since)
 }
 
 /* Sends in a row: the frame is left for a kick that it shares with the next ones. */
-static unsigned __attribute__((noinline)) send_kick_later(struct vma_thread *self, struct vma_ring_ctx *ring_ctx)
+static unsigned __attribute__((noinline))
+send_defer_kick_to_batch(struct vma_thread *self, struct vma_ring_ctx *ring_ctx)
 {
 	if (self->tx_ring != ring_ctx->ring) {
 		if (self->tx_ring != NULL)
@@ -83,12 +84,12 @@ static inline unsigned send_kick_flags(struct vma_thread *self, const struct vma
 		self->tx_burst++;
 		return 0;
 	}
-	return send_kick_later(self, ring_ctx);
+	return send_defer_kick_to_batch(self, ring_ctx);
 }
 
 /* ---- the shadow ---- */
 
-static void send_count_os(struct udp_sock *sock, ssize_t sent)
+static void udp_count_kernel_send(struct udp_sock *sock, ssize_t sent)
 {
 	if (sock->stats == NULL)
 		return;
@@ -132,7 +133,7 @@ return_deferred_error(struct udp_sock *sock, int fd, const struct msghdr *msg, i
 
 /* Outside, since it may block. Frames of before leave first. */
 static ssize_t __attribute__((cold, noinline))
-send_by_shadow(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+udp_send_by_kernel_socket(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	struct vma_thread *self = vma_thread_self();
 	ssize_t sent = 0;
@@ -147,7 +148,7 @@ send_by_shadow(struct udp_sock *sock, int fd, const struct msghdr *msg, int flag
 	vma_enter();
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
 	atomic_fetch_add_explicit(&udp_sends_by_os_count, 1, memory_order_release);
-	send_count_os(sock, sent);
+	udp_count_kernel_send(sock, sent);
 	if (sent >= 0)
 		set_corked(sock, flags & MSG_MORE);
 	vma_file_put(&sock->file);
@@ -205,7 +206,7 @@ udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 		return -EAGAIN;
 	}
 	if (flags & VMA_RING_SEND_LATER)
-		vma_engine_send_later(vma_ring_ctx_bit(dst->ring_ctx)); /* after: see there */
+		vma_engine_flush_rings_within_1ms(vma_ring_ctx_bit(dst->ring_ctx)); /* after: see there */
 	vma_ring_ctx_count_send(dst->ring_ctx);
 	stats_count_sent_datagram(sock, len);
 	return (ssize_t)len;
@@ -235,7 +236,7 @@ static void send_sleep_until(uint64_t until_ns, const struct send_wait *send_wai
 }
 
 /* Outside: first for who drives the ring, then for the NIC to take something. */
-static void send_wait_without_progress(struct vma_ring *ring, struct send_wait *send_wait)
+static void send_wait_for_tx_ring_progress(struct vma_ring *ring, struct send_wait *send_wait)
 {
 	const struct timespec nap = {.tv_nsec = FULL_SLEEP_NS};
 
@@ -308,7 +309,7 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 	if (until_ns != 0)
 		send_sleep_until(until_ns, send_wait);
 	else
-		send_wait_without_progress(ring_ctx->ring, send_wait);
+		send_wait_for_tx_ring_progress(ring_ctx->ring, send_wait);
 	vma_enter();
 	vma_ring_ctx_put(ring_ctx);
 	if (self->signals != send_wait->signals &&
@@ -438,7 +439,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 }
 
 /* Whether this very call is for the kernel. */
-static bool send_goes_by_os(const struct udp_sock *sock, int flags)
+static bool send_must_use_kernel(const struct udp_sock *sock, int flags)
 {
 	return sock->file.os_only || flags & ~SERVED_FLAGS ||
 	       atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED;
@@ -449,12 +450,12 @@ static bool send_goes_by_os(const struct udp_sock *sock, int flags)
  * for what is wrong with the call itself, and then the error is left for the next one.
  */
 static ssize_t __attribute__((cold, noinline))
-send_os_for_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+udp_send_by_kernel_to_report_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	ssize_t sent;
 
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
-	sent = send_by_shadow(sock, fd, msg, flags);
+	sent = udp_send_by_kernel_socket(sock, fd, msg, flags);
 	if (sent < 0)
 		udp_note_error_waiting_in_shadow(sock, fd);
 	return sent;
@@ -463,7 +464,8 @@ send_os_for_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int f
 /* ---- dummies ---- */
 
 /* The frame of a message, and not sent. -EINVAL: the message itself would go through the kernel. */
-static ssize_t send_dummy_to(struct udp_sock *sock, const struct udp_dst *dst, const struct vma_inet_iov_iter *iov_iter)
+static ssize_t udp_build_frame_without_sending(struct udp_sock *sock, const struct udp_dst *dst,
+                                               const struct vma_inet_iov_iter *iov_iter)
 {
 	struct vma_ring *ring = dst->ring_ctx->ring;
 	struct vma_bufarena *arena = dst->engine->arena;
@@ -488,7 +490,7 @@ static ssize_t send_dummy_to(struct udp_sock *sock, const struct udp_dst *dst, c
 }
 
 static ssize_t __attribute__((cold, noinline))
-send_dummy(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+udp_prepare_message_without_sending(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	struct vma_inet_iov_iter iov_iter;
 	const struct udp_dst *dst;
@@ -499,7 +501,7 @@ send_dummy(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	flags &= ~VMA_SND_FLAGS_DUMMY;
 	if (!sock->file.os_only && !udp_offload_is_deferred(sock) && !sock_is_ready_to_send_offloaded(sock))
 		udp_prepare_first_send(sock, fd);
-	if (send_goes_by_os(sock, flags) || udp_offload_is_deferred(sock) ||
+	if (send_must_use_kernel(sock, flags) || udp_offload_is_deferred(sock) ||
 	    (msg->msg_control != NULL && msg->msg_controllen != 0) || !send_destination_key(sock, msg, &key))
 		return -EINVAL;
 	rc = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
@@ -507,23 +509,23 @@ send_dummy(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		dst = udp_dst_find(sock, key, &own);
 		rc = dst != NULL && dst->ring_ctx != NULL && iov_iter.left <= dst->max_payload &&
 		                     !group_has_local_members(dst)
-		             ? send_dummy_to(sock, dst, &iov_iter)
+		             ? udp_build_frame_without_sending(sock, dst, &iov_iter)
 		             : -EINVAL;
 	}
 	vma_inet_iov_iter_release(&iov_iter);
 	return rc;
 }
 
-void udp_send_dummy(struct udp_sock *sock, int fd)
+void udp_warm_up_send_path_if_connected(struct udp_sock *sock, int fd)
 {
 	const struct msghdr msg = {0};
 
 	if (atomic_load_explicit(&sock->connected, memory_order_relaxed))
-		send_dummy(sock, fd, &msg, VMA_SND_FLAGS_DUMMY);
+		udp_prepare_message_without_sending(sock, fd, &msg, VMA_SND_FLAGS_DUMMY);
 }
 
 static ssize_t __attribute__((noinline))
-send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+udp_send_slow_path(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	const bool has_cmsgs = msg->msg_control != NULL && msg->msg_controllen != 0;
 	struct udp_tx_cmsgs cmsgs;
@@ -533,21 +535,21 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	if (udp_fork_shared_has_changed(sock))
 		udp_apply_changes_of_forked_processes(sock);
 	if (flags & VMA_SND_FLAGS_DUMMY)
-		return send_dummy(sock, fd, msg, flags);
+		return udp_prepare_message_without_sending(sock, fd, msg, flags);
 	if (__builtin_expect(atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed) != 0, 0) &&
 	    !sock->file.os_only) {
 		udp_watch_errors(sock, fd);
 		if (udp_deferred_count_send_and_may_offload(sock, fd))
-			return send_by_shadow(sock, fd, msg, flags);
+			return udp_send_by_kernel_socket(sock, fd, msg, flags);
 	}
 	if (!sock->file.os_only && !sock_is_ready_to_send_offloaded(sock))
 		udp_prepare_first_send(sock, fd);
-	if (send_goes_by_os(sock, flags))
-		return send_by_shadow(sock, fd, msg, flags);
+	if (send_must_use_kernel(sock, flags))
+		return udp_send_by_kernel_socket(sock, fd, msg, flags);
 	if (atomic_load_explicit(&sock->os_error, memory_order_relaxed))
-		return send_os_for_error(sock, fd, msg, flags);
+		return udp_send_by_kernel_to_report_error(sock, fd, msg, flags);
 	if (has_cmsgs && !udp_tx_cmsgs_read(&cmsgs, sock->file.family, msg))
-		return send_by_shadow(sock, fd, msg, flags);
+		return udp_send_by_kernel_socket(sock, fd, msg, flags);
 	sent = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 	if (sent == 0) {
 		vma_file_get(&sock->file);
@@ -557,13 +559,14 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		sent = -ENOTSUP; /* which of several errors comes first, the kernel knows */
 	}
 	vma_inet_iov_iter_release(&iov_iter);
-	return sent == -ENOTSUP ? send_by_shadow(sock, fd, msg, flags) : sent;
+	return sent == -ENOTSUP ? udp_send_by_kernel_socket(sock, fd, msg, flags) : sent;
 }
 
 /* ---- the plain way ---- */
 
 /* One piece, no control message, nothing pending. `heeded`: of enum udp_send_slow_reasons, what has been looked at. */
-static inline bool send_is_plain(const struct udp_sock *sock, const struct msghdr *msg, int flags, unsigned heeded)
+static inline bool send_can_use_fast_path(const struct udp_sock *sock, const struct msghdr *msg, int flags,
+                                          unsigned heeded)
 {
 	return !((flags & ~SERVED_FLAGS) | sock->file.os_only | (msg->msg_control != NULL) | (msg->msg_iovlen != 1) |
 	         (atomic_load_explicit(&sock->unplain, memory_order_relaxed) & ~heeded) |
@@ -573,13 +576,13 @@ static inline bool send_is_plain(const struct udp_sock *sock, const struct msghd
 
 /* The same of a socket that other processes have, too: it goes the plain way once it is as they have left it. */
 static bool __attribute__((noinline))
-send_is_plain_after_follow(struct udp_sock *sock, const struct msghdr *msg, int flags)
+send_can_use_fast_path_after_sync(struct udp_sock *sock, const struct msghdr *msg, int flags)
 {
 	if (!(atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_SHARED))
 		return false;
 	if (udp_fork_shared_has_changed(sock))
 		udp_apply_changes_of_forked_processes(sock);
-	return send_is_plain(sock, msg, flags, UDP_SHARED);
+	return send_can_use_fast_path(sock, msg, flags, UDP_SHARED);
 }
 
 static inline const struct udp_dst *dst_cached(const struct udp_sock *sock, const struct msghdr *msg)
@@ -609,17 +612,18 @@ ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int
 	struct iovec iov;
 	ssize_t sent;
 
-	if (__builtin_expect(!send_is_plain(sock, msg, flags, 0), 0) && !send_is_plain_after_follow(sock, msg, flags))
-		return send_planned(sock, fd, msg, flags);
+	if (__builtin_expect(!send_can_use_fast_path(sock, msg, flags, 0), 0) &&
+	    !send_can_use_fast_path_after_sync(sock, msg, flags))
+		return udp_send_slow_path(sock, fd, msg, flags);
 	dst = dst_cached(sock, msg);
 	if (__builtin_expect(dst == NULL, 0))
-		return send_planned(sock, fd, msg, flags);
+		return udp_send_slow_path(sock, fd, msg, flags);
 	if (vma_inet_iov_is_library_memory(msg))
 		iov = *msg->msg_iov;
 	else if (vma_memcpy_or_efault(&iov, msg->msg_iov, sizeof(iov)) != 0)
 		return -EFAULT;
 	if (__builtin_expect(iov.iov_len > dst->max_payload, 0))
-		return send_planned(sock, fd, msg, flags);
+		return udp_send_slow_path(sock, fd, msg, flags);
 	sent = udp_transmit(sock, dst, &iov, 1, iov.iov_len);
-	return __builtin_expect(sent != -EAGAIN, 1) ? sent : send_planned(sock, fd, msg, flags);
+	return __builtin_expect(sent != -EAGAIN, 1) ? sent : udp_send_slow_path(sock, fd, msg, flags);
 }

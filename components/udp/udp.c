@@ -70,14 +70,14 @@ static void udp_dump(struct vma_file *file, int fd, enum vma_log_level level)
 static void udp_net_changed(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	enum vma_sock_reason before;
 	uint64_t generation;
 
 	pthread_mutex_lock(&file->lock);
 	if (udp_fork_shared_has_changed(sock))
 		udp_apply_changes_of_forked_processes_locked(sock);
-	if (engine != NULL && !vma_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
+	if (engine != NULL && !vma_file_is_closed(file) && !file->os_only && !atomic_load(&sock->inherited)) {
 		generation = vma_net_generation(engine->net);
 		before = udp_get_reason_not_offloaded(file);
 		udp_flows_update(sock);
@@ -93,7 +93,7 @@ static void udp_on_error(struct vma_file *file)
 	if (file->kind != VMA_FILE_UDP)
 		return;
 	udp_note_pending_os_error(udp_sock(file));
-	vma_file_ready(file, EPOLLERR);
+	vma_file_wake_sleepers_and_watchers(file, EPOLLERR);
 }
 
 /* ---- the end ---- */
@@ -136,7 +136,7 @@ static void udp_close(struct vma_file *file)
 		udp_leave_flows_and_free_destinations(sock);
 	pthread_mutex_unlock(&file->lock);
 	udp_finish_close(sock);
-	vma_ring_files_left();
+	vma_ring_files_wake_reclaim_of_rings();
 	vma_run_due_deferred_frees();
 }
 
@@ -274,7 +274,7 @@ void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 	file->os_only = true;
 	atomic_store(&file->retry, false);
 	atomic_store(&sock->reason, reason);
-	vma_engine_fallback(reason, 0, "a UDP socket");
+	vma_engine_report_kernel_fallback(reason, 0, "a UDP socket");
 	udp_dst_rebuild_after_change(sock);
 	udp_stats_describe(sock);
 	vma_waitq_wake(&file->waitq, true);
@@ -286,7 +286,7 @@ static void udp_hand_over_to_kernel_for_stdio(struct vma_file *file, int fd)
 	(void)fd;
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only) {
-		vma_engine_exception(0, "a UDP socket that the C library reads by itself");
+		vma_engine_apply_offload_failure_policy(0, "a UDP socket that the C library reads by itself");
 		udp_give_to_kernel(udp_sock(file), VMA_SOCK_OPTION);
 	}
 	pthread_mutex_unlock(&file->lock);
@@ -389,7 +389,7 @@ static void udp_set_migration(struct udp_sock *sock, const struct vma_conf *conf
 
 int vma_udp_socket(int fd, int domain, int type, int protocol)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	const enum vma_sock_reason reason = vma_inet_initial_offload_reason(engine);
 	struct udp_sock *sock;
 	int rc;
@@ -410,11 +410,11 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 	atomic_store(&sock->reason, reason);
 	sock->file.os_only = reason != VMA_SOCK_NEW;
 	if (reason == VMA_SOCK_NEW) {
-		vma_file_record_maker(&sock->file);
+		vma_file_record_creating_thread_and_core(&sock->file);
 		udp_options_init(sock, fd);
 	}
 	if (engine != NULL) {
-		sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
+		sock->stats = vma_engine_alloc_socket_stats(engine, fd, &sock->stats_count);
 		udp_stats_describe(sock);
 	}
 	rc = vma_fd_install(fd, &sock->file);

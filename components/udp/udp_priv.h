@@ -250,7 +250,7 @@ struct udp_sock {
 	struct vma_engine *engine; /* that the socket was made in: its statistics' */
 	uint64_t os_options;       /* options.c: a bit for each that is set and that only the kernel serves */
 	_Atomic enum vma_sock_reason reason;
-	_Atomic bool stats_count; /* vma_engine_stats_get */
+	_Atomic bool stats_count; /* vma_engine_alloc_socket_stats */
 	struct udp_flows *flows;  /* flows.c: what is attached, for which address or group, on which ring context */
 	struct udp_groups *_Atomic groups; /* multicast.c: memberships and filters, immutable; NULL: none, and mc_all */
 	struct vma_net_watch *watch;

@@ -193,7 +193,7 @@ static void xtreme_give_queued_datagram(const struct udp_sock *sock, struct vma_
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_hold_refused, 1);
 	udp_count_datagram_as_dropped(sock, datagram);
-	vma_buf_put_chain(vma_engine()->arena, datagram->packet);
+	vma_buf_put_chain(vma_engine_get_or_start()->arena, datagram->packet);
 }
 
 bool udp_xtreme_complete_queued_datagrams(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)

@@ -739,7 +739,7 @@ static void *run_random_calls(void *arg)
 	return NULL;
 }
 
-static const char *some(uint64_t n)
+static const char *some_or_none_text(uint64_t n)
 {
 	return n != 0 ? "some" : "none";
 }
@@ -788,14 +788,15 @@ static int run_random_calls_in_all_threads(uint64_t seed)
 	if (has_xtreme) {
 		printf("# %lu calls, %lu polled, %lu accepted, %lu freed twice, %lu without a copy, %lu callbacks\n",
 		       all.calls, all.polled, all.accepted, all.twice_freed, all.zero_copied, all.callbacks);
-		printf("polled %s accepted %s twice %s wrong %lu\n", some(all.polled), some(all.accepted),
-		       some(all.twice_freed), all.wrong);
+		printf("polled %s accepted %s twice %s wrong %lu\n", some_or_none_text(all.polled),
+		       some_or_none_text(all.accepted), some_or_none_text(all.twice_freed), all.wrong);
 		return all.wrong != 0;
 	}
 	printf("# %lu calls, %lu without a copy, %lu copied, %lu callbacks, %lu freed\n", all.calls, all.zero_copied,
 	       all.copied, all.callbacks, all.held_freed);
-	printf("zcopy %s copied %s callbacks %s freed %s wrong %lu\n", some(all.zero_copied), some(all.copied),
-	       some(all.callbacks), some(all.held_freed), all.wrong);
+	printf("zcopy %s copied %s callbacks %s freed %s wrong %lu\n", some_or_none_text(all.zero_copied),
+	       some_or_none_text(all.copied), some_or_none_text(all.callbacks), some_or_none_text(all.held_freed),
+	       all.wrong);
 	return all.wrong != 0;
 }
 

@@ -58,7 +58,7 @@ static void expect_refused_with_errno(int rc, int error, const char *what)
 	wrong++;
 }
 
-static void ready(void)
+static void print_ready_and_flush(void)
 {
 	printf("ready\n");
 	fflush(stdout);
@@ -166,7 +166,7 @@ static void add_ring_to_new_epoll_set(int ring, uint32_t events)
 		fail("epoll_ctl");
 }
 
-static void arm(int ring)
+static void arm_ring_cq(int ring)
 {
 	struct vma_modify_ring_attr attr = {.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM, .ring_fd = ring};
 
@@ -184,7 +184,7 @@ static int receive_datagrams_waiting_on_ring_fd(const char *call)
 	expect(poll_events_of_fd(ring, 0) == 0, "no events before the first packet");
 	if (epoll)
 		add_ring_to_new_epoll_set(ring, edge ? EPOLLIN | EPOLLET : EPOLLIN);
-	ready();
+	print_ready_and_flush();
 	while (got < WANTED && waits < 50 * WANTED) {
 		const int rc = epoll                         ? wait_ring_fd_readable_by_epoll(ring)
 		               : strcmp(call, "select") == 0 ? wait_ring_fd_readable_by_select(ring)
@@ -196,13 +196,13 @@ static int receive_datagrams_waiting_on_ring_fd(const char *call)
 		}
 		waits++;
 		if (!edge)
-			arm(ring);
+			arm_ring_cq(ring);
 		while (recv(fd, &number, sizeof(number), MSG_DONTWAIT) > 0)
 			expect(number == got++, "in order");
 	}
 	expect(waits <= 2 * WANTED + 2, "a wait for each datagram, about");
 	if (!edge) {
-		arm(ring);
+		arm_ring_cq(ring);
 		expect(poll_events_of_fd(ring, 0) == 0, "no events after the last");
 	}
 	printf("got %d wrong %u\n", got, wrong);
@@ -344,7 +344,7 @@ static uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void moderate(int ring, uint32_t packets, uint32_t usec)
+static void set_ring_cq_moderation(int ring, uint32_t packets, uint32_t usec)
 {
 	struct vma_modify_ring_attr attr = {.comp_bit_mask = VMA_MODIFY_RING_CQ_MODERATION | VMA_MODIFY_RING_CQ_ARM,
 	                                    .ring_fd = ring,
@@ -369,9 +369,9 @@ static int drain_datagrams_and_count(int fd)
 static bool wait_ends_with_datagrams(int fd, int ring, int wanted)
 {
 	for (int i = 0; i < 20; i++) {
-		arm(ring);
+		arm_ring_cq(ring);
 		drain_datagrams_and_count(fd);
-		arm(ring);
+		arm_ring_cq(ring);
 		if (wait_ring_fd_readable_by_poll(ring) == 1 && drain_datagrams_and_count(fd) >= wanted)
 			return true;
 	}
@@ -383,14 +383,14 @@ static int check_cq_moderation_holds_back_events(void)
 	const int fd = open_bound_reusable_socket(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd);
 	uint64_t begin;
 
-	moderate(ring, 1000, 300000);
-	ready();
+	set_ring_cq_moderation(ring, 1000, 300000);
+	print_ready_and_flush();
 	expect(wait_ends_with_datagrams(fd, ring, 20), "packets of 300 ms are held back");
-	moderate(ring, 10, 50000000);
+	set_ring_cq_moderation(ring, 10, 50000000);
 	begin = now_ms();
 	expect(wait_ends_with_datagrams(fd, ring, 10), "ten packets are waited for");
 	expect(now_ms() - begin < 40000, "and no longer");
-	moderate(ring, 0, 0);
+	set_ring_cq_moderation(ring, 0, 0);
 	expect(wait_ends_with_datagrams(fd, ring, 1) && now_ms() - begin < 40000, "nothing is held back any more");
 	printf("wrong %u\n", wrong);
 	return 0;
@@ -409,11 +409,11 @@ static int accept_tcp_connections_polling_ring_fd(void)
 	if (listen(fd, 8) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)
 		fail("listen");
 	expect(ring_fd_of_socket(fd) == ring, "it listens on the ring that it had before");
-	ready();
+	print_ready_and_flush();
 	while (accepted < WANTED && waits++ < 1000 * WANTED) {
 		if (wait_ring_fd_readable_by_poll(ring) != 1)
 			break;
-		arm(ring);
+		arm_ring_cq(ring);
 		conn = accept(fd, NULL, NULL);
 		if (conn < 0)
 			continue;
@@ -539,7 +539,7 @@ static int check_ring_alloc_logic(void)
 	expect(tx_ring_fd_of_socket(sender) >= 0 && tx_ring_fd_of_socket(sender) != rings[4],
 	       "and sends by a ring of its own");
 	expect_ring_logic_answers(fds[0], fds[4]);
-	ready();
+	print_ready_and_flush();
 	receive_one_on_each_fd(fds);
 	printf("wrong %u\n", wrong);
 	return 0;

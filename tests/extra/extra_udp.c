@@ -43,7 +43,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
-static void ready(void)
+static void print_ready(void)
 {
 	printf("ready\n");
 	fflush(stdout);
@@ -95,7 +95,7 @@ static int run_zcopy_receiver(void)
 	unsigned zcopy = 0, copied = 0;
 	union room room;
 
-	ready();
+	print_ready();
 	while (zcopy + copied < count && wait_readable(fd, TEST_WAIT_LIMIT_MS)) {
 		struct sockaddr_in from;
 		socklen_t len = sizeof(from);
@@ -176,7 +176,7 @@ static int run_zcopy_volume_receiver(void)
 	long before = 0;
 	union room room;
 
-	ready();
+	print_ready();
 	for (uint32_t i = 0; i < count;) {
 		struct sockaddr_in from;
 		socklen_t len = sizeof(from);
@@ -265,7 +265,7 @@ static int run_recv_callback_receiver(void)
 		fail("register_recv_callback");
 	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
 	pthread_create(&thread, NULL, thread_freeing_held_packets, NULL);
-	ready();
+	print_ready();
 	while (seen_total < count || passed < (count + 1) / 3) {
 		const int n = epoll_wait(set, &event, 1, seen_total < count ? TEST_WAIT_LIMIT_MS : 2000);
 
@@ -284,7 +284,8 @@ static int run_recv_callback_receiver(void)
 
 /* ---- hold, closed ---- */
 
-static vma_recv_callback_retval_t hold(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *context)
+static vma_recv_callback_retval_t recv_callback_returning_hold(int fd, size_t n, struct iovec iov[],
+                                                               struct vma_info_t *info, void *context)
 {
 	(void)fd, (void)n, (void)context;
 	held[n_held] = (struct held){.id = info->packet_id, .bytes = iov[0].iov_base};
@@ -297,9 +298,9 @@ static void receive_and_hold_all_packets(int fd)
 	char bytes[BYTES];
 
 	callback_fd = fd;
-	if (api->register_recv_callback(fd, hold, NULL) != 0)
+	if (api->register_recv_callback(fd, recv_callback_returning_hold, NULL) != 0)
 		fail("register_recv_callback");
-	ready();
+	print_ready();
 	while (n_held < count) {
 		const unsigned before = n_held;
 
@@ -445,7 +446,7 @@ static int run_calls_with_bad_arguments(void)
 	expect(api->thread_offload(2, pthread_self()), EINVAL, "an offload that is neither");
 	expect(api->dump_fd_stats(unix_fd, 5), EBADF, "a unix socket's counters");
 	expect(api->dump_fd_stats(fd, 77), EINVAL, "a level that is none");
-	ready();
+	print_ready();
 	check_double_free_of_zcopy_packet(fd, other);
 	expect(api->get_socket_rings_num(fd) == 1 ? 0 : -1, 0, "one ring");
 	expect(api->register_recv_callback(fd, recv_callback_reentering_and_closing, NULL), 0, "the rude callback");
@@ -480,7 +481,7 @@ static int run_dummy_sends(bool tcp)
 			fail("send");
 		usleep(50000);
 	}
-	ready();
+	print_ready();
 	for (int i = 0; i < 100; i++) {
 		expect(send(fd, bytes, 10, VMA_SND_FLAGS_DUMMY) == 10 ? 0 : -1, 0, "send");
 		expect(sendto(fd, bytes, 20, VMA_SND_FLAGS_DUMMY, NULL, 0) == 20 ? 0 : -1, 0, "sendto");

@@ -90,7 +90,7 @@ static bool random_hits_ppm(struct direction *d, uint32_t ppm)
 	return ppm != 0 && middlebox_next_random(d) % 1000000 < ppm;
 }
 
-static int middlebox_open_port(const char *name)
+static int middlebox_open_packet_socket(const char *name)
 {
 	struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
 	struct packet_mreq promiscuous = {.mr_type = PACKET_MR_PROMISC};
@@ -217,7 +217,7 @@ static uint64_t middlebox_next_due_ns(const struct direction *d)
 	return due;
 }
 
-static void rest(struct direction d[2])
+static void middlebox_wait_for_frame_or_due_time(struct direction d[2])
 {
 	struct pollfd fds[2] = {{.fd = d[0].from, .events = POLLIN}, {.fd = d[1].from, .events = POLLIN}};
 	uint64_t a = middlebox_next_due_ns(&d[0]), b = middlebox_next_due_ns(&d[1]), due = a < b ? a : b,
@@ -234,7 +234,7 @@ static void middlebox_print_counts(const struct direction *d)
 	       d->from_name, d->to_name, d->forwarded, d->lost, d->reordered, d->duplicated, d->overflowed, d->refused);
 }
 
-static uint64_t number(const char *text, uint64_t max)
+static uint64_t parse_number_or_exit(const char *text, uint64_t max)
 {
 	char *end;
 	unsigned long value;
@@ -262,22 +262,22 @@ static void middlebox_read_options(int argc, char **argv)
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (option) {
 		case 'l':
-			request.loss = (uint32_t)number(optarg, 1000000);
+			request.loss = (uint32_t)parse_number_or_exit(optarg, 1000000);
 			break;
 		case 'd':
-			request.delay_ns = number(optarg, 10000000) * 1000;
+			request.delay_ns = parse_number_or_exit(optarg, 10000000) * 1000;
 			break;
 		case 'r':
-			request.reorder = (uint32_t)number(optarg, 1000000);
+			request.reorder = (uint32_t)parse_number_or_exit(optarg, 1000000);
 			break;
 		case 'D':
-			request.duplicate = (uint32_t)number(optarg, 1000000);
+			request.duplicate = (uint32_t)parse_number_or_exit(optarg, 1000000);
 			break;
 		case 'q':
-			request.queue = (uint32_t)number(optarg, 1 << 20);
+			request.queue = (uint32_t)parse_number_or_exit(optarg, 1 << 20);
 			break;
 		case 's':
-			request.seed = number(optarg, UINT64_MAX);
+			request.seed = parse_number_or_exit(optarg, UINT64_MAX);
 			break;
 		default:
 			exit(2);
@@ -290,8 +290,8 @@ static void middlebox_read_options(int argc, char **argv)
 	}
 }
 
-static void open_direction(struct direction *d, const char *from_name, const char *to_name, int from, int to,
-                           uint64_t seed)
+static void middlebox_init_direction(struct direction *d, const char *from_name, const char *to_name, int from, int to,
+                                     uint64_t seed)
 {
 	*d = (struct direction){.from_name = from_name,
 	                        .to_name = to_name,
@@ -315,10 +315,10 @@ int main(int argc, char **argv)
 	prctl(PR_SET_TIMERSLACK, 1UL);
 	sigaction(SIGTERM, &end, NULL);
 	sigaction(SIGINT, &end, NULL);
-	a = middlebox_open_port(argv[optind]);
-	b = middlebox_open_port(argv[optind + 1]);
-	open_direction(&d[0], argv[optind], argv[optind + 1], a, b, request.seed);
-	open_direction(&d[1], argv[optind + 1], argv[optind], b, a, ~request.seed);
+	a = middlebox_open_packet_socket(argv[optind]);
+	b = middlebox_open_packet_socket(argv[optind + 1]);
+	middlebox_init_direction(&d[0], argv[optind], argv[optind + 1], a, b, request.seed);
+	middlebox_init_direction(&d[1], argv[optind + 1], argv[optind], b, a, ~request.seed);
 	printf("forwarding\n");
 	fflush(stdout);
 	while (!ended) {
@@ -329,7 +329,7 @@ int main(int argc, char **argv)
 			moved |= middlebox_send_due_frames(&d[i]);
 		}
 		if (!moved)
-			rest(d);
+			middlebox_wait_for_frame_or_due_time(d);
 	}
 	middlebox_print_counts(&d[0]);
 	middlebox_print_counts(&d[1]);

@@ -28,7 +28,7 @@ static void say_preadv2_with_flags(int s, int flags)
 	struct iovec piece = {bytes, 10};
 
 	say("read with %#x:", (unsigned)flags);
-	is_readable(s, 1000);
+	wait_until_readable(s, 1000);
 	SAY_RESULT(preadv2(s, &piece, 1, -1, flags));
 	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
 		;
@@ -151,7 +151,7 @@ CASE(bad_args_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pi
 	fcntl(s, F_SETFL, O_NONBLOCK);
 	for (int i = 0; i < 2; i++)
 		peer_send(far(), 0, here, port_of(s), 30, 1);
-	is_readable(s, 1000);
+	wait_until_readable(s, 1000);
 	wait_until_sent_packets_arrived(30);
 	SAY_RESULT(sendfile(null, s, NULL, 100));
 	SAY_RESULT(sendfile(ends[1], s, NULL, 100));
@@ -254,7 +254,7 @@ CASE(bad_args_piece_received, "a piece that cannot be written: what has come is 
 	recv_and_print_result(s, 2000, MSG_DONTWAIT);
 	for (int i = 0; i < 2; i++)
 		peer_send(far(), 2, here, port_of(u), 1000, 1);
-	is_readable(u, 1000);
+	wait_until_readable(u, 1000);
 	wait_until_sent_packets_arrived(30);
 	SAY_RESULT(readv(u, pieces, 3));
 	SAY_RESULT(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));
@@ -308,13 +308,13 @@ static void say_receives_of_bad_lengths(int s, void (*more)(int s))
 static void make_stream_bytes_arrive(int s)
 {
 	far_peer_writes(1, 30, 1, 1);
-	is_readable(s, 1000);
+	wait_until_readable(s, 1000);
 }
 
 static void make_datagram_arrive(int s)
 {
 	peer_send(far(), 2, here, port_of(s), 30, 1);
-	is_readable(s, 1000);
+	wait_until_readable(s, 1000);
 }
 
 CASE(bad_args_lengths_of_a_connection, "lengths beyond the address space: EFAULT, or as much as a call takes")

@@ -7,14 +7,14 @@
 
 static int bind_to_ip(int fd, const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 
 	return bind(fd, (struct sockaddr *)&address, sizeof(address));
 }
 
 static int connect_to_ipv4_address(int fd, const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 
 	return connect(fd, (struct sockaddr *)&address, sizeof(address));
 }
@@ -49,7 +49,7 @@ CASE(bind_says_its_address, "a bound socket has its address, and no peer")
 CASE(bind_refuses, "bind: what is refused, and with what errno")
 {
 	int s = udp_socket(), other = udp_socket_bound_to(here, 7001);
-	struct sockaddr_in address = address_of(here, 7002);
+	struct sockaddr_in address = ipv4_sockaddr_of(here, 7002);
 
 	SAY_RESULT(bind_to_ip(s, "10.99.0.1", 7002));
 	SAY_RESULT(bind_to_ip(s, here, 7001));
@@ -73,7 +73,7 @@ CASE(bind_refuses, "bind: what is refused, and with what errno")
 
 CASE(bind_unspecified_family, "bind with AF_UNSPEC works for 0.0.0.0 only")
 {
-	struct sockaddr_in address = address_of("0.0.0.0", 7003);
+	struct sockaddr_in address = ipv4_sockaddr_of("0.0.0.0", 7003);
 	int s = udp_socket();
 
 	address.sin_family = AF_UNSPEC;
@@ -168,7 +168,7 @@ CASE(connect_keeps_the_bound_port, "a bound socket that connects, dissolves and 
 
 CASE(connect_refuses, "connect: what is refused, and with what errno")
 {
-	struct sockaddr_in address = address_of(there, 7100);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, 7100);
 	int s = udp_socket();
 
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, 8));
@@ -198,7 +198,7 @@ CASE(connect_filters, "a connected socket gets its peer's datagrams only, and ke
 	register_port_name(peer_ask_to_open_socket(far(), 2, there_too, port), "peer");
 	expect_offloaded(s);
 	peer_send(far(), 1, here, 7007, 10, 1);
-	is_readable(s, 2000);
+	wait_until_readable(s, 2000);
 	SAY_RESULT(connect_to_ipv4_address(s, there, port));
 	peer_send(far(), 1, here, 7007, 10, 2);
 	peer_send(far(), 2, here, 7007, 10, 3);
@@ -206,12 +206,12 @@ CASE(connect_filters, "a connected socket gets its peer's datagrams only, and ke
 	take(s, 2000, 0);
 	take(s, 2000, 0);
 	wait_until_sent_packets_arrived(30);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(names_with_bad_arguments, "getsockname and getpeername with short, negative and bad arguments")
 {
-	struct sockaddr_in address = address_of(there, 7100);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, 7100);
 	int s = udp_socket_connected_to(there, 7100), half;
 	char bytes[128];
 	socklen_t len;
@@ -308,7 +308,7 @@ CASE(bind_address_outlives_the_port, "a port that connect(AF_UNSPEC) gives up is
 {
 	const struct sockaddr unspec = {.sa_family = AF_UNSPEC};
 	int port = peer_ask_to_open_socket(far(), 0, there, 0), s = udp_socket_bound_to(here, 0);
-	struct sockaddr_in to = address_of(there, port);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, port);
 
 	SAY_RESULT(connect(s, (struct sockaddr *)&to, sizeof(to)));
 	SAY_RESULT(connect(s, &unspec, sizeof(unspec)));

@@ -96,7 +96,7 @@ static void say_received_with_control(int s, int flags, size_t room)
 	                     .msg_controllen = room};
 	ssize_t len;
 
-	if (!is_readable(s, 2000))
+	if (!wait_until_readable(s, 2000))
 		say("nothing came");
 	len = recvmsg(s, &msg, flags | MSG_DONTWAIT);
 	if (len < 0) {
@@ -199,7 +199,7 @@ CASE(cmsg_stamps_are_ordered, "timestamps do not run backwards, and lie between 
 	set_int(s, SOL_SOCKET, SO_TIMESTAMPNS, 1);
 	clock_gettime(CLOCK_REALTIME, &begin);
 	peer(far(), "send 0 %s %d 10 0 200 100", here, port);
-	for (int i = 0; i < 200 && is_readable(s, 2000); i++) {
+	for (int i = 0; i < 200 && wait_until_readable(s, 2000); i++) {
 		struct msghdr msg = {
 		        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 
@@ -274,9 +274,9 @@ CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown 
 	value = 300;
 	send_byte_with_cmsg(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
 	send_byte_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
-	info.ipi_spec_dst = address_of(here_second, 0).sin_addr;
+	info.ipi_spec_dst = ipv4_sockaddr_of(here_second, 0).sin_addr;
 	send_byte_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
-	info.ipi_spec_dst = address_of("10.99.0.1", 0).sin_addr;
+	info.ipi_spec_dst = ipv4_sockaddr_of("10.99.0.1", 0).sin_addr;
 	send_byte_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
 	info = (struct in_pktinfo){.ipi_ifindex = (int)if_nametoindex(if_first)};
 	send_byte_with_cmsg(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
@@ -310,7 +310,7 @@ static void control_send_put_int(struct control_send *send, int type, int value)
 
 static void control_send_put_pktinfo(struct control_send *send, const char *source, const char *device)
 {
-	struct in_pktinfo info = {.ipi_spec_dst = address_of(source, 0).sin_addr,
+	struct in_pktinfo info = {.ipi_spec_dst = ipv4_sockaddr_of(source, 0).sin_addr,
 	                          .ipi_ifindex = device != NULL ? (int)if_nametoindex(device) : 0};
 
 	control_send_put_cmsg(send, IP_PKTINFO, &info, sizeof(info));
@@ -340,11 +340,11 @@ static void send_with_cmsgs_to_learn_route(int s, struct control_send *send, int
 
 CASE(cmsg_of_sent_bypass, "IP_PKTINFO, IP_TTL and IP_TOS of single datagrams, around the kernel")
 {
-	struct control_send plain = {.to = address_of(there, peer_ask_to_open_socket(far(), 0, there, 0))},
+	struct control_send plain = {.to = ipv4_sockaddr_of(there, peer_ask_to_open_socket(far(), 0, there, 0))},
 	                    source = plain, other = plain, all = plain, device = plain, second = {0};
 	int s = udp_socket_bound_to("0.0.0.0", 0);
 
-	second.to = address_of(there_second, peer_ask_to_open_socket(far(), 1, there_second, 0));
+	second.to = ipv4_sockaddr_of(there_second, peer_ask_to_open_socket(far(), 1, there_second, 0));
 	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	control_send_put_int(&plain, IP_TTL, 9);
@@ -384,12 +384,12 @@ CASE(cmsg_of_sent_connected, "a connected socket's control messages: the route i
 	send_with_cmsgs_to_learn_route(s, &none, 0);
 	control_send_put_pktinfo(&elsewhere, here_second, NULL);
 	send_with_cmsgs_to_learn_route(s, &elsewhere, 0);
-	elsewhere.to = address_of(there_too, peer_ask_to_open_socket(far(), 2, there_too, 0));
+	elsewhere.to = ipv4_sockaddr_of(there_too, peer_ask_to_open_socket(far(), 2, there_too, 0));
 	send_with_cmsgs_to_learn_route(s, &elsewhere, 2);
 	control_send_put_pktinfo(&nowhere, "10.99.0.1", NULL);
 	SAY_RESULT(send_with_cmsgs(s, &nowhere, 0));
 	control_send_put_pktinfo(&away, "0.0.0.0", if_second);
-	away.to = address_of("192.0.2.9", 7100);
+	away.to = ipv4_sockaddr_of("192.0.2.9", 7100);
 	SAY_RESULT(send_with_cmsgs(s, &away, 0));
 	control_send_put_pktinfo(&loopback, "127.0.0.1", NULL);
 	SAY_RESULT(send_with_cmsgs(s, &loopback, 0));
@@ -405,7 +405,7 @@ CASE(cmsg_of_sent_connected, "a connected socket's control messages: the route i
 CASE(cmsg_of_sent_group, "a group is sent to with the TTL, TOS, source and interface of control messages")
 {
 	int s = udp_socket_bound_to("0.0.0.0", 0);
-	struct control_send first = {.to = address_of("224.9.9.9", 7031)}, second = first;
+	struct control_send first = {.to = ipv4_sockaddr_of("224.9.9.9", 7031)}, second = first;
 
 	register_port_name_of_fd(s, "us");
 	peer_ask_to_open_socket(far(), 0, "0.0.0.0", 7031);

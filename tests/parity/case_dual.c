@@ -22,7 +22,7 @@
 
 /* ---- sockets ---- */
 
-static int six(int type)
+static int open_ipv6_socket(int type)
 {
 	int fd = socket(AF_INET6, type, 0);
 
@@ -82,7 +82,7 @@ static int dual_getsockopt_int_or_minus_1(int fd, int level, int name)
 
 static int ipv6_socket_bound_to(int type, const char *ip, int port)
 {
-	int fd = six(type);
+	int fd = open_ipv6_socket(type);
 
 	set_int(fd, SOL_SOCKET, SO_REUSEADDR, type == SOCK_STREAM);
 	if (bind_to_mapped(fd, ip, port) != 0)
@@ -106,7 +106,7 @@ static void set_ipv6_on_loopback(bool on)
 	run_shell_command_here(on ? "echo 0 >/proc/sys/net/ipv6/conf/lo/disable_ipv6"
 	                          : "echo 1 >/proc/sys/net/ipv6/conf/lo/disable_ipv6");
 	for (int i = 0; on && i < 100; i++) {
-		int fd = six(SOCK_DGRAM), there_is = bind_to_mapped(fd, "::1", 0);
+		int fd = open_ipv6_socket(SOCK_DGRAM), there_is = bind_to_mapped(fd, "::1", 0);
 
 		close(fd);
 		if (there_is == 0)
@@ -164,7 +164,7 @@ CASE(dual_tcp_listener,
 	say_far_peer_reads(1, 2000, 2, 1);
 	check_kernel_segments_were_bypassed();
 	close(fd);
-	client = six(SOCK_STREAM);
+	client = open_ipv6_socket(SOCK_STREAM);
 	SAY_RESULT(connect_to_mapped(client, "::1", 7101));
 	expect_kernel_socket_for_reason(client, VMA_SOCK_IPV6);
 	register_port_name_of_fd(client, "six");
@@ -174,12 +174,12 @@ CASE(dual_tcp_listener,
 	say_local_address("name", fd);
 	say_peer_address("peer", fd);
 	send_pattern_and_print_result(client, 300, 3, 0);
-	is_readable(fd, 2000);
+	wait_until_readable(fd, 2000);
 	recv_and_print_result(fd, 300, 0);
 	close(fd);
 	close(client);
 	/* Both wait, and none is forgotten. */
-	client = six(SOCK_STREAM);
+	client = open_ipv6_socket(SOCK_STREAM);
 	SAY_RESULT(connect_to_mapped(client, "::1", 7101));
 	dual_far_peer_dials(2, here, 7101);
 	for (int i = 0; i < 2; i++) {
@@ -187,7 +187,7 @@ CASE(dual_tcp_listener,
 		close(accept(l, NULL, NULL));
 	}
 	SAY_RESULT(epoll_wait(set, &event, 1, 50));
-	client = six(SOCK_STREAM);
+	client = open_ipv6_socket(SOCK_STREAM);
 	SAY_RESULT(connect_to_mapped(client, "127.0.0.1", 7101));
 	register_port_name_of_fd(client, "local");
 	fd = accept_and_say_peer(l, 0);
@@ -197,7 +197,7 @@ CASE(dual_tcp_listener,
 
 CASE(dual_tcp_mapped_listener, "a listener on a mapped address is one of IPv4 alone")
 {
-	int l = dual_open_ipv6_listener(here, 7102), client = six(SOCK_STREAM), fd;
+	int l = dual_open_ipv6_listener(here, 7102), client = open_ipv6_socket(SOCK_STREAM), fd;
 
 	set_ipv6_on_loopback(true);
 	expect_offloaded(l);
@@ -214,7 +214,7 @@ CASE(dual_tcp_mapped_listener, "a listener on a mapped address is one of IPv4 al
 
 CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 {
-	int l = six(SOCK_STREAM), other, client;
+	int l = open_ipv6_socket(SOCK_STREAM), other, client;
 
 	set_ipv6_on_loopback(true);
 	say("default %d", dual_getsockopt_int_or_minus_1(l, IPPROTO_IPV6, IPV6_V6ONLY));
@@ -224,13 +224,13 @@ CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 	SAY_RESULT(listen(l, 5));
 	expect_kernel_socket_for_reason(l, VMA_SOCK_IPV6);
 	say("V6ONLY %d", dual_getsockopt_int_or_minus_1(l, IPPROTO_IPV6, IPV6_V6ONLY));
-	client = six(SOCK_STREAM);
+	client = open_ipv6_socket(SOCK_STREAM);
 	SAY_RESULT(connect_to_mapped(client, "127.0.0.1", 7103));
-	client = six(SOCK_STREAM); /* the other one is the kernel's IPv4 from now on */
+	client = open_ipv6_socket(SOCK_STREAM); /* the other one is the kernel's IPv4 from now on */
 	SAY_RESULT(connect_to_mapped(client, "::1", 7103));
 	/* The port is free for IPv4. */
 	other = tcp_socket();
-	client = six(SOCK_STREAM);
+	client = open_ipv6_socket(SOCK_STREAM);
 	SAY_RESULT(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 1));
 	SAY_RESULT(connect_to_mapped(client, there, 9));
 	SAY_RESULT(connect_to_mapped(client, here, 9));
@@ -239,7 +239,7 @@ CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 	SAY_RESULT(connect_to_mapped(client, there, 9));
 	close(other);
 	/* Off again before bind: as if it had never been on. */
-	other = six(SOCK_STREAM);
+	other = open_ipv6_socket(SOCK_STREAM);
 	SAY_RESULT(set_int(other, IPPROTO_IPV6, IPV6_V6ONLY, 1));
 	SAY_RESULT(set_int(other, IPPROTO_IPV6, IPV6_V6ONLY, 0));
 	SAY_RESULT(bind_to_mapped(other, "::", 7104));
@@ -252,7 +252,7 @@ CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 
 CASE(dual_tcp_connect, "connect to a mapped address: around the kernel, with names of AF_INET6")
 {
-	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = open_ipv6_socket(SOCK_STREAM);
 	struct sockaddr_storage name = {0};
 	socklen_t len = sizeof(name);
 
@@ -299,7 +299,7 @@ CASE(dual_tcp_connect_bound, "connect after bind: to ::, to a mapped address, to
 	set_ipv6_on_loopback(true);
 	register_port_name(port, "its");
 	for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
-		int fd = six(SOCK_STREAM);
+		int fd = open_ipv6_socket(SOCK_STREAM);
 
 		say("bound to %s", at[i]);
 		SAY_RESULT(bind_to_mapped(fd, at[i], 0));
@@ -311,7 +311,7 @@ CASE(dual_tcp_connect_bound, "connect after bind: to ::, to a mapped address, to
 		if (i < 3)
 			expect_offloaded(fd);
 		close(fd);
-		fd = six(SOCK_STREAM);
+		fd = open_ipv6_socket(SOCK_STREAM);
 		SAY_RESULT(bind_to_mapped(fd, at[i], 0));
 		SAY_RESULT(connect_to_mapped(fd, "::1", 9));
 		say_so_error(fd);
@@ -332,18 +332,18 @@ CASE(dual_tcp_wrong_names, "bind and connect: what is refused, and with what err
 	for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
 		struct sockaddr_storage room = {0};
 
-		fd = six(SOCK_STREAM);
+		fd = open_ipv6_socket(SOCK_STREAM);
 
 		memcpy(&room, &mapped, sizeof(mapped));
 		say("%u bytes", (unsigned)lengths[i]);
 		SAY_RESULT(connect(fd, (struct sockaddr *)&room, lengths[i]));
 		close(fd);
-		fd = six(SOCK_STREAM);
+		fd = open_ipv6_socket(SOCK_STREAM);
 		((struct sockaddr_in6 *)&room)->sin6_addr = mapped_sockaddr_in6(here, 0).sin6_addr;
 		SAY_RESULT(bind(fd, (struct sockaddr *)&room, lengths[i]));
 		close(fd);
 	}
-	fd = six(SOCK_STREAM);
+	fd = open_ipv6_socket(SOCK_STREAM);
 	SAY_RESULT(connect(fd, (struct sockaddr *)&four, sizeof(four)));
 	SAY_RESULT(connect(fd, (struct sockaddr *)&four, 28));
 	SAY_RESULT(bind(fd, (struct sockaddr *)&four, sizeof(four)));
@@ -352,16 +352,16 @@ CASE(dual_tcp_wrong_names, "bind and connect: what is refused, and with what err
 	SAY_RESULT(connect(fd, (struct sockaddr *)&mapped, sizeof(mapped)));
 	SAY_RESULT(bind(fd, (struct sockaddr *)&mapped, sizeof(mapped)));
 	mapped = mapped_sockaddr_in6("0.0.0.0", 9);
-	SAY_RESULT(connect(six(SOCK_STREAM), (struct sockaddr *)&mapped, sizeof(mapped)));
-	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), "::", 9));
-	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), "255.255.255.255", 9));
-	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), GROUP, 9));
-	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), "10.77.0.1", 9));
-	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), "2001:db8::1", 9));
-	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), there, 9));
-	SAY_RESULT(bind_to_mapped(six(SOCK_STREAM), "10.77.0.1", 0));
-	SAY_RESULT(bind_to_mapped(six(SOCK_STREAM), "2001:db8::1", 0));
-	SAY_RESULT(bind_to_mapped(six(SOCK_STREAM), GROUP, 0));
+	SAY_RESULT(connect(open_ipv6_socket(SOCK_STREAM), (struct sockaddr *)&mapped, sizeof(mapped)));
+	SAY_RESULT(connect_to_mapped(open_ipv6_socket(SOCK_STREAM), "::", 9));
+	SAY_RESULT(connect_to_mapped(open_ipv6_socket(SOCK_STREAM), "255.255.255.255", 9));
+	SAY_RESULT(connect_to_mapped(open_ipv6_socket(SOCK_STREAM), GROUP, 9));
+	SAY_RESULT(connect_to_mapped(open_ipv6_socket(SOCK_STREAM), "10.77.0.1", 9));
+	SAY_RESULT(connect_to_mapped(open_ipv6_socket(SOCK_STREAM), "2001:db8::1", 9));
+	SAY_RESULT(connect_to_mapped(open_ipv6_socket(SOCK_STREAM), there, 9));
+	SAY_RESULT(bind_to_mapped(open_ipv6_socket(SOCK_STREAM), "10.77.0.1", 0));
+	SAY_RESULT(bind_to_mapped(open_ipv6_socket(SOCK_STREAM), "2001:db8::1", 0));
+	SAY_RESULT(bind_to_mapped(open_ipv6_socket(SOCK_STREAM), GROUP, 0));
 }
 
 CASE(dual_ports, "whose port it is: ::, 0.0.0.0, mapped addresses and V6ONLY, of UDP and TCP")
@@ -372,7 +372,7 @@ CASE(dual_ports, "whose port it is: ::, 0.0.0.0, mapped addresses and V6ONLY, of
 	for (unsigned t = 0; t < 2; t++) {
 		for (unsigned i = 0; i < 3; i++) {
 			for (unsigned k = 0; k < 3; k++) {
-				int a = six(types[t]), b = six(types[t]);
+				int a = open_ipv6_socket(types[t]), b = open_ipv6_socket(types[t]);
 
 				set_int(a, IPPROTO_IPV6, IPV6_V6ONLY, i == 2);
 				SAY_OK_OR_ERROR(bind_to_mapped(a, first[i], 7105));
@@ -437,7 +437,7 @@ static void set_ipv6_options_and_say_results(int fd)
 
 CASE(dual_tcp_options, "options of IPv6 and IPv4 on a connection to a mapped address")
 {
-	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = open_ipv6_socket(SOCK_STREAM);
 
 	say("new");
 	dual_say_ipv6_option_values(fd, false);
@@ -477,7 +477,7 @@ CASE(dual_tcp_inherits, "what a listener on :: has set is its connections'")
 
 CASE(dual_tcp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connection")
 {
-	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
+	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = open_ipv6_socket(SOCK_STREAM);
 
 	register_port_name(port, "its");
 	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
@@ -524,7 +524,7 @@ static void say_received_with_control6(int fd, int flags)
 	ssize_t len;
 
 	if (!(flags & MSG_ERRQUEUE))
-		is_readable(fd, 2000);
+		wait_until_readable(fd, 2000);
 	len = recvmsg(fd, &msg, flags | MSG_DONTWAIT);
 	if (len < 0) {
 		say("took nothing: %s", error_name(errno));
@@ -536,7 +536,8 @@ static void say_received_with_control6(int fd, int flags)
 
 CASE(dual_udp_both, "a socket on :: receives IPv4 around the kernel and IPv6 by it, in one recvfrom and one poll")
 {
-	int s = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7111), client = six(SOCK_DGRAM), set = epoll_create1(0);
+	int s = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7111), client = open_ipv6_socket(SOCK_DGRAM),
+	    set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = s};
 
 	set_ipv6_on_loopback(true);
@@ -577,7 +578,7 @@ CASE(dual_udp_names, "sendto: AF_INET and mapped names, short ones, those of nob
 	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(7114)};
 	struct sockaddr_in6 mapped = mapped_sockaddr_in6(there, 7114);
 	static const socklen_t lengths[] = {0, 1, 2, 8, 16, 23, 24, 28};
-	int s = six(SOCK_DGRAM), plain = socket(AF_INET, SOCK_DGRAM, 0);
+	int s = open_ipv6_socket(SOCK_DGRAM), plain = socket(AF_INET, SOCK_DGRAM, 0);
 
 	inet_pton(AF_INET, there, &four.sin_addr);
 	peer_ask_to_open_socket(far(), 0, there, 7114);
@@ -610,7 +611,7 @@ CASE(dual_udp_names, "sendto: AF_INET and mapped names, short ones, those of nob
 CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and again")
 {
 	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(7115)};
-	int s = six(SOCK_DGRAM), client;
+	int s = open_ipv6_socket(SOCK_DGRAM), client;
 
 	set_ipv6_on_loopback(true);
 	register_port_name(peer_ask_to_open_socket(far(), 0, there, 7115), "peer");
@@ -647,7 +648,7 @@ CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and a
 	SAY_RESULT(send(s, "abcde", 5, 0));
 	say_peer_received(far(), 0, 2000);
 	inet_pton(AF_INET, there, &four.sin_addr);
-	s = six(SOCK_DGRAM);
+	s = open_ipv6_socket(SOCK_DGRAM);
 	SAY_RESULT(connect(s, (struct sockaddr *)&four, sizeof(four)));
 	expect_offloaded(s);
 	register_port_name_of_fd(s, "four");
@@ -658,7 +659,7 @@ CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and a
 
 CASE(dual_udp_bound, "bound to an address of one kind, sending to the other; V6ONLY")
 {
-	int s = six(SOCK_DGRAM);
+	int s = open_ipv6_socket(SOCK_DGRAM);
 
 	set_ipv6_on_loopback(true);
 	peer_ask_to_open_socket(far(), 0, there, 7117);
@@ -667,7 +668,7 @@ CASE(dual_udp_bound, "bound to an address of one kind, sending to the other; V6O
 	SAY_RESULT(send_to_mapped(s, there, 7117, 5));
 	SAY_RESULT(connect_to_mapped(s, there, 7117));
 	close(s);
-	s = six(SOCK_DGRAM);
+	s = open_ipv6_socket(SOCK_DGRAM);
 	SAY_RESULT(bind_to_mapped(s, here, 7118));
 	expect_offloaded(s);
 	SAY_RESULT(send_to_mapped(s, "::1", 7117, 5));
@@ -675,14 +676,14 @@ CASE(dual_udp_bound, "bound to an address of one kind, sending to the other; V6O
 	SAY_RESULT(send_to_mapped(s, there, 7117, 6));
 	say_peer_received(far(), 0, 2000);
 	close(s);
-	s = six(SOCK_DGRAM);
+	s = open_ipv6_socket(SOCK_DGRAM);
 	SAY_RESULT(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
 	SAY_RESULT(send_to_mapped(s, there, 7117, 5));
 	SAY_RESULT(connect_to_mapped(s, there, 7117));
 	SAY_RESULT(bind_to_mapped(s, here, 7118));
 	say_local_address("after all", s);
 	close(s);
-	s = six(SOCK_DGRAM);
+	s = open_ipv6_socket(SOCK_DGRAM);
 	SAY_RESULT(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
 	SAY_RESULT(bind_to_mapped(s, "::", 7119));
 	expect_kernel_socket_for_reason(s, VMA_SOCK_IPV6);
@@ -801,7 +802,7 @@ CASE(dual_udp_options, "options of IPv6 and IPv4 on UDP sockets, and what leaves
 
 CASE(dual_udp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connected one")
 {
-	int s = six(SOCK_DGRAM);
+	int s = open_ipv6_socket(SOCK_DGRAM);
 
 	register_port_name(peer_ask_to_open_socket(far(), 0, there, 7127), "peer");
 	SAY_OK_OR_ERROR(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
@@ -809,7 +810,7 @@ CASE(dual_udp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connected on
 	expect_offloaded(s);
 	register_port_name_of_fd(s, "us");
 	peer_send(far(), 0, here, port_of(s), 20, 1);
-	is_readable(s, 2000);
+	wait_until_readable(s, 2000);
 	SAY_OK_OR_ERROR(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
 	say("SO_DOMAIN %d", dual_getsockopt_int_or_minus_1(s, SOL_SOCKET, SO_DOMAIN));
 	say_local_address("name", s);
@@ -829,7 +830,7 @@ CASE(dual_udp_refused, "a refusal: the error, and the error queue by IP_RECVERR 
 	static const int levels[] = {0, IPPROTO_IP, IPPROTO_IPV6};
 
 	for (unsigned i = 0; i < 3; i++) {
-		int s = six(SOCK_DGRAM);
+		int s = open_ipv6_socket(SOCK_DGRAM);
 
 		say("level %d", levels[i]);
 		if (levels[i] != 0)
@@ -887,7 +888,8 @@ CASE(dual_shared_in_process, "of two sockets on one port that are equal otherwis
 	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(7143)};
 
 	for (int i = 0; i < 4; i++) {
-		int s6 = six(SOCK_DGRAM), s4 = socket(AF_INET, SOCK_DGRAM, 0), second = six(SOCK_DGRAM);
+		int s6 = open_ipv6_socket(SOCK_DGRAM), s4 = socket(AF_INET, SOCK_DGRAM, 0),
+		    second = open_ipv6_socket(SOCK_DGRAM);
 
 		set_int(s6, SOL_SOCKET, options[i % 2], 1);
 		set_int(s4, SOL_SOCKET, options[i % 2], 1);
@@ -931,7 +933,7 @@ CASE(dual_tcp_shared_in_process,
 	int fd[4];
 
 	for (int i = 0; i < 4; i++) {
-		fd[i] = i < 3 ? six(SOCK_STREAM) : socket(AF_INET, SOCK_STREAM, 0);
+		fd[i] = i < 3 ? open_ipv6_socket(SOCK_STREAM) : socket(AF_INET, SOCK_STREAM, 0);
 		set_int(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
 		SAY_RESULT(i < 3 ? bind_to_mapped(fd[i], sixes[i], 7144)
 		                 : bind(fd[i], (struct sockaddr *)&any, sizeof(any)));
@@ -1056,8 +1058,8 @@ CASE(dual_groups, "IPv4 groups of an AF_INET6 socket: how they are joined, what 
 	SAY_RESULT(send_to_mapped(s, GROUP, 7132, 12));
 	wait_until_sent_packets_arrived(20);
 	take(all, 0, 0);
-	plain = six(SOCK_DGRAM);
+	plain = open_ipv6_socket(SOCK_DGRAM);
 	SAY_RESULT(connect_to_mapped(plain, GROUP, 7132));
 	say_peer_address("to a group", plain);
-	SAY_RESULT(bind_to_mapped(six(SOCK_DGRAM), GROUP, 7134));
+	SAY_RESULT(bind_to_mapped(open_ipv6_socket(SOCK_DGRAM), GROUP, 7134));
 }

@@ -67,7 +67,7 @@ static void say_all_epoll_events(const char *what, int set, int wanted)
 static void epoll_make_one_datagram_arrive(int s, int seed)
 {
 	peer_send(far(), 0, here, port_of(s), 20, seed);
-	if (!is_readable(s, 2000))
+	if (!wait_until_readable(s, 2000))
 		say("nothing came");
 }
 
@@ -115,7 +115,7 @@ CASE(epoll_edge, "edge-triggered: once for each arrival, and again after MOD")
 	say_epoll_events("one read, one left", set, 20);
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLET, 2));
 	say_epoll_events("modified", set, 1000);
-	take_all(s);
+	receive_all_until_empty(s);
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLOUT | EPOLLET, 3));
 	say_epoll_events("writable", set, 1000);
 	say_epoll_events("writable once", set, 20);
@@ -134,7 +134,7 @@ CASE(epoll_edge_with_data, "edge-triggered: added while something is there")
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN | EPOLLET, 1));
 	say_epoll_events("added", set, 1000);
 	say_epoll_events("told", set, 20);
-	take_all(s);
+	receive_all_until_empty(s);
 	peer(far(), "send 0 %s %d 20 0 50", here, port_of(s));
 	wait_until_sent_packets_arrived(50);
 	say_epoll_events("fifty came", set, 1000);
@@ -155,7 +155,7 @@ CASE(epoll_one_shot, "one-shot: once, then silent until MOD")
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT, 2));
 	say_epoll_events("armed again", set, 1000);
-	take_all(s);
+	receive_all_until_empty(s);
 	SAY_RESULT(epoll_control(set, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT | EPOLLET, 3));
 	say_epoll_events("armed, nothing there", set, 20);
 	epoll_make_one_datagram_arrive(s, 3);
@@ -270,7 +270,7 @@ CASE(epoll_nested, "a set in a set, polled and selected as well")
 	say_epoll_events("outer", outer, 1000);
 	SAY_RESULT(poll(&p, 1, 1000));
 	say("events %x", p.revents);
-	say("readable %d", is_readable(outer, 0));
+	say("readable %d", wait_until_readable(outer, 0));
 	say_epoll_events("inner", inner, 1000);
 	take(s, 0, 0);
 	say_epoll_events("outer, read", outer, 20);

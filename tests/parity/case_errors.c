@@ -159,7 +159,7 @@ CASE(refused_wakes_waiters, "poll, select and epoll wake up when a port refuses"
 CASE(refused_unconnected, "an unconnected socket does not hear of refusals, unless it asks by IP_RECVERR")
 {
 	int s = udp_socket_bound_to(here, 0);
-	struct sockaddr_in to = address_of(there, 7099);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, 7099);
 	char bytes[32];
 
 	fill(bytes, sizeof(bytes), 5);
@@ -206,7 +206,7 @@ static void say_wrong_sends(int s)
 		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control = {0};
-	struct sockaddr_in to = address_of(there, 7099), nowhere = address_of("192.0.2.1", 7099);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, 7099), nowhere = ipv4_sockaddr_of("192.0.2.1", 7099);
 	struct iovec iov = {.iov_base = many, .iov_len = 1};
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
@@ -223,7 +223,7 @@ static void say_wrong_sends(int s)
 	SAY_RESULT(sendto(s, many, 1, MSG_MORE, (struct sockaddr *)&to, sizeof(to)));
 	to.sin_family = AF_INET6;
 	SAY_RESULT(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
-	to = address_of("10.9.0.255", 7099);
+	to = ipv4_sockaddr_of("10.9.0.255", 7099);
 	SAY_RESULT(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	SAY_RESULT(sendto(s, many, 1, 0, (struct sockaddr *)&nowhere, sizeof(nowhere)));
 	control.align = (struct cmsghdr){.cmsg_len = CMSG_LEN(1), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_PKTINFO};
@@ -238,7 +238,7 @@ static void say_wrong_sends(int s)
 /* Sends to a closed port, and waits until the refusal is there. */
 static void send_and_wait_for_connection_refused(int s)
 {
-	struct sockaddr_in to = address_of(there, 7099);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, 7099);
 
 	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	wait_for_error(s);
@@ -339,7 +339,7 @@ CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and
 {
 	int s = udp_socket_connected_to(there, peer_ask_to_open_socket(far(), 0, there, 7098));
 	struct timeval timeout = {.tv_usec = 50000};
-	struct sockaddr_in to = address_of(there, 7098);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, 7098);
 	fd_set writable;
 
 	register_port_name(7098, "peer");

@@ -132,7 +132,7 @@ static int open_offloaded_listener(void)
 	const int at = tcp_listener(here, 0, 16);
 
 	expect_offloaded(at);
-	say("readable: %d", is_readable(at, 50));
+	say("readable: %d", wait_until_readable(at, 50));
 	return at;
 }
 
@@ -183,7 +183,7 @@ CASE(exec_listener, "a program accepts from the listener that its parent has pol
 	pause_until_exec_successor_sleeps();
 	exec_far_peer_dials(1, at);
 	exchange_data_with_successor(1, successor);
-	say("readable: %d", is_readable(at, 50));
+	say("readable: %d", wait_until_readable(at, 50));
 	expect_kernel_socket_for_reason(at, VMA_SOCK_EXEC);
 	close(at);
 }
@@ -212,12 +212,12 @@ CASE(exec_listener_waits, "a connection that has waited since before the program
 		return;
 	at = open_offloaded_listener();
 	exec_far_peer_dials(1, at);
-	say("readable: %d", is_readable(at, 2000));
+	say("readable: %d", wait_until_readable(at, 2000));
 	successor = successor_start("exec_listener_waits", "parwc", at, true, false);
 	exchange_data_with_successor(1, successor);
-	say("readable: %d", is_readable(at, 50));
+	say("readable: %d", wait_until_readable(at, 50));
 	exec_far_peer_dials(2, at);
-	say("readable: %d", is_readable(at, 2000));
+	say("readable: %d", wait_until_readable(at, 2000));
 	successor = successor_start("exec_listener_waits", "arwc", at, true, false);
 	exchange_data_with_successor(2, successor);
 	close(at);
@@ -328,11 +328,11 @@ CASE(exec_of_oneself, "a listener, and a connection that waits, outlive the prog
 	if (pid == 0) {
 		at = open_offloaded_listener();
 		exec_far_peer_dials(1, at);
-		say("readable: %d", is_readable(at, 2000));
+		say("readable: %d", wait_until_readable(at, 2000));
 		fflush(stdout);
 		for (int i = 0; i < 2; i++)
 			execl("/nowhere", "nowhere", (char *)NULL);
-		say("readable after an exec that failed: %d", is_readable(at, 2000));
+		say("readable after an exec that failed: %d", wait_until_readable(at, 2000));
 		exec_far_peer_dials(2, at);
 		peer(far(), "later 300 write 1 100 1 1");
 		peer(far(), "later 300 write 2 100 1 1");

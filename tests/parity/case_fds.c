@@ -28,7 +28,7 @@ static void fds_make_one_datagram_arrive(int s, int seed)
 
 static int send_to_peer(int s, int seed)
 {
-	struct sockaddr_in to = address_of(there, atoi(peer(far(), "port 0")));
+	struct sockaddr_in to = ipv4_sockaddr_of(there, atoi(peer(far(), "port 0")));
 	char bytes[20];
 
 	fill(bytes, sizeof(bytes), seed);
@@ -171,7 +171,7 @@ CASE(fork_child_receives_at_once, "what comes right after the fork is there for 
 		_exit(7);
 	}
 	wait_and_print_child_status(pid);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(fork_parent_receives, "while a forked child holds the socket, the parent still receives")
@@ -195,7 +195,7 @@ CASE(fork_parent_receives, "while a forked child holds the socket, the parent st
 	wait_and_print_child_status(pid);
 	fds_make_one_datagram_arrive(s, 9);
 	take(s, 3000, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(fork_both_send, "parent and child send on one socket, from one port")
@@ -490,7 +490,7 @@ CASE(many_sockets, "2,000 sockets, each with one descriptor; when they are out, 
 	/* The library may use some, but not with each socket. */
 	setrlimit(RLIMIT_NOFILE, &limit);
 	while (n < 2000 && (fds[n] = socket(AF_INET, SOCK_DGRAM, 0)) >= 0) {
-		struct sockaddr_in address = address_of(here, 9000 + n);
+		struct sockaddr_in address = ipv4_sockaddr_of(here, 9000 + n);
 
 		if (bind(fds[n], (struct sockaddr *)&address, sizeof(address)) != 0)
 			break;

@@ -21,7 +21,7 @@ static int socket_with_queued_datagrams(int n)
 	expect_offloaded(s);
 	for (int i = 1; i <= n; i++)
 		peer_send(far(), 0, here, port_of(s), 20 * i, i);
-	if (!is_readable(s, 2000))
+	if (!wait_until_readable(s, 2000))
 		die_with_message("nothing came");
 	pause_ms(30);
 	take(s, 0, MSG_PEEK);
@@ -80,7 +80,7 @@ CASE(fork_shares_what_is_queued,
 	take(s, 1000, 0);
 	take(s, 1000, 0);
 	take(s, 1000, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(fork_twice_with_a_queue,
@@ -103,7 +103,7 @@ CASE(fork_twice_with_a_queue,
 	}
 	fork_wait_and_print_child_status(pid);
 	take(s, 1000, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 	pause_ms(1200);
 	expect_offloaded(s);
 	peer_send(far(), 0, here, port_of(s), 20, 10);
@@ -145,7 +145,7 @@ CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was
 /* A process for each client, as socat's UDP-LISTEN with fork has it. */
 static int udp_socket_bound_to_port(int port)
 {
-	struct sockaddr_in address = address_of(here, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(here, port);
 	int s = udp_socket();
 
 	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -162,7 +162,7 @@ static int fork_serve(int s, const struct sockaddr_in *client)
 	if (connect(s, (struct sockaddr *)client, sizeof(*client)) != 0)
 		return 1;
 	for (int i = 0; i < 2; i++) {
-		if (!is_readable(s, 3000) || recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) != 40 + 10 * i)
+		if (!wait_until_readable(s, 3000) || recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) != 40 + 10 * i)
 			return 2 + i;
 		fill(bytes, sizeof(bytes), 7 + i);
 		if (send(s, bytes, sizeof(bytes), 0) != sizeof(bytes))
@@ -195,5 +195,5 @@ CASE(fork_per_client,
 		say_peer_received(far(), i, 3000);
 		fork_wait_and_print_child_status(pid);
 	}
-	take_all(s);
+	receive_all_until_empty(s);
 }

@@ -53,7 +53,7 @@ static int wait_for_one_epoll_event(int set, int timeout_ms)
 /* Something comes by loopback: the set tells of it. */
 static void say_epoll_after_loopback_send(struct epoll_set_family *f)
 {
-	struct sockaddr_in to = address_of("127.0.0.1", f->port);
+	struct sockaddr_in to = ipv4_sockaddr_of("127.0.0.1", f->port);
 	int s = f->listens ? tcp_socket() : udp_socket(), set = f->outer >= 0 ? f->outer : f->set, taken;
 
 	fcntl(s, F_SETFL, O_NONBLOCK);

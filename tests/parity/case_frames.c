@@ -87,9 +87,9 @@ CASE(frames_odd_datagrams_to_any, "so it is where a socket is bound to 0.0.0.0, 
 	        {.what = "of the loopback network", .dest = GROUP, .mac = "01:00:5e:05:05:05", .source = "127.0.0.1"},
 	        {.what = "of a group", .dest = GROUP, .mac = "01:00:5e:05:05:05", .source = GROUP},
 	};
-	struct ip_mreqn joined = {.imr_multiaddr = address_of(GROUP, 0).sin_addr,
-	                          .imr_address = address_of(here, 0).sin_addr};
-	struct sockaddr_in peer_address = address_of(there, 5000);
+	struct ip_mreqn joined = {.imr_multiaddr = ipv4_sockaddr_of(GROUP, 0).sin_addr,
+	                          .imr_address = ipv4_sockaddr_of(here, 0).sin_addr};
+	struct sockaddr_in peer_address = ipv4_sockaddr_of(there, 5000);
 	int s = udp_socket_bound_to("0.0.0.0", 7812);
 
 	register_port_name(5000, "raw");

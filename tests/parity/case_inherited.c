@@ -87,8 +87,8 @@ static int open_offloaded_udp_socket_and_two_peers(int port, struct sockaddr_in 
 
 	register_port_name(ports[0], "first");
 	register_port_name(ports[1], "second");
-	*first = address_of(there, ports[0]);
-	*second = address_of(there, ports[1]);
+	*first = ipv4_sockaddr_of(there, ports[0]);
+	*second = ipv4_sockaddr_of(there, ports[1]);
 	expect_offloaded(s);
 	return s;
 }
@@ -150,7 +150,7 @@ CASE(inherited_connect,
 	wait_until_sent_packets_arrived(30);
 	peer_send(far(), 0, here, 7420, 100, 4);
 	take(s, 2000, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 	say_peer_address("the parent's peer", s);
 	SAY_RESULT(send(s, "x", 1, 0));
 	say_peer_received(far(), 0, 2000);
@@ -187,7 +187,7 @@ CASE(inherited_reconnect,
 	peer_send(far(), 0, here, 7421, 100, 1);
 	peer_send(far(), 1, here, 7421, 100, 2);
 	take(s, 2000, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 	wait_for_child_and_say_status(&r);
 }
 
@@ -195,7 +195,7 @@ CASE(inherited_dissolve, "a child dissolves an association: its parent hears fro
 {
 	int s = open_connected_offloaded_udp_socket(7422);
 	struct sockaddr nobody = {.sa_family = AF_UNSPEC};
-	struct sockaddr_in to = address_of(there, atoi(peer(far(), "port 1")));
+	struct sockaddr_in to = ipv4_sockaddr_of(there, atoi(peer(far(), "port 1")));
 	struct relative r = fork_child_with_turn_pipes();
 
 	if (r.pid == 0) {
@@ -230,7 +230,7 @@ CASE(inherited_parent_connects, "a parent connects the socket: its child, which 
 		wait_until_sent_packets_arrived(30);
 		SAY_RESULT(send(s, "x", 1, 0));
 		say_peer_received(far(), 0, 2000);
-		take_all(s);
+		receive_all_until_empty(s);
 		hand_over_turn_and_exit(&r);
 	}
 	relative_wait_for_turn(&r);
@@ -268,7 +268,7 @@ CASE(inherited_grandchild, "a grandchild connects the socket of its parent's par
 	peer_send(far(), 1, here, 7424, 100, 1);
 	peer_send(far(), 0, here, 7424, 100, 2);
 	take(s, 2000, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 	let_relative_run(&r);
 	wait_for_child_and_say_status(&r);
 }
@@ -301,7 +301,7 @@ CASE(inherited_clone, "a child of clone, with memory of its own, connects its pa
 	wait_until_sent_packets_arrived(30);
 	peer_send(far(), 0, here, 7437, 100, 2);
 	take(udp_clone_argument.s, 2000, 0);
-	take_all(udp_clone_argument.s);
+	receive_all_until_empty(udp_clone_argument.s);
 	SAY_RESULT(send(udp_clone_argument.s, "x", 1, 0));
 	say_peer_received(far(), 0, 2000);
 }
@@ -464,7 +464,7 @@ CASE(inherited_ttl_tos, "IP_TTL and IP_TOS are set by one process, and are on wh
 
 static int inherited_send_to(int s, const char *ip, int port)
 {
-	struct sockaddr_in to = address_of(ip, port);
+	struct sockaddr_in to = ipv4_sockaddr_of(ip, port);
 
 	return (int)sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to));
 }
@@ -473,7 +473,7 @@ CASE(inherited_multicast_sender,
      "multicast TTL, interface and loop, and SO_BROADCAST, set by a child: its parent's sends")
 {
 	int s = udp_socket_bound_to("0.0.0.0", 7431);
-	struct in_addr second = address_of(here_second, 0).sin_addr;
+	struct in_addr second = ipv4_sockaddr_of(here_second, 0).sin_addr;
 	struct relative r;
 
 	for (int i = 0; i < 2; i++) {
@@ -525,7 +525,7 @@ static void say_received_cmsgs(int s)
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 
-	SAY_RESULT(is_readable(s, 2000));
+	SAY_RESULT(wait_until_readable(s, 2000));
 	SAY_RESULT(recvmsg(s, &msg, MSG_DONTWAIT));
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c))
 		say("level %d, type %d, %zu bytes", c->cmsg_level, c->cmsg_type, (size_t)c->cmsg_len);
@@ -548,7 +548,7 @@ CASE(inherited_messages, "a child asks for control messages, and its parent gets
 	}
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7434, 100, 1);
-	SAY_RESULT(is_readable(s, 2000));
+	SAY_RESULT(wait_until_readable(s, 2000));
 	let_relative_run(&r);
 	say_received_cmsgs(s);
 	let_relative_run(&r);
@@ -596,6 +596,6 @@ CASE(inherited_late, "what comes long after a fork, and its parent does not read
 		peer_send(far(), 0, here, 7436, 100 * i, i);
 	wait_until_sent_packets_arrived(30);
 	let_relative_run(&r);
-	take_all(s);
+	receive_all_until_empty(s);
 	wait_for_child_and_say_status(&r);
 }

@@ -7,7 +7,7 @@
 
 static int local_sendto_40_bytes(int s, const char *ip, int port, int seed)
 {
-	struct sockaddr_in to = address_of(ip, port);
+	struct sockaddr_in to = ipv4_sockaddr_of(ip, port);
 	char bytes[40];
 
 	fill(bytes, sizeof(bytes), seed);

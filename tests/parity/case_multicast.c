@@ -12,17 +12,17 @@
 
 static int setsockopt_mcast_membership(int s, int name, const char *group, const char *ip)
 {
-	struct ip_mreq mreq = {.imr_multiaddr = address_of(group, 0).sin_addr,
-	                       .imr_interface = address_of(ip, 0).sin_addr};
+	struct ip_mreq mreq = {.imr_multiaddr = ipv4_sockaddr_of(group, 0).sin_addr,
+	                       .imr_interface = ipv4_sockaddr_of(ip, 0).sin_addr};
 
 	return setsockopt(s, IPPROTO_IP, name, &mreq, sizeof(mreq));
 }
 
 static int setsockopt_mcast_source(int s, int name, const char *group, const char *ip, const char *source)
 {
-	struct ip_mreq_source mreq = {.imr_multiaddr = address_of(group, 0).sin_addr,
-	                              .imr_interface = address_of(ip, 0).sin_addr,
-	                              .imr_sourceaddr = address_of(source, 0).sin_addr};
+	struct ip_mreq_source mreq = {.imr_multiaddr = ipv4_sockaddr_of(group, 0).sin_addr,
+	                              .imr_interface = ipv4_sockaddr_of(ip, 0).sin_addr,
+	                              .imr_sourceaddr = ipv4_sockaddr_of(source, 0).sin_addr};
 
 	return setsockopt(s, IPPROTO_IP, name, &mreq, sizeof(mreq));
 }
@@ -40,7 +40,7 @@ static int multicast_leave(int s, const char *group, const char *ip)
 /* One that shares its port with others. */
 static int open_reuseaddr_udp_socket_bound_to(const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 	int s = udp_socket();
 
 	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -58,7 +58,7 @@ static void far_peer_open_mcast_sender(int slot, const char *ip, const char *nam
 static void multicast_say_all_received(const char *what, int s)
 {
 	say("%s:", what);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 static void wait_30ms_for_multicast_delivery(void)
@@ -68,7 +68,7 @@ static void wait_30ms_for_multicast_delivery(void)
 
 static int send_to_group(int s, const char *group, int port, int seed)
 {
-	struct sockaddr_in to = address_of(group, port);
+	struct sockaddr_in to = ipv4_sockaddr_of(group, port);
 	char bytes[40];
 
 	fill(bytes, sizeof(bytes), seed);
@@ -137,7 +137,7 @@ CASE(multicast_not_joined, "bound to a group without membership: only what other
 CASE(multicast_errors, "membership calls: what is refused, and with what errno")
 {
 	int s = udp_socket_bound_to("0.0.0.0", 7203);
-	struct ip_mreqn by_index = {.imr_multiaddr = address_of(GROUP, 0).sin_addr, .imr_ifindex = 9999};
+	struct ip_mreqn by_index = {.imr_multiaddr = ipv4_sockaddr_of(GROUP, 0).sin_addr, .imr_ifindex = 9999};
 
 	SAY_RESULT(multicast_join(s, here, here));
 	SAY_RESULT(multicast_join(s, GROUP, "192.0.2.1"));
@@ -228,11 +228,11 @@ CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole fil
 	int s = udp_socket_bound_to("0.0.0.0", 7206);
 	struct group_req group = {.gr_interface = if_nametoindex(if_first)};
 	struct group_source_req source = {.gsr_interface = if_nametoindex(if_first)};
-	struct sockaddr_in address = address_of(GROUP, 0);
+	struct sockaddr_in address = ipv4_sockaddr_of(GROUP, 0);
 
 	memcpy(&group.gr_group, &address, sizeof(address));
 	memcpy(&source.gsr_group, &address, sizeof(address));
-	address = address_of(there_too, 0);
+	address = ipv4_sockaddr_of(there_too, 0);
 	memcpy(&source.gsr_source, &address, sizeof(address));
 	far_peer_open_mcast_sender(0, there, "first");
 	far_peer_open_mcast_sender(1, there_too, "third");
@@ -249,7 +249,7 @@ CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole fil
 	peer_send(far(), 1, GROUP, 7206, 40, 3);
 	wait_30ms_for_multicast_delivery();
 	multicast_say_all_received("source", s);
-	address = address_of(there, 0);
+	address = ipv4_sockaddr_of(there, 0);
 	SAY_RESULT(setsourcefilter(s, if_nametoindex(if_first), (struct sockaddr *)&group.gr_group, sizeof(address),
 	                           MCAST_INCLUDE, 1, (struct sockaddr_storage *)&source.gsr_source));
 	wait_30ms_for_multicast_delivery();
@@ -312,7 +312,7 @@ CASE(multicast_all, "IP_MULTICAST_ALL: what others have joined comes too, or doe
 CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF chooses where to send")
 {
 	int s = udp_socket_bound_to("0.0.0.0", 7210), sender = udp_socket();
-	struct in_addr second = address_of(here_second, 0).sin_addr, got = {0};
+	struct in_addr second = ipv4_sockaddr_of(here_second, 0).sin_addr, got = {0};
 	struct ip_mreqn by_index = {.imr_ifindex = (int)if_nametoindex(if_first)};
 	socklen_t len = sizeof(got);
 
@@ -340,7 +340,7 @@ CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF choos
 	SAY_RESULT(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &by_index, sizeof(by_index)));
 	SAY_RESULT(send_to_group(sender, GROUP, 7211, 5));
 	say_peer_received(far(), 2, 2000);
-	second = address_of("192.0.2.1", 0).sin_addr;
+	second = ipv4_sockaddr_of("192.0.2.1", 0).sin_addr;
 	SAY_RESULT(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
 	expect_offloaded(sender);
 }
@@ -474,7 +474,7 @@ CASE(broadcast_received, "broadcasts come to sockets bound to 0.0.0.0 or to the 
 CASE(broadcast_sent, "broadcasts leave, with SO_BROADCAST only, and come back to this host")
 {
 	int s = open_reuseaddr_udp_socket_bound_to("0.0.0.0", 7223);
-	struct sockaddr_in to = address_of("10.9.0.255", 7223);
+	struct sockaddr_in to = ipv4_sockaddr_of("10.9.0.255", 7223);
 
 	register_port_name(7223, "us");
 	peer_ask_to_open_socket(far(), 0, "0.0.0.0", 7223);

@@ -22,7 +22,7 @@ static void run_ip_command_here(const char *format, ...)
 
 static int network_send_to(int s, const char *ip, int port, int seed)
 {
-	struct sockaddr_in to = address_of(ip, port);
+	struct sockaddr_in to = ipv4_sockaddr_of(ip, port);
 	char bytes[40];
 
 	fill(bytes, sizeof(bytes), seed);

@@ -20,7 +20,7 @@ struct option {
 #name, level, name                                                                                     \
 	}
 
-static void say_option_matrix(const struct option *options, size_t n)
+static void say_results_of_setting_socket_options(const struct option *options, size_t n)
 {
 	static const int values[] = {1, 0, 2, -1, 255, 256, 70000};
 
@@ -80,7 +80,7 @@ CASE(options_of_sockets, "SOL_SOCKET options: values, defaults, errors")
 	                                        {"unknown", SOL_SOCKET, 999},
 	                                        {"of no level", 999, 1}};
 
-	say_option_matrix(options, sizeof(options) / sizeof(options[0]));
+	say_results_of_setting_socket_options(options, sizeof(options) / sizeof(options[0]));
 }
 
 CASE(options_of_ip, "IPPROTO_IP and IPPROTO_UDP options: values, defaults, errors")
@@ -102,7 +102,7 @@ CASE(options_of_ip, "IPPROTO_IP and IPPROTO_UDP options: values, defaults, error
 	        OPTION(IPPROTO_UDP, UDP_GRO),         OPTION(IPPROTO_UDP, UDP_NO_CHECK6_TX),
 	        {"unknown", IPPROTO_UDP, 250}};
 
-	say_option_matrix(options, sizeof(options) / sizeof(options[0]));
+	say_results_of_setting_socket_options(options, sizeof(options) / sizeof(options[0]));
 }
 
 CASE(options_of_every_length, "options in buffers that are too short, too long, bad, or of no length")
@@ -156,7 +156,7 @@ CASE(options_keep_working, "a socket with many options set is still offloaded, a
 	        OPTION(IPPROTO_IP, IP_PKTINFO),   OPTION(IPPROTO_IP, IP_RECVTTL),      OPTION(IPPROTO_IP, IP_RECVTOS),
 	        OPTION(IPPROTO_IP, IP_RECVERR),   OPTION(IPPROTO_IP, IP_MULTICAST_TTL)};
 	int s = udp_socket_bound_to(here, 0), port = peer_ask_to_open_socket(far(), 0, there, 0), buffer = 100000;
-	struct sockaddr_in to = address_of(there, port);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, port);
 
 	register_port_name(port, "peer");
 	register_port_name_of_fd(s, "us");
@@ -224,19 +224,19 @@ CASE(options_bindtodevice, "SO_BINDTODEVICE: which device, and what then comes a
 	say("%d", setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, if_first, (socklen_t)strlen(if_first) + 1));
 	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, name, &len));
 	say("%s", strcmp(name, if_first) == 0 ? "the first" : "another");
-	to = address_of("0.0.0.0", 7030);
+	to = ipv4_sockaddr_of("0.0.0.0", 7030);
 	SAY_RESULT(bind(s, (struct sockaddr *)&to, sizeof(to)));
 	expect_offloaded(s);
 	peer_send(far(), 1, here_second, 7030, 10, 1);
 	peer_send(far(), 0, here, 7030, 10, 2);
-	is_readable(s, 2000);
+	wait_until_readable(s, 2000);
 	wait_until_sent_packets_arrived(20);
-	take_all(s);
+	receive_all_until_empty(s);
 	port = atoi(peer(far(), "port 0"));
-	to = address_of(there, port);
+	to = ipv4_sockaddr_of(there, port);
 	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	say_peer_received(far(), 0, 2000);
-	to = address_of(there_second, 7100);
+	to = ipv4_sockaddr_of(there_second, 7100);
 	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, "", 0));
 	len = sizeof(name);

@@ -249,7 +249,7 @@ CASE(pass_vfork_udp_unread, "datagrams that had come and were not read are the p
 	passed_on_wait_and_print_status(pid);
 	for (int i = 2; i <= 4; i++)
 		say_peer_received(far(), 0, 2000);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 #endif
 
@@ -388,7 +388,7 @@ CASE(standard_stream, "printf and fread on a connection that was put onto 0 and 
 CASE(standard_before_connect, "a socket is put onto 1 first, and connected then")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket(), flushed, connected;
-	struct sockaddr_in address = address_of(there, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 
 	dup_socket_onto_stdio(s);
 	connected = connect(STDOUT_FILENO, (struct sockaddr *)&address, sizeof(address));
@@ -490,7 +490,7 @@ CASE(standard_udp_unread, "what had come before a UDP socket was put onto 0, or 
 	wait_until_sent_packets_arrived(50);
 	for (int i = 1; i <= 6; i++)
 		take(s, 2000, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 	file = fdopen(other, "r");
 	say("%s", file != NULL && fgets(line, sizeof(line), file) != NULL ? "a line" : "no line");
 }
@@ -556,7 +556,7 @@ CASE(standard_while_read, "a connection is put onto 0 while a thread waits in re
 CASE(stream_before_connect, "fdopen for writing of a socket that is connected only then")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
-	struct sockaddr_in address = address_of(there, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 	FILE *file = fdopen(s, "w");
 
 	signal(SIGPIPE, SIG_IGN);

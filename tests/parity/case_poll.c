@@ -12,7 +12,7 @@
 
 #include "parity.h"
 
-static int poll_ready_socket(void)
+static int offloaded_udp_socket_with_peer(void)
 {
 	int s = udp_socket_bound_to(here, 0);
 
@@ -36,12 +36,12 @@ CASE(poll_events, "poll of one socket: every event, asked for or not")
 {
 	static const short events[] = {0,          POLLIN,     POLLOUT,    POLLIN | POLLOUT, POLLPRI,   POLLRDNORM,
 	                               POLLRDBAND, POLLWRNORM, POLLWRBAND, POLLERR,          POLLRDHUP, 0x7fff};
-	int s = poll_ready_socket(), unbound = udp_socket();
+	int s = offloaded_udp_socket_with_peer(), unbound = udp_socket();
 
 	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
 		poll_one("empty", s, events[i], 0);
 	peer_send(far(), 0, here, port_of(s), 20, 1);
-	is_readable(s, 2000);
+	wait_until_readable(s, 2000);
 	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
 		poll_one("readable", s, events[i], 0);
 	take(s, 0, 0);
@@ -57,7 +57,7 @@ CASE(poll_errors, "poll: bad vectors, too many entries, odd timeouts")
 {
 	static struct pollfd many[2000];
 	struct rlimit limit = {.rlim_cur = 1024, .rlim_max = 4096};
-	int s = poll_ready_socket();
+	int s = offloaded_udp_socket_with_peer();
 	struct pollfd p[2] = {{.fd = s, .events = POLLIN}, {.fd = s, .events = POLLOUT}};
 	struct timespec odd = {.tv_nsec = -1};
 
@@ -78,7 +78,8 @@ CASE(poll_errors, "poll: bad vectors, too many entries, odd timeouts")
 
 CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it up")
 {
-	int s = poll_ready_socket(), pipes[2], event = eventfd(0, 0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+	int s = offloaded_udp_socket_with_peer(), pipes[2], event = eventfd(0, 0),
+	    timer = timerfd_create(CLOCK_MONOTONIC, 0);
 	struct itimerspec in_50_ms = {.it_value = {.tv_nsec = 50000000}};
 	struct pollfd p[5] = {
 	        {.events = POLLIN}, {.events = POLLIN}, {.events = POLLIN}, {.events = POLLIN}, {.fd = -1}};
@@ -120,7 +121,7 @@ CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it u
 CASE(poll_as_many_as_allowed, "poll of as many as the process may have descriptors waits, and each wakes it up")
 {
 	struct itimerspec in_50_ms = {.it_value = {.tv_nsec = 50000000}};
-	int s = poll_ready_socket(), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+	int s = offloaded_udp_socket_with_peer(), timer = timerfd_create(CLOCK_MONOTONIC, 0);
 	struct pollfd p[100];
 	struct rlimit limit;
 
@@ -165,7 +166,7 @@ CASE(poll_many, "poll of 300 sockets: the right ones are ready")
 
 CASE(poll_timeouts, "poll, ppoll, select, pselect and epoll wait as long as they should, with nothing to wait for, too")
 {
-	int s = poll_ready_socket();
+	int s = offloaded_udp_socket_with_peer();
 	struct pollfd p = {.fd = s, .events = POLLIN};
 	struct timespec ts = {.tv_nsec = 40000000};
 	struct timeval tv = {.tv_usec = 40000};
@@ -209,14 +210,14 @@ CASE(poll_timeouts, "poll, ppoll, select, pselect and epoll wait as long as they
 
 CASE(select_sets, "select: readable, writable and exceptional sets of sockets and pipes")
 {
-	int s = poll_ready_socket(), quiet = udp_socket_bound_to(here, 0), pipes[2], top;
+	int s = offloaded_udp_socket_with_peer(), quiet = udp_socket_bound_to(here, 0), pipes[2], top;
 	fd_set r, sets[3];
 	struct timeval tv = {.tv_sec = 1};
 
 	SAY_RESULT(pipe(pipes));
 	top = pipes[1] + 1;
 	peer_send(far(), 0, here, port_of(s), 20, 1);
-	is_readable(s, 2000);
+	wait_until_readable(s, 2000);
 	for (int round = 0; round < 2; round++) {
 		int seen[7] = {0};
 
@@ -248,7 +249,7 @@ CASE(select_sets, "select: readable, writable and exceptional sets of sockets an
 
 CASE(select_errors, "select: closed descriptors, bad numbers, bad pointers, odd timeouts")
 {
-	int s = poll_ready_socket(), closed = udp_socket_bound_to(here, 0);
+	int s = offloaded_udp_socket_with_peer(), closed = udp_socket_bound_to(here, 0);
 	fd_set r;
 	struct timeval odd = {.tv_sec = -1};
 	struct timespec odd_ts = {.tv_nsec = 1000000000};
@@ -271,7 +272,7 @@ CASE(select_errors, "select: closed descriptors, bad numbers, bad pointers, odd 
 CASE(select_large_descriptors, "select of a descriptor above FD_SETSIZE, with sets that are large enough")
 {
 	struct rlimit limit = {.rlim_cur = 4096, .rlim_max = 4096};
-	int s = poll_ready_socket(), high;
+	int s = offloaded_udp_socket_with_peer(), high;
 	fd_set *large = calloc(1, 4096 / 8);
 	struct timeval tv = {.tv_sec = 2};
 

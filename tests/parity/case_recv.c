@@ -29,7 +29,7 @@ static int open_offloaded_udp_socket_and_peer(void)
 static void peer_send_datagrams_and_wait_arrival(int s, int count, int len, int seed)
 {
 	peer(far(), "send 0 %s %d %d %d %d", here, port, len, seed, count);
-	if (!is_readable(s, 2000))
+	if (!wait_until_readable(s, 2000))
 		say("nothing came");
 	wait_until_sent_packets_arrived(20);
 }
@@ -74,7 +74,7 @@ CASE(recv_peek, "MSG_PEEK leaves the datagram, with all of its data and its send
 	receive_and_say_up_to(s, 0, MSG_PEEK | MSG_TRUNC, 10);
 	take(s, 0, 0);
 	take(s, 0, MSG_PEEK | MSG_WAITALL);
-	take_all(s);
+	receive_all_until_empty(s);
 	take(s, 0, MSG_PEEK);
 }
 
@@ -98,7 +98,7 @@ CASE(recv_empty, "an empty datagram is a datagram; reads of no bytes")
 
 	peer_send_datagrams_and_wait_arrival(s, 1, 0, 1);
 	SAY_RESULT(ioctl(s, FIONREAD, &waiting));
-	say("FIONREAD %d, readable %d", waiting, is_readable(s, 0));
+	say("FIONREAD %d, readable %d", waiting, wait_until_readable(s, 0));
 	take(s, 0, MSG_PEEK);
 	take(s, 0, 0);
 	peer_send_datagrams_and_wait_arrival(s, 3, 70, 2);
@@ -106,7 +106,7 @@ CASE(recv_empty, "an empty datagram is a datagram; reads of no bytes")
 	say("FIONREAD %d", waiting);
 	SAY_RESULT(read(s, bytes, 0));
 	SAY_RESULT(recv(s, bytes, 0, 0));
-	take_all(s);
+	receive_all_until_empty(s);
 	SAY_RESULT(read(s, bytes, 0));
 	SAY_RESULT(ioctl(s, FIONREAD, &waiting));
 	say("FIONREAD %d", waiting);
@@ -129,7 +129,7 @@ CASE(recv_flags, "flags of recv: those that UDP serves, ignores and refuses")
 	SAY_RESULT(recv(s, bytes, 100, MSG_OOB));
 	SAY_RESULT(recv(s, bytes, 100, MSG_NOSIGNAL));
 	SAY_RESULT(recv(s, bytes, 100, MSG_CMSG_CLOEXEC));
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(recv_names, "the sender's address with buffers of every length")
@@ -150,7 +150,7 @@ CASE(recv_names, "the sender's address with buffers of every length")
 	SAY_RESULT(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, NULL));
 	len = (socklen_t)-1;
 	SAY_RESULT(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, &len));
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(recv_bad_pointers, "bad pointers are EFAULT, and what they cost is as with the kernel")
@@ -179,7 +179,7 @@ CASE(recv_bad_pointers, "bad pointers are EFAULT, and what they cost is as with 
 	msg.msg_iov = &iov;
 	msg.msg_iovlen = 2000;
 	SAY_RESULT(recvmsg(s, &msg, 0));
-	take_all(s);
+	receive_all_until_empty(s);
 	expect_offloaded(s);
 }
 
@@ -202,7 +202,7 @@ CASE(recv_iov_shapes, "a datagram over many buffers, null ones among them")
 	SAY_RESULT(readv(s, iov, minus_one));
 	SAY_RESULT(preadv(s, iov, 4, 0));
 	SAY_RESULT(readv(s, iov, 3));
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle, bad vectors")
@@ -223,7 +223,7 @@ CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle
 	peer_send_datagrams_and_wait_arrival(s, 3, 30, 1);
 	SAY_RESULT(recvmmsg(s, many, 2, 0, &timeout));
 	SAY_RESULT(recvmmsg(s, many, 0, 0, NULL));
-	take_all(s);
+	receive_all_until_empty(s);
 	/* The kernel looks at the timeout after each datagram only: this one comes late. */
 	peer_ask_to_send_after_ms(far(), 150, 0, here, port, 20, 5);
 	start = now_ms();
@@ -235,7 +235,7 @@ CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle
 	many[2].msg_hdr.msg_iov = &bad_iov;
 	SAY_RESULT(recvmmsg(s, many, 4, 0, NULL));
 	take(s, 0, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 	timeout.tv_nsec = -1;
 	SAY_RESULT(recvmmsg(s, many, 4, 0, &timeout));
 	SAY_RESULT(recvmmsg(s, bad_pointer(), 4, MSG_DONTWAIT, NULL));
@@ -264,7 +264,7 @@ CASE(recv_order, "5,000 datagrams that wait in the socket are read in order")
 	save_kernel_udp_counters();
 	for (int round = 0; round < 10; round++) {
 		peer(far(), "send 0 %s %d 64 %d 500", here, port, round * 500 % 64);
-		for (int i = 0; i < 500 && is_readable(s, 2000); i++, got++)
+		for (int i = 0; i < 500 && wait_until_readable(s, 2000); i++, got++)
 			ordered += recv(s, bytes, 100, 0) == 64 && seed_of_payload(bytes, 64) == (round * 500 + i) % 64;
 	}
 	say("%d came, %d of them in order", got, ordered);
@@ -278,7 +278,7 @@ CASE(recv_burst_of_the_default, "what the kernel's default buffer holds is not l
 	save_kernel_udp_counters();
 	peer(far(), "send 0 %s %d 20 0 250", here, port);
 	wait_until_sent_packets_arrived(20);
-	while (is_readable(s, 200) && recv(s, bytes, 100, MSG_DONTWAIT) == 20)
+	while (wait_until_readable(s, 200) && recv(s, bytes, 100, MSG_DONTWAIT) == 20)
 		got++;
 	say("%d of 250", got);
 	check_kernel_udp_was_bypassed(250, 0);
@@ -337,7 +337,7 @@ CASE(recv_fragments, "fragmented datagrams arrive once, whole, among small ones"
 			say("%zd bytes, seed %d", len, len > 0 ? seed_of_payload(bytes, (size_t)len) : -1);
 	}
 	say("%d fragmented ones", fragmented);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(recv_overflow, "a full socket drops datagrams, and works again when it has been read")
@@ -351,5 +351,5 @@ CASE(recv_overflow, "a full socket drops datagrams, and works again when it has 
 		got++;
 	say("%s", got > 0 && got < 300 ? "some came" : "not some");
 	peer_send_datagrams_and_wait_arrival(s, 1, 100, 9);
-	take_all(s);
+	receive_all_until_empty(s);
 }

@@ -119,7 +119,7 @@ static void rights_say_options(int s)
 }
 
 /* As a debugger or a supervisor takes it: what it has of a process is its number. */
-static void steal(int pid, int fd, bool by_number)
+static void steal_fd_by_pidfd(int pid, int fd, bool by_number)
 {
 	const int pidfd = pidfd_open(pid, 0);
 
@@ -152,13 +152,13 @@ static void taker_do_command(const char *line)
 	else if (strcmp(verb, "take") == 0)
 		take(s, a, 0);
 	else if (strcmp(verb, "all") == 0)
-		take_all(s);
+		receive_all_until_empty(s);
 	else if (strcmp(verb, "steal") == 0)
-		steal(a, b, slot != 0);
+		steal_fd_by_pidfd(a, b, slot != 0);
 	else if (strcmp(verb, "listen") == 0)
 		SAY_RESULT(listen(s, 5));
 	else if (strcmp(verb, "accept") == 0)
-		SAY_OK_OR_ERROR(had[n_had++] = is_readable(s, 3000) ? accept(s, NULL, NULL) : -1);
+		SAY_OK_OR_ERROR(had[n_had++] = wait_until_readable(s, 3000) ? accept(s, NULL, NULL) : -1);
 	else if (strcmp(verb, "options") == 0)
 		rights_say_options(s);
 	else if (strcmp(verb, "flags") == 0)
@@ -552,7 +552,7 @@ CASE(rights_nonblocking, "a non-blocking connection, accepted so; nothing has co
 	at = tcp_listener(here, 0, 5);
 	expect_offloaded(at);
 	peer(far(), "dial 1 %s %d", here, port_of(at));
-	if (!is_readable(at, 2000) || (s = accept4(at, NULL, NULL, SOCK_NONBLOCK)) < 0)
+	if (!wait_until_readable(at, 2000) || (s = accept4(at, NULL, NULL, SOCK_NONBLOCK)) < 0)
 		die_with_message("accept");
 	expect_offloaded(s);
 	taker_give_one_fd(&taker, s);
@@ -729,7 +729,7 @@ CASE(rights_connecting, "a connection on its way is given away")
 		return;
 	taker = taker_start("rights_connecting", true);
 	port = atoi(peer(far(), "listen 0 %s 0", there));
-	address = address_of(there, port);
+	address = ipv4_sockaddr_of(there, port);
 	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	taker_give_one_fd(&taker, s);
@@ -751,7 +751,7 @@ CASE(rights_attempt, "a connection on its way is given away before the peer answ
 		return;
 	taker = taker_start("rights_attempt", true);
 	port = atoi(peer(far(), "listen 0 %s 0 0", there));
-	address = address_of(there, port);
+	address = ipv4_sockaddr_of(there, port);
 	first = socket(AF_INET, SOCK_STREAM, 0);
 	SAY_RESULT(connect(first, (struct sockaddr *)&address, sizeof(address)));
 	/* The queue of the listener is full: it drops the SYN, which comes again after a second. */
@@ -788,7 +788,7 @@ CASE(rights_listener, "a listener that was accepted from is given away, and kept
 	expect_offloaded(s);
 	peer(far(), "dial 3 %s %d", here, port_of(at));
 	close(s);
-	s = is_readable(at, 2000) ? accept(at, NULL, NULL) : -1;
+	s = wait_until_readable(at, 2000) ? accept(at, NULL, NULL) : -1;
 	send_pattern_and_print_result(s, 100, 3, 0);
 	say_far_peer_reads(3, 100, 3, 1);
 	peer(far(), "close 2");
@@ -817,7 +817,7 @@ CASE(rights_listener_served, "giver and taker serve a listener for a while; then
 	close(s);
 	for (int i = 1; i <= 4; i++) {
 		peer(far(), "dial 3 %s %d", here, port_of(at));
-		s = is_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
+		s = wait_until_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
 		send_pattern_and_print_result(s, 100, i, 0);
 		say_far_peer_reads(3, 100, i, 1);
 		expect_offloaded(s);
@@ -920,15 +920,15 @@ CASE(rights_listener_to_itself, "a listener that a process sends to itself is on
 	SAY_RESULT(send_line_with_fds(ends[0], "have", &at, 1));
 	SAY_RESULT(receive_line_and_fds(ends[1], line, &copy, 0, 0));
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	SAY_RESULT(is_readable(at, 2000));
-	SAY_RESULT(is_readable(copy, 2000));
+	SAY_RESULT(wait_until_readable(at, 2000));
+	SAY_RESULT(wait_until_readable(copy, 2000));
 	close(s);
 	s = accept(copy, NULL, NULL);
 	send_pattern_and_print_result(s, 100, 1, 0);
 	say_far_peer_reads(2, 100, 1, 1);
 	SAY_RESULT(close(at));
 	peer(far(), "dial 3 %s %d", here, port_of(copy));
-	SAY_RESULT(is_readable(copy, 2000));
+	SAY_RESULT(wait_until_readable(copy, 2000));
 	SAY_OK_OR_ERROR(accept(copy, NULL, NULL));
 	SAY_RESULT(close(copy));
 }
@@ -1028,8 +1028,8 @@ CASE(rights_udp_group, "a UDP socket that is a member of a group is given away, 
 	s = udp_socket_bound_to("0.0.0.0", 0);
 	port = port_of(s);
 	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
-	member.imr_multiaddr = address_of("239.1.2.3", 0).sin_addr;
-	member.imr_address = address_of(here, 0).sin_addr;
+	member.imr_multiaddr = ipv4_sockaddr_of("239.1.2.3", 0).sin_addr;
+	member.imr_address = ipv4_sockaddr_of(here, 0).sin_addr;
 	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof(member)));
 	expect_offloaded(s);
 	peer(far(), "mcif 0 %s", there);
@@ -1285,7 +1285,7 @@ CASE(rights_pidfd_listener, "another process takes a listener, and both serve it
 	expect_offloaded(at);
 	peer(far(), "dial 3 %s %d", here, port_of(at));
 	close(s);
-	s = is_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
+	s = wait_until_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
 	send_pattern_and_print_result(s, 100, 3, 0);
 	say_far_peer_reads(3, 100, 3, 1);
 	expect_offloaded(s);

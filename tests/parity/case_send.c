@@ -14,7 +14,7 @@ static char bytes[70000];
 static volatile int minus_one = -1; /* which the compiler would warn of */
 
 /* A connected, offloaded socket and the peer's socket 0, which it is connected to. */
-static int send_case_connected(void)
+static int offloaded_udp_socket_connected_to_peer(void)
 {
 	int port = peer_ask_to_open_socket(far(), 0, there, 0), s;
 
@@ -25,7 +25,7 @@ static int send_case_connected(void)
 	return s;
 }
 
-static const char *seeded(int len, int seed)
+static const char *bytes_filled_from_seed(int len, int seed)
 {
 	fill(bytes, (size_t)len, seed);
 	return bytes;
@@ -33,8 +33,8 @@ static const char *seeded(int len, int seed)
 
 CASE(send_every_way, "write, writev, send, sendto, sendmsg and sendmmsg send the same, around the kernel")
 {
-	int s = send_case_connected(), port = atoi(peer(far(), "port 0"));
-	struct sockaddr_in to = address_of(there, port);
+	int s = offloaded_udp_socket_connected_to_peer(), port = atoi(peer(far(), "port 0"));
+	struct sockaddr_in to = ipv4_sockaddr_of(there, port);
 	struct iovec iov = {.iov_base = bytes, .iov_len = 64};
 	struct mmsghdr many[3] = {0};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
@@ -44,18 +44,18 @@ CASE(send_every_way, "write, writev, send, sendto, sendmsg and sendmmsg send the
 	warm_up_until_offloaded_send(s, NULL, 0);
 	warm_up_until_offloaded_send(s, there, port);
 	save_kernel_udp_counters();
-	SAY_RESULT(write(s, seeded(64, 1), 64));
+	SAY_RESULT(write(s, bytes_filled_from_seed(64, 1), 64));
 	say_peer_received(far(), 0, 2000);
-	seeded(64, 2);
+	bytes_filled_from_seed(64, 2);
 	SAY_RESULT(writev(s, &iov, 1));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(send(s, seeded(64, 3), 64, 0));
+	SAY_RESULT(send(s, bytes_filled_from_seed(64, 3), 64, 0));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(sendto(s, seeded(64, 4), 64, 0, NULL, 0));
+	SAY_RESULT(sendto(s, bytes_filled_from_seed(64, 4), 64, 0, NULL, 0));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(sendto(s, seeded(64, 5), 64, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, bytes_filled_from_seed(64, 5), 64, 0, (struct sockaddr *)&to, sizeof(to)));
 	say_peer_received(far(), 0, 2000);
-	seeded(64, 6);
+	bytes_filled_from_seed(64, 6);
 	SAY_RESULT(sendmsg(s, &msg, 0));
 	say_peer_received(far(), 0, 2000);
 	SAY_RESULT(sendmmsg(s, many, 3, 0));
@@ -71,14 +71,15 @@ CASE(send_unconnected, "an unconnected socket sends to many, and is bound by its
 	struct sockaddr_in to;
 
 	say_local_address("before", s);
-	SAY_RESULT(send(s, seeded(10, 1), 10, 0));
+	SAY_RESULT(send(s, bytes_filled_from_seed(10, 1), 10, 0));
 	SAY_RESULT(write(s, bytes, 10));
 	say_local_address("refused", s);
 	for (int i = 0; i < 6; i++) {
 		static const char *const ips[] = {"10.9.0.2", "10.9.0.3", "10.9.1.12"};
 
-		to = address_of(ips[i % 3], peer_ask_to_open_socket(far(), i, ips[i % 3], 0));
-		SAY_RESULT(sendto(s, seeded(100 + i, i), (size_t)(100 + i), 0, (struct sockaddr *)&to, sizeof(to)));
+		to = ipv4_sockaddr_of(ips[i % 3], peer_ask_to_open_socket(far(), i, ips[i % 3], 0));
+		SAY_RESULT(sendto(s, bytes_filled_from_seed(100 + i, i), (size_t)(100 + i), 0, (struct sockaddr *)&to,
+		                  sizeof(to)));
 		if (i == 0)
 			register_port_name_of_fd(s, "us");
 		say_peer_received(far(), i, 2000);
@@ -89,7 +90,7 @@ CASE(send_unconnected, "an unconnected socket sends to many, and is bound by its
 	pause_ms(30);
 	save_kernel_udp_counters();
 	for (int i = 0; i < 60; i++)
-		sendto(s, seeded(20, i), 20, 0, (struct sockaddr *)&to, sizeof(to));
+		sendto(s, bytes_filled_from_seed(20, i), 20, 0, (struct sockaddr *)&to, sizeof(to));
 	say("the peer counted %s", peer(far(), "count 5 60 0 2000"));
 	check_kernel_udp_was_bypassed(0, 60);
 }
@@ -98,10 +99,10 @@ CASE(send_every_length, "datagrams of 0 to 65507 bytes arrive whole; longer ones
 {
 	static const int len[] = {0,    1,    2,    17,   18,   19,    63,    1471, 1472,
 	                          1473, 2000, 2952, 2953, 9000, 65507, 65508, 66000};
-	int s = send_case_connected();
+	int s = offloaded_udp_socket_connected_to_peer();
 
 	for (size_t i = 0; i < sizeof(len) / sizeof(len[0]); i++) {
-		SAY_RESULT(send(s, seeded(len[i], (int)i), (size_t)len[i], 0));
+		SAY_RESULT(send(s, bytes_filled_from_seed(len[i], (int)i), (size_t)len[i], 0));
 		if (len[i] <= 65507)
 			say_peer_received(far(), 0, 2000);
 	}
@@ -111,9 +112,9 @@ CASE(send_iov_shapes, "iov arrays: null elements, none, many, too many, bad poin
 {
 	static struct iovec iov[1025];
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 5};
-	int s = send_case_connected();
+	int s = offloaded_udp_socket_connected_to_peer();
 
-	seeded(1024, 7);
+	bytes_filled_from_seed(1024, 7);
 	iov[0] = (struct iovec){.iov_base = NULL, .iov_len = 0};
 	iov[1] = (struct iovec){.iov_base = bytes, .iov_len = 10};
 	iov[2] = (struct iovec){.iov_base = bad_pointer(), .iov_len = 0};
@@ -144,11 +145,11 @@ CASE(send_iov_shapes, "iov arrays: null elements, none, many, too many, bad poin
 
 CASE(send_bad_pointers, "bad pointers are EFAULT wherever they are, and the socket lives")
 {
-	struct sockaddr_in to = address_of(there, 7100);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, 7100);
 	struct iovec iov = {.iov_base = bytes, .iov_len = 8}, bad_iov = {.iov_base = bad_pointer(), .iov_len = 8};
 	struct msghdr msg = {.msg_iov = bad_pointer(), .msg_iovlen = 1};
 	struct mmsghdr many[3] = {0};
-	int s = send_case_connected();
+	int s = offloaded_udp_socket_connected_to_peer();
 
 	SAY_RESULT(send(s, bad_pointer(), 8, 0));
 	SAY_RESULT(write(s, bad_pointer(), 8));
@@ -179,15 +180,15 @@ CASE(send_bad_pointers, "bad pointers are EFAULT wherever they are, and the sock
 	take(s, 0, 0);
 	say_peer_received(far(), 0, 2000); /* the empty one */
 	say_peer_received(far(), 0, 2000);
-	to = address_of(there, atoi(peer(far(), "port 0")));
-	SAY_RESULT(sendto(s, seeded(9, 9), 9, 0, (struct sockaddr *)&to, sizeof(to)));
+	to = ipv4_sockaddr_of(there, atoi(peer(far(), "port 0")));
+	SAY_RESULT(sendto(s, bytes_filled_from_seed(9, 9), 9, 0, (struct sockaddr *)&to, sizeof(to)));
 	say_peer_received(far(), 0, 2000);
 	expect_offloaded(s);
 }
 
 CASE(send_bad_destinations, "destinations: short, long, of other families, port 0, none, unreachable")
 {
-	struct sockaddr_in to = address_of(there, 7100);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, 7100);
 	int s = udp_socket_bound_to(here, 7020);
 
 	expect_offloaded(s);
@@ -200,45 +201,45 @@ CASE(send_bad_destinations, "destinations: short, long, of other families, port 
 	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	to.sin_family = AF_UNSPEC;
 	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
-	to = address_of(there, 0);
+	to = ipv4_sockaddr_of(there, 0);
 	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
-	to = address_of("192.0.2.1", 7100);
+	to = ipv4_sockaddr_of("192.0.2.1", 7100);
 	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
-	to = address_of("10.9.0.255", 7100);
+	to = ipv4_sockaddr_of("10.9.0.255", 7100);
 	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
-	to = address_of("255.255.255.255", 7100);
+	to = ipv4_sockaddr_of("255.255.255.255", 7100);
 	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
-	to = address_of("240.0.0.1", 7100);
+	to = ipv4_sockaddr_of("240.0.0.1", 7100);
 	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
-	to = address_of("0.0.0.0", 7020);
-	SAY_RESULT(sendto(s, seeded(8, 5), 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	to = ipv4_sockaddr_of("0.0.0.0", 7020);
+	SAY_RESULT(sendto(s, bytes_filled_from_seed(8, 5), 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	take(s, 1000, 0);
 }
 
 CASE(send_flags, "flags of send: those that UDP serves, ignores and refuses")
 {
-	int s = send_case_connected();
+	int s = offloaded_udp_socket_connected_to_peer();
 
-	SAY_RESULT(send(s, seeded(30, 1), 30, MSG_DONTWAIT));
+	SAY_RESULT(send(s, bytes_filled_from_seed(30, 1), 30, MSG_DONTWAIT));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(send(s, seeded(30, 2), 30, MSG_NOSIGNAL));
+	SAY_RESULT(send(s, bytes_filled_from_seed(30, 2), 30, MSG_NOSIGNAL));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(send(s, seeded(30, 3), 30, MSG_CONFIRM));
+	SAY_RESULT(send(s, bytes_filled_from_seed(30, 3), 30, MSG_CONFIRM));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(send(s, seeded(30, 4), 30, MSG_DONTROUTE));
+	SAY_RESULT(send(s, bytes_filled_from_seed(30, 4), 30, MSG_DONTROUTE));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(send(s, seeded(30, 5), 30, MSG_EOR));
+	SAY_RESULT(send(s, bytes_filled_from_seed(30, 5), 30, MSG_EOR));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(send(s, seeded(30, 6), 30, MSG_OOB));
-	SAY_RESULT(send(s, seeded(30, 7), 30, 0x800000));
+	SAY_RESULT(send(s, bytes_filled_from_seed(30, 6), 30, MSG_OOB));
+	SAY_RESULT(send(s, bytes_filled_from_seed(30, 7), 30, 0x800000));
 	say_peer_received(far(), 0, 2000);
 }
 
 CASE(send_more, "MSG_MORE and UDP_CORK make one datagram of several calls")
 {
-	int s = send_case_connected();
+	int s = offloaded_udp_socket_connected_to_peer();
 
-	seeded(90, 8);
+	bytes_filled_from_seed(90, 8);
 	SAY_RESULT(send(s, bytes, 30, MSG_MORE));
 	say_peer_received(far(), 0, 50);
 	SAY_RESULT(send(s, bytes + 30, 30, MSG_MORE));
@@ -250,29 +251,29 @@ CASE(send_more, "MSG_MORE and UDP_CORK make one datagram of several calls")
 	say_peer_received(far(), 0, 50);
 	SAY_RESULT(set_int(s, IPPROTO_UDP, UDP_CORK, 0));
 	say_peer_received(far(), 0, 2000);
-	SAY_RESULT(send(s, seeded(20, 9), 20, 0));
+	SAY_RESULT(send(s, bytes_filled_from_seed(20, 9), 20, 0));
 	say_peer_received(far(), 0, 2000);
 }
 
 CASE(send_segments, "UDP_SEGMENT sends several datagrams in one call")
 {
-	int s = send_case_connected();
+	int s = offloaded_udp_socket_connected_to_peer();
 
 	SAY_RESULT(set_int(s, IPPROTO_UDP, UDP_SEGMENT, 500));
-	SAY_RESULT(send(s, seeded(1200, 1), 1200, 0));
+	SAY_RESULT(send(s, bytes_filled_from_seed(1200, 1), 1200, 0));
 	for (int i = 0; i < 3; i++)
 		say_peer_received(far(), 0, 2000);
 	SAY_RESULT(set_int(s, IPPROTO_UDP, UDP_SEGMENT, 0));
-	SAY_RESULT(send(s, seeded(600, 2), 600, 0));
+	SAY_RESULT(send(s, bytes_filled_from_seed(600, 2), 600, 0));
 	say_peer_received(far(), 0, 2000);
 }
 
 CASE(send_from_files, "sendfile and splice into a socket, pread and pwrite on it, lseek")
 {
-	int s = send_case_connected(), file = memfd_create("parity", 0), ends[2];
+	int s = offloaded_udp_socket_connected_to_peer(), file = memfd_create("parity", 0), ends[2];
 	off_t at = 0;
 
-	seeded(500, 3);
+	bytes_filled_from_seed(500, 3);
 	SAY_RESULT(write(file, bytes, 500));
 	SAY_RESULT(sendfile(s, file, &at, 500));
 	say("offset %ld", (long)at);
@@ -285,7 +286,7 @@ CASE(send_from_files, "sendfile and splice into a socket, pread and pwrite on it
 	SAY_RESULT(pread(s, bytes, 10, 0));
 	SAY_RESULT(lseek(s, 0, SEEK_SET));
 	peer_send(far(), 0, here, port_of(s), 44, 4);
-	is_readable(s, 2000);
+	wait_until_readable(s, 2000);
 	SAY_RESULT(splice(s, NULL, ends[1], NULL, 100, 0));
 	take(s, 0, 0);
 	SAY_RESULT(sendfile(file, s, NULL, 10));
@@ -295,20 +296,20 @@ CASE(send_mtu_discover, "IP_MTU_DISCOVER: what may be fragmented, and IP_MTU")
 {
 	static const int modes[] = {IP_PMTUDISC_DONT,  IP_PMTUDISC_WANT,      IP_PMTUDISC_DO,
 	                            IP_PMTUDISC_PROBE, IP_PMTUDISC_INTERFACE, IP_PMTUDISC_OMIT};
-	int s = send_case_connected(), mtu;
+	int s = offloaded_udp_socket_connected_to_peer(), mtu;
 	socklen_t len = sizeof(mtu);
 
 	SAY_RESULT(getsockopt(s, IPPROTO_IP, IP_MTU, &mtu, &len));
 	say("mtu %d", mtu);
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		SAY_RESULT(set_int(s, IPPROTO_IP, IP_MTU_DISCOVER, modes[i]));
-		SAY_RESULT(send(s, seeded(1472, 1), 1472, 0));
+		SAY_RESULT(send(s, bytes_filled_from_seed(1472, 1), 1472, 0));
 		say_peer_received(far(), 0, 2000);
-		if (send(s, seeded(1473, 2), 1473, 0) < 0)
+		if (send(s, bytes_filled_from_seed(1473, 2), 1473, 0) < 0)
 			say("mode %d: %s", modes[i], error_name(errno));
 		else
 			say_peer_received(far(), 0, 2000);
-		if (send(s, seeded(5000, 3), 5000, 0) < 0)
+		if (send(s, bytes_filled_from_seed(5000, 3), 5000, 0) < 0)
 			say("mode %d: %s", modes[i], error_name(errno));
 		else
 			say_peer_received(far(), 0, 2000);
@@ -321,13 +322,13 @@ CASE(send_mtu_discover, "IP_MTU_DISCOVER: what may be fragmented, and IP_MTU")
 
 CASE(send_order, "10,000 datagrams sent in a row arrive, all and in order; nothing is lost unsaid")
 {
-	int s = send_case_connected(), lost = 0;
+	int s = offloaded_udp_socket_connected_to_peer(), lost = 0;
 
 	peer(far(), "opt 0 1 33 8000000"); /* SO_RCVBUFFORCE */
 	warm_up_until_offloaded_send(s, NULL, 0);
 	save_kernel_udp_counters();
 	for (int i = 0; i < 10000; i++)
-		lost += send(s, seeded(64, i % 64), 64, 0) != 64;
+		lost += send(s, bytes_filled_from_seed(64, i % 64), 64, 0) != 64;
 	say("%d sends failed", lost);
 	say("the peer counted %s", peer(far(), "count 0 10000 0 3000"));
 	check_kernel_udp_was_bypassed(0, 10000);

@@ -9,7 +9,7 @@
 
 static int udp_socket_bound_with_option(const char *ip, int port, int option)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 	int s = udp_socket();
 
 	set_int(s, SOL_SOCKET, option, 1);
@@ -20,7 +20,7 @@ static int udp_socket_bound_with_option(const char *ip, int port, int option)
 
 static int share_connect_to(int s, const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 
 	return connect(s, (struct sockaddr *)&address, sizeof(address));
 }
@@ -28,7 +28,7 @@ static int share_connect_to(int s, const char *ip, int port)
 static void share_say_all_received(const char *what, int s)
 {
 	say("%s:", what);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(share_connected_first, "on one port, a connected socket gets its peer's, the other the rest")
@@ -77,7 +77,7 @@ CASE(share_reuseaddr, "of several sockets with SO_REUSEADDR on one port, the new
 
 CASE(share_refused, "sharing a port takes the same option on both sockets")
 {
-	struct sockaddr_in address = address_of(here, 7302);
+	struct sockaddr_in address = ipv4_sockaddr_of(here, 7302);
 	int one = udp_socket_bound_with_option(here, 7302, SO_REUSEADDR), two = udp_socket();
 
 	SAY_RESULT(bind(two, (struct sockaddr *)&address, sizeof(address)));
@@ -142,7 +142,7 @@ CASE(share_addresses, "0.0.0.0 and a single address on one port: the more exact 
 
 CASE(share_devices, "two sockets of one port, each bound to a device")
 {
-	struct sockaddr_in address = address_of("0.0.0.0", 7305);
+	struct sockaddr_in address = ipv4_sockaddr_of("0.0.0.0", 7305);
 	int one = udp_socket(), two = udp_socket();
 
 	setsockopt(one, SOL_SOCKET, SO_BINDTODEVICE, if_first, (socklen_t)strlen(if_first));
@@ -215,6 +215,6 @@ CASE(share_by_address_with_process, "two processes, one port on different addres
 	peer_send(far(), 0, here, 7308, 40, 1);
 	peer_send(far(), 1, here_second, 7308, 40, 2);
 	take(s, 2000, 0);
-	take_all(s);
+	receive_all_until_empty(s);
 	say_peer_received(twin(), 0, 2000);
 }

@@ -9,7 +9,7 @@
 
 static int sendto_40_byte_payload(int s, const char *ip, int port, int seed)
 {
-	struct sockaddr_in to = address_of(ip, port);
+	struct sockaddr_in to = ipv4_sockaddr_of(ip, port);
 	char bytes[40];
 
 	fill(bytes, sizeof(bytes), seed);
@@ -84,7 +84,7 @@ CASE(short_grows_up, "after many short lives one that goes on hears everything i
 	peer_send(far(), 0, here, mine, 40, 15);
 	take(s, 2000, 0);
 	check_kernel_udp_was_bypassed(1, 1);
-	take_all(s);
+	receive_all_until_empty(s);
 }
 
 CASE(short_listens_on, "after many short lives one that asks once and then only listens is offloaded, too")
@@ -183,19 +183,19 @@ CASE(short_port_given_away, "a chosen port is another's as soon as the associati
 	register_port_name(far_port, "far");
 	expect_offloaded(s);
 	peer_send(far(), 0, here, port, 40, 1);
-	SAY_RESULT(is_readable(s, 2000));
+	SAY_RESULT(wait_until_readable(s, 2000));
 	short_disconnect_udp(s);
 	peer_ask_to_open_socket(near(), 0, here, port);
 	peer_send(far(), 0, here, port, 40, 2);
 	say_peer_received(near(), 0, 2000);
 	say("ours:");
-	take_all(s);
+	receive_all_until_empty(s);
 	SAY_RESULT(sendto_40_byte_payload(s, there, far_port, 3));
 	peer_send(far(), 0, here, port_of(s), 40, 4);
-	SAY_RESULT(is_readable(s, 2000));
-	take_all(s);
+	SAY_RESULT(wait_until_readable(s, 2000));
+	receive_all_until_empty(s);
 	peer_send(far(), 0, here, other_port, 40, 5);
-	SAY_RESULT(is_readable(other, 2000));
+	SAY_RESULT(wait_until_readable(other, 2000));
 	SAY_RESULT(close(other));
 	peer_ask_to_open_socket(near(), 0, here, other_port);
 	peer_send(far(), 0, here, other_port, 40, 6);
@@ -212,18 +212,18 @@ CASE(short_port_shared, "a chosen port that is made reusable afterwards is the l
 	SAY_RESULT(sendto_40_byte_payload(s, there, far_port, 1));
 	port = port_of(s);
 	expect_offloaded(s);
-	address = address_of("0.0.0.0", port);
+	address = ipv4_sockaddr_of("0.0.0.0", port);
 	SAY_RESULT(bind(late, (struct sockaddr *)&address, sizeof(address)));
 	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
 	SAY_RESULT(bind(late, (struct sockaddr *)&address, sizeof(address)));
 	set_int(late, SOL_SOCKET, SO_REUSEADDR, 1);
 	SAY_RESULT(bind(late, (struct sockaddr *)&address, sizeof(address)));
 	peer_send(far(), 0, here, port, 40, 2);
-	SAY_RESULT(is_readable(late, 2000));
+	SAY_RESULT(wait_until_readable(late, 2000));
 	say("the first:");
-	take_all(s);
+	receive_all_until_empty(s);
 	say("the last:");
-	take_all(late);
+	receive_all_until_empty(late);
 	SAY_RESULT(close(late));
 	child = fork();
 	if (child == 0) {
@@ -256,7 +256,7 @@ CASE(short_of_ports, "when no port is left a send says so, until one is closed")
 	SAY_RESULT(close(s[0]));
 	SAY_RESULT(sendto_40_byte_payload(s[5], there, port, 8));
 	peer_send(far(), 0, here, port_of(s[5]), 40, 9);
-	SAY_RESULT(is_readable(s[5], 2000));
+	SAY_RESULT(wait_until_readable(s[5], 2000));
 	say("bytes: %d", (int)recv(s[5], &(char[64]){0}, 64, MSG_DONTWAIT));
 	for (int i = 1; i < 6; i++)
 		close(s[i]);

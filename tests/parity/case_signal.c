@@ -128,7 +128,7 @@ static void say_interrupted_waits(int flags)
 			say("handled %d", handled_signals_except_late(took > armed ? took - armed : 0));
 			say_took_about("after", start, ends ? delays[d] : 250);
 			/* The datagram, if it has not been received yet. */
-			if ((i > 0 || rc < 0) && is_readable(s, 2000))
+			if ((i > 0 || rc < 0) && wait_until_readable(s, 2000))
 				recv(s, &start, 1, MSG_DONTWAIT);
 		}
 }

@@ -29,7 +29,7 @@
 
 CASE(syscall_udp, "a UDP socket made, used and closed by syscall()")
 {
-	struct sockaddr_in own = address_of(here, 0), to;
+	struct sockaddr_in own = ipv4_sockaddr_of(here, 0), to;
 	char bytes[64], got[64];
 	struct iovec piece = {.iov_base = bytes, .iov_len = 20};
 	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
@@ -37,7 +37,7 @@ CASE(syscall_udp, "a UDP socket made, used and closed by syscall()")
 	int s;
 
 	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
-	to = address_of(there, atoi(peer(far(), "port 0")));
+	to = ipv4_sockaddr_of(there, atoi(peer(far(), "port 0")));
 	SAY_OK_OR_ERROR(s = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0));
 	SAY_RESULT(syscall(SYS_bind, s, &own, sizeof(own)));
 	SAY_RESULT(syscall(SYS_getsockname, s, &own, &len));
@@ -104,7 +104,7 @@ CASE(syscall_close_ends, "the peer sees the end of a connection that SYS_close c
 
 CASE(syscall_tcp, "a connection made, used and ended by syscall(), and one that is accepted so")
 {
-	struct sockaddr_in to = address_of(there, atoi(peer(far(), "listen 0 %s 0", there))), from;
+	struct sockaddr_in to = ipv4_sockaddr_of(there, atoi(peer(far(), "listen 0 %s 0", there))), from;
 	int s, listener, value = 0, one = 1;
 	socklen_t len = sizeof(value);
 	char got[64];
@@ -136,7 +136,7 @@ CASE(syscall_tcp, "a connection made, used and ended by syscall(), and one that 
 	say("the peer: %d", from.sin_port == to.sin_port);
 	SAY_RESULT(syscall(SYS_close, s));
 
-	from = address_of(here, 0);
+	from = ipv4_sockaddr_of(here, 0);
 	SAY_OK_OR_ERROR(listener = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
 	SAY_RESULT(syscall(SYS_bind, listener, &from, sizeof(from)));
 	SAY_RESULT(syscall(SYS_listen, listener, 5));

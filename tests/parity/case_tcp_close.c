@@ -347,7 +347,7 @@ CASE(tcp_port_again, "the address of a connection that this side closed can be l
 	SAY_RESULT(close(l));
 	l = tcp_socket();
 	{
-		struct sockaddr_in address = address_of(here, port);
+		struct sockaddr_in address = ipv4_sockaddr_of(here, port);
 
 		SAY_RESULT(bind(l, (struct sockaddr *)&address, sizeof(address)));
 		SAY_RESULT(set_int(l, SOL_SOCKET, SO_REUSEADDR, 1));
@@ -364,7 +364,7 @@ CASE(tcp_connect_close_many, "a hundred connections, one after the other, each w
 
 	kernel_segments_wait_idle_and_start_count();
 	for (int i = 0; i < 100; i++) {
-		struct sockaddr_in address = address_of(there, port);
+		struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 		int s = tcp_socket();
 
 		if (connect(s, (struct sockaddr *)&address, sizeof(address)) != 0)

@@ -20,7 +20,7 @@ static int far_peer_listens(void)
 
 static int tcp_connect_try_connect(int fd, const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 
 	return connect(fd, (struct sockaddr *)&address, sizeof(address));
 }
@@ -119,7 +119,7 @@ CASE(tcp_connect_before_reading, "calls on a socket that is not connected")
 CASE(tcp_connect_bad, "addresses that connect refuses")
 {
 	int s = tcp_socket();
-	struct sockaddr_in address = address_of(there, 80);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, 80);
 
 	SAY_RESULT(connect(s, bad_pointer(), sizeof(address)));
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, 4));
@@ -144,7 +144,7 @@ CASE(tcp_connect_from_bound, "a socket that was bound first connects from there;
 	again = tcp_socket();
 	set_int(again, SOL_SOCKET, SO_REUSEADDR, 1);
 	{
-		struct sockaddr_in address = address_of(here, port_of(s));
+		struct sockaddr_in address = ipv4_sockaddr_of(here, port_of(s));
 
 		SAY_RESULT(bind(again, (struct sockaddr *)&address, sizeof(address)));
 		SAY_RESULT(tcp_connect_try_connect(again, there, port));

@@ -65,7 +65,7 @@ CASE(tcp_write_every_way,
 {
 	int s = tcp_connected_to_far_peer();
 	struct iovec iov[2] = {{bytes, 30}, {bytes + 30, 70}};
-	struct sockaddr_in to = address_of(there, 5);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, 5);
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
 	struct mmsghdr many[2] = {{.msg_hdr = msg}, {.msg_hdr = msg}};
 

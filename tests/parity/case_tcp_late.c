@@ -68,7 +68,7 @@ static void recvmsg_and_print_cmsgs(int fd, size_t len, int flags, size_t room)
 	ssize_t got;
 
 	memset(control, 0, sizeof(control));
-	is_readable(fd, 2000);
+	wait_until_readable(fd, 2000);
 	got = recvmsg(fd, &msg, flags);
 	if (got < 0) {
 		say("read: %s", error_name(errno));
@@ -139,7 +139,7 @@ CASE(tcp_late_inq, "TCP_INQ on a connection: each message says how much is left,
 CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its connections have it")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket(), l;
-	struct sockaddr_in address = address_of(there, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 
 	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
 	recvmsg_and_print_cmsgs(s, 10, MSG_DONTWAIT, 512);
@@ -351,7 +351,7 @@ CASE(tcp_late_pacing, "SO_MAX_PACING_RATE on a connection, and before: what is s
 	say_paced_send(s);
 	close(s);
 	port = atoi(peer(far(), "listen 2 %s 0", there));
-	address = address_of(there, port);
+	address = ipv4_sockaddr_of(there, port);
 	s = tcp_socket();
 	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
@@ -362,7 +362,7 @@ CASE(tcp_late_pacing, "SO_MAX_PACING_RATE on a connection, and before: what is s
 CASE(tcp_late_port_range, "IP_LOCAL_PORT_RANGE: connect chooses a port within it")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
-	struct sockaddr_in address = address_of(there, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 
 	SAY_RESULT(set_int(s, IPPROTO_IP, IP_LOCAL_PORT_RANGE, (int)(40010U << 16 | 40000)));
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
@@ -435,7 +435,7 @@ CASE(tcp_late_unprivileged, "SO_PEEK_OFF of a connection of nobody's: it is hand
 CASE(tcp_late_connecting, "SO_TIMESTAMP while a connection is being made: it is made all the same")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
-	struct sockaddr_in address = address_of(there, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 
 	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
 	SAY_RESULT(ioctl(s, FIONBIO, &(int){1}));

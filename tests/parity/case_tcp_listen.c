@@ -75,7 +75,7 @@ CASE(tcp_accept4_flags, "accept4: O_NONBLOCK and FD_CLOEXEC, and what it refuses
 CASE(tcp_accept_any_address, "a listener on 0.0.0.0 accepts on every link and from this host")
 {
 	int l = tcp_listener("0.0.0.0", 0, 16), s, local;
-	struct sockaddr_in address = address_of("127.0.0.1", port_of(l));
+	struct sockaddr_in address = ipv4_sockaddr_of("127.0.0.1", port_of(l));
 
 	expect_offloaded(l);
 	tcp_listen_far_dials(1, l);
@@ -213,7 +213,7 @@ CASE(tcp_accept_interrupted, "a signal interrupts accept, with SA_RESTART it goe
 CASE(tcp_listen_twice, "listen again changes the backlog; bind and connect of a listener")
 {
 	int l = tcp_listener(here, 0, 1), other = tcp_socket(), s;
-	struct sockaddr_in address = address_of(here, port_of(l)), peer_at = address_of(there, 9);
+	struct sockaddr_in address = ipv4_sockaddr_of(here, port_of(l)), peer_at = ipv4_sockaddr_of(there, 9);
 
 	SAY_RESULT(listen(l, 10));
 	SAY_RESULT(bind(other, (struct sockaddr *)&address, sizeof(address)));
@@ -345,7 +345,7 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 		tcp_listen_far_dials(1, listener);
 		if (kind == 4)
 			far_peer_writes(1, 10, 1, 1);
-		is_readable(listener, 1000);
+		wait_until_readable(listener, 1000);
 		wait_until_sent_packets_arrived(30);
 		if (kind == 4)
 			SAY_RESULT(accept(listener, bad_pointer(), NULL));

@@ -205,7 +205,7 @@ CASE(tcp_options_info, "TCP_INFO: state and what does not differ from run to run
 CASE(tcp_options_maxseg, "TCP_MAXSEG before connect bounds segments, and the peer is told")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
-	struct sockaddr_in address = address_of(there, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 
 	SET(IPPROTO_TCP, TCP_MAXSEG, 600);
 	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
@@ -223,7 +223,7 @@ CASE(tcp_options_while_connecting,
      "TCP_MAXSEG, IP_MTU and TCP_WINDOW_CLAMP while a connection is being made, and after")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
-	struct sockaddr_in address = address_of(there, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 
 	OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP);
 	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
@@ -261,7 +261,7 @@ CASE(tcp_options_meminfo, "SO_MEMINFO: the limits, and whether something is queu
 	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
 	say("%u: read %u of %u, written %u of %u", len, words[0], words[1], words[5], words[3]);
 	far_peer_writes(1, 1000, 1, 1);
-	is_readable(s, 2000);
+	wait_until_readable(s, 2000);
 	len = 400;
 	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
 	say("%u: read %s of %u, written %u of %u", len, words[0] > 0 ? "some" : "none", words[1], words[5], words[3]);

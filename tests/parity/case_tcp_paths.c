@@ -13,7 +13,7 @@ static char bytes[1 << 20];
 
 static int tcp_paths_try_connect(int fd, const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 
 	return connect(fd, (struct sockaddr *)&address, sizeof(address));
 }

@@ -127,7 +127,7 @@ CASE(tcp_epoll_oneshot, "one-shot: told once, again after EPOLL_CTL_MOD")
 CASE(tcp_epoll_connecting, "a connect on its way in an epoll set: hung up before, writable then")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket(), set;
-	struct sockaddr_in address = address_of(there, port), nobody = address_of(there, 9);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port), nobody = ipv4_sockaddr_of(there, 9);
 
 	fcntl(s, F_SETFL, O_NONBLOCK);
 	set = create_epoll_set_watching(s, EPOLLIN | EPOLLOUT | EPOLLET);
@@ -192,7 +192,7 @@ static void tcp_poll_cancel_alarm(void)
 CASE(tcp_signals, "a signal interrupts recv, send and connect; with SA_RESTART recv goes on")
 {
 	int s = tcp_connected_to_far_peer(), other = tcp_socket();
-	struct sockaddr_in nobody = address_of("10.9.0.99", 80);
+	struct sockaddr_in nobody = ipv4_sockaddr_of("10.9.0.99", 80);
 	ssize_t n;
 
 	set_alarm_with_handler_flags(0);

@@ -13,7 +13,7 @@
 
 static int tcp_socket_bound_and_connected(int from, int port, long *rc)
 {
-	struct sockaddr_in address = address_of(there, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(there, port);
 	int s = tcp_socket_bound_to(here, from);
 
 	*rc = connect(s, (struct sockaddr *)&address, sizeof(address));
@@ -72,7 +72,7 @@ CASE(tcp_time_wait_accept, "a peer connects from the port whose connection is in
 
 static int reuse_port_listener(int port)
 {
-	struct sockaddr_in address = address_of(here, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(here, port);
 	int l = tcp_socket();
 
 	SAY_RESULT(set_int(l, SOL_SOCKET, SO_REUSEPORT, 1));
@@ -132,7 +132,7 @@ CASE(tcp_backlog_full, "a full queue lets nobody in: who comes then is let in wh
 CASE(tcp_bind_taken, "ports that are taken: by a listener, by a connection, by a socket of this or another process")
 {
 	int l = tcp_listener(here, 0, 5), s = tcp_socket(), in, port;
-	struct sockaddr_in address = address_of(here, port_of(l));
+	struct sockaddr_in address = ipv4_sockaddr_of(here, port_of(l));
 
 	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	SAY_RESULT(set_int(s, SOL_SOCKET, SO_REUSEADDR, 1));
@@ -142,7 +142,7 @@ CASE(tcp_bind_taken, "ports that are taken: by a listener, by a connection, by a
 	in = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	port = port_of(l);
 	close(l);
-	address = address_of(here, port);
+	address = ipv4_sockaddr_of(here, port);
 	s = tcp_socket();
 	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	say("another process: %s", atoi(peer(near(), "listen 0 %s %d", here, port)) == port ? "listens" : "not");
@@ -159,7 +159,7 @@ CASE(tcp_bind_taken, "ports that are taken: by a listener, by a connection, by a
 
 static int listener_with_reuse_option(const char *ip, int port, int reuse)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 	int l = tcp_socket();
 
 	if (reuse != 0)
@@ -170,7 +170,7 @@ static int listener_with_reuse_option(const char *ip, int port, int reuse)
 }
 
 /* Accepts one connection of the far peer's and closes it first. */
-static void accept_far_conn_and_close_first(int l)
+static void accept_from_far_and_close_before_it(int l)
 {
 	int s;
 
@@ -185,7 +185,7 @@ static void accept_far_conn_and_close_first(int l)
 
 static void say_bind_and_listen_result(const char *ip, const char *name, int port, int reuse, const char *how)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 	int s = tcp_socket();
 	long rc;
 
@@ -220,7 +220,7 @@ CASE(tcp_time_wait_bind, "a listener is closed whose connection is in TIME_WAIT:
 	for (int i = 0; i < 6; i++) {
 		int l = listener_with_reuse_option(i < 3 ? here : "0.0.0.0", 0, reuses[i % 3]), port = port_of(l);
 
-		accept_far_conn_and_close_first(l);
+		accept_from_far_and_close_before_it(l);
 		close(l);
 		say("the listener had %s", reuse_names[i % 3]);
 		say_bind_results_by_reuse_option(port);
@@ -234,7 +234,7 @@ static void serve_and_end(int reuse, bool listener_first, int to)
 	if (write(to, &port, sizeof(port)) != sizeof(port) || dup2(to, STDOUT_FILENO) < 0)
 		_exit(1);
 	if (!listener_first) {
-		accept_far_conn_and_close_first(l);
+		accept_from_far_and_close_before_it(l);
 		exit(0);
 	}
 	peer(far(), "dial 1 %s %d", here, port);

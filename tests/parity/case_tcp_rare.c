@@ -23,7 +23,7 @@ CASE(tcp_rare_disconnect, "connect(AF_UNSPEC) cuts a connection off: the socket 
 
 		if (kind >= 3) {
 			far_peer_shuts_down(1, SHUT_WR);
-			is_readable(s, 2000); /* and acknowledged */
+			wait_until_readable(s, 2000); /* and acknowledged */
 		}
 		if (kind == 4)
 			SAY_OK_OR_ERROR(shutdown(s, SHUT_WR));
@@ -195,7 +195,7 @@ CASE(tcp_rare_row_fault, "recvmmsg: an error after the first is left to the next
 CASE(tcp_rare_address, "connect: an address that is too long is refused before anything else")
 {
 	struct sockaddr_storage address[2] = {0};
-	struct sockaddr_in to = address_of(there, 9);
+	struct sockaddr_in to = ipv4_sockaddr_of(there, 9);
 	int s = tcp_socket();
 
 	memcpy(address, &to, sizeof(to));

@@ -167,7 +167,7 @@ CASE(threads_add_while_waiting, "a socket is added to a set while a thread waits
 
 CASE(threads_bind_while_waiting, "a socket is bound and connected while a thread waits in recv")
 {
-	struct sockaddr_in address = address_of(here, 7500);
+	struct sockaddr_in address = ipv4_sockaddr_of(here, 7500);
 	pthread_t thread;
 
 	the_socket = udp_socket();

@@ -35,7 +35,7 @@ static int fork_server_open_at(const char *ip, int port)
 	return fd;
 }
 
-static void fork_server_echo_datagrams_forever(int fd)
+static void worker_answer_sockperf_pings_forever(int fd)
 {
 	static unsigned char buf[65536];
 	struct sockaddr_in from;
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
 		for (int other = 0; other < workers && inherited; other++)
 			if (other != i)
 				close(fds[other]);
-		fork_server_echo_datagrams_forever(inherited ? fds[i] : fork_server_open_at(argv[2], port + i));
+		worker_answer_sockperf_pings_forever(inherited ? fds[i] : fork_server_open_at(argv[2], port + i));
 	}
 	for (int i = 0; i < workers && inherited; i++)
 		close(fds[i]);

@@ -90,7 +90,7 @@ void say_took_about(const char *text, uint64_t since_ms, unsigned expected_ms);
 
 /* ---- sockets (say.c) ---- */
 
-struct sockaddr_in address_of(const char *ip, int port);
+struct sockaddr_in ipv4_sockaddr_of(const char *ip, int port);
 int udp_socket(void);                                  /* gives up when there is none */
 int udp_socket_bound_to(const char *ip, int port);     /* bound */
 int udp_socket_connected_to(const char *ip, int port); /* connected */
@@ -103,13 +103,13 @@ ssize_t take(int fd, int wait_ms, int flags);
 /* The same with a buffer of `size` bytes. */
 ssize_t receive_and_say_up_to(int fd, int wait_ms, int flags, size_t size);
 /* Reads with `flags` and MSG_DONTWAIT until EAGAIN, printing each: after the last has surely arrived. */
-void take_all(int fd);
+void receive_all_until_empty(int fd);
 void pause_ms(unsigned ms);
 /* What was under way between here and the far peer has arrived, on both links, and so has what the kernel answers to
  * it, and `ms` have passed since: for a look that does not wait. A pause alone is for what does not come. */
 void wait_until_sent_packets_arrived(unsigned ms);
 int close_fd_in_use_without_tsan_report(int fd); /* close, while another thread waits in a call on it */
-bool is_readable(int fd, int wait_ms);
+bool wait_until_readable(int fd, int wait_ms);
 
 /* ---- what is declared (state.c) ---- */
 

@@ -125,7 +125,7 @@ void say_peer_received(struct peer *p, int slot, int wait_ms)
 
 	snprintf(answer, sizeof(answer), "%s", peer(p, "recv %d %d", slot, wait_ms));
 	if (sscanf(answer, "got %d %d %31s %d %d %d", &len, &seed, ip, &port, &ttl, &tos) == 6) {
-		struct sockaddr_in from = address_of(ip, port);
+		struct sockaddr_in from = ipv4_sockaddr_of(ip, port);
 
 		say("the peer got %d bytes, seed %d, from %s, ttl %d, tos %d", len, seed,
 		    address_text(&from, sizeof(from)), ttl, tos);

@@ -162,7 +162,7 @@ void say_took_about(const char *text, uint64_t since_ms, unsigned expected_ms)
 		say("%s: after %lu ms, which is not about %u", text, (unsigned long)took, expected_ms);
 }
 
-struct sockaddr_in address_of(const char *ip, int port)
+struct sockaddr_in ipv4_sockaddr_of(const char *ip, int port)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 
@@ -182,7 +182,7 @@ int udp_socket(void)
 
 int udp_socket_bound_to(const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 	int fd = udp_socket();
 
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
@@ -192,7 +192,7 @@ int udp_socket_bound_to(const char *ip, int port)
 
 int udp_socket_connected_to(const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 	int fd = udp_socket();
 
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
@@ -227,7 +227,7 @@ void *bad_pointer(void)
 	return page;
 }
 
-bool is_readable(int fd, int wait_ms)
+bool wait_until_readable(int fd, int wait_ms)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 
@@ -252,7 +252,7 @@ ssize_t receive_and_say_up_to(int fd, int wait_ms, int flags, size_t size)
 	struct msghdr msg = {.msg_name = &from, .msg_namelen = sizeof(from), .msg_iov = &iov, .msg_iovlen = 1};
 	ssize_t len;
 
-	if (wait_ms > 0 && !is_readable(fd, wait_ms)) {
+	if (wait_ms > 0 && !wait_until_readable(fd, wait_ms)) {
 		say("nothing came");
 		errno = EAGAIN;
 		return -1;
@@ -272,7 +272,7 @@ ssize_t take(int fd, int wait_ms, int flags)
 	return receive_and_say_up_to(fd, wait_ms, flags, 65536);
 }
 
-void take_all(int fd)
+void receive_all_until_empty(int fd)
 {
 	while (take(fd, 0, 0) >= 0)
 		;

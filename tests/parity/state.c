@@ -178,7 +178,7 @@ void check_kernel_segments_were_bypassed(void)
 
 void warm_up_until_offloaded_send(int fd, const char *ip, int port)
 {
-	struct sockaddr_in to = ip != NULL ? address_of(ip, port) : (struct sockaddr_in){0};
+	struct sockaddr_in to = ip != NULL ? ipv4_sockaddr_of(ip, port) : (struct sockaddr_in){0};
 	long received, before, after;
 	int tries = 0;
 

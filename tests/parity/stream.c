@@ -19,7 +19,7 @@ int tcp_socket(void)
 
 int tcp_socket_bound_to(const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 	int fd = tcp_socket();
 
 	set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -41,7 +41,7 @@ int tcp_listener(const char *ip, int port, int backlog)
 
 int tcp_socket_connected_to(const char *ip, int port)
 {
-	struct sockaddr_in address = address_of(ip, port);
+	struct sockaddr_in address = ipv4_sockaddr_of(ip, port);
 	int fd = tcp_socket();
 
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)

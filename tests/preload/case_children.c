@@ -25,7 +25,7 @@ static bool child_exits_with_0(pid_t pid)
 	return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static void commands(const struct fixture *fixture)
+static void system_popen_and_spawn_keep_socket_usable(const struct fixture *fixture)
 {
 	char *const argv[] = {"true", NULL};
 	int fd = fixture_socket(fixture), status;
@@ -84,7 +84,7 @@ static void vfork_child_tidies_up(const struct fixture *fixture)
 	EXPECT(raise(SIGUSR1) == 0 && handled == SIGUSR1);
 }
 
-static void children_in_child(const struct fixture *fixture, int fd)
+static void child_sends_on_socket_and_exits(const struct fixture *fixture, int fd)
 {
 	int own;
 
@@ -96,7 +96,7 @@ static void children_in_child(const struct fixture *fixture, int fd)
 	_exit(0);
 }
 
-static void expect_parent_goes_on(const struct fixture *fixture, int fd)
+static void expect_parent_socket_works(const struct fixture *fixture, int fd)
 {
 	int other;
 
@@ -105,7 +105,7 @@ static void expect_parent_goes_on(const struct fixture *fixture, int fd)
 	EXPECT(fixture_echo(other));
 }
 
-static void children_forked(const struct fixture *fixture)
+static void fork_leaves_parent_socket_usable(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture);
 	pid_t pid;
@@ -113,9 +113,9 @@ static void children_forked(const struct fixture *fixture)
 	EXPECT(fixture_echo(fd));
 	pid = fork();
 	if (pid == 0)
-		children_in_child(fixture, fd);
+		child_sends_on_socket_and_exits(fixture, fd);
 	EXPECT(pid > 0 && child_exits_with_0(pid));
-	expect_parent_goes_on(fixture, fd);
+	expect_parent_socket_works(fixture, fd);
 }
 
 /* The child takes the conversation over, as workers do with what their master has made. */
@@ -149,9 +149,9 @@ static void raw_clone(const struct fixture *fixture)
 		pid = (pid_t)(unseen ? raw_syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)
 		                     : syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
 		if (pid == 0)
-			children_in_child(fixture, fd);
+			child_sends_on_socket_and_exits(fixture, fd);
 		EXPECT(pid > 0 && child_exits_with_0(pid));
-		expect_parent_goes_on(fixture, fd);
+		expect_parent_socket_works(fixture, fd);
 	}
 }
 
@@ -160,15 +160,15 @@ struct argument {
 	int fd;
 };
 
-static int run_clone(void *arg)
+static int clone_child_checks_socket(void *arg)
 {
 	struct argument *argument = arg;
 
-	children_in_child(argument->fixture, argument->fd);
+	child_sends_on_socket_and_exits(argument->fixture, argument->fd);
 	return 0;
 }
 
-static void cloned(const struct fixture *fixture)
+static void clone_child_leaves_parent_socket_usable(const struct fixture *fixture)
 {
 	struct argument argument = {.fixture = fixture, .fd = fixture_socket(fixture)};
 	const size_t size = 1 << 20;
@@ -177,13 +177,13 @@ static void cloned(const struct fixture *fixture)
 
 	EXPECT(stack != MAP_FAILED);
 	EXPECT(fixture_echo(argument.fd));
-	pid = clone(run_clone, stack + size, SIGCHLD, &argument);
+	pid = clone(clone_child_checks_socket, stack + size, SIGCHLD, &argument);
 	EXPECT(pid > 0 && child_exits_with_0(pid));
-	expect_parent_goes_on(fixture, argument.fd);
+	expect_parent_socket_works(fixture, argument.fd);
 }
 
 /* The program goes on as a daemon, on the sockets that it had before. */
-static void daemonized(const struct fixture *fixture)
+static void daemon_keeps_using_earlier_socket(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture), report[2];
 	pid_t pid;
@@ -229,13 +229,13 @@ static void forked_then_executed(const struct fixture *fixture)
 }
 
 const struct fixture_case cases_children[] = {
-        {"commands", commands},
+        {"commands", system_popen_and_spawn_keep_socket_usable},
         {"vfork_child_tidies_up", vfork_child_tidies_up},
-        {"forked", children_forked},
+        {"forked", fork_leaves_parent_socket_usable},
         {"fork_and_leave", fork_and_leave},
         {"raw_clone", raw_clone},
-        {"cloned", cloned},
-        {"daemonized", daemonized},
+        {"cloned", clone_child_leaves_parent_socket_usable},
+        {"daemonized", daemon_keeps_using_earlier_socket},
         {"forked_then_executed", forked_then_executed},
         {NULL, NULL},
 };

@@ -15,7 +15,7 @@
 
 #define REUSES 1000
 
-static void socket_copies_share_queue(const struct fixture *fixture)
+static void dup_copies_of_socket_stay_usable(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture), copies[4];
 
@@ -35,7 +35,7 @@ static void socket_copies_share_queue(const struct fixture *fixture)
 }
 
 /* What stood under the number ends, and what comes is not taken for it. */
-static void other_fd_put_over_socket(const struct fixture *fixture)
+static void dup2_over_socket_replaces_it(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture), other = fixture_socket(fixture), pair[2];
 	char byte;
@@ -51,7 +51,7 @@ static void other_fd_put_over_socket(const struct fixture *fixture)
 	EXPECT(fixture_echo(fd) && fixture_echo(other));
 }
 
-static void ranges(const struct fixture *fixture)
+static void close_range_closes_only_sockets_in_range(const struct fixture *fixture)
 {
 	int fds[8];
 
@@ -100,7 +100,7 @@ static void close_all(const struct fixture *fixture)
 /* ---- numbers that come back ---- */
 
 /* Closed where nobody sees it, and given out anew by one call after the other. */
-static int replace_fd_unseen(int way)
+static int open_new_fd_by_one_of_seven_calls(int way)
 {
 	int fds[2];
 
@@ -134,7 +134,7 @@ static void reused_after_raw_close(const struct fixture *fixture)
 		int fd = fixture_socket(fixture), other;
 
 		EXPECT(raw_syscall(SYS_close, fd, 0, 0, 0, 0) == 0);
-		other = replace_fd_unseen(i);
+		other = open_new_fd_by_one_of_seven_calls(i);
 		EXPECT(other == fd);
 		EXPECT(fixture_get_socket_offload_state(other) == 0);
 		EXPECT(close(other) == 0);
@@ -144,10 +144,7 @@ static void reused_after_raw_close(const struct fixture *fixture)
 }
 
 const struct fixture_case cases_descriptors[] = {
-        {"copies_share", socket_copies_share_queue},
-        {"put_over", other_fd_put_over_socket},
-        {"ranges", ranges},
-        {"close_all", close_all},
-        {"reused_after_raw_close", reused_after_raw_close},
-        {NULL, NULL},
+        {"copies_share", dup_copies_of_socket_stay_usable},   {"put_over", dup2_over_socket_replaces_it},
+        {"ranges", close_range_closes_only_sockets_in_range}, {"close_all", close_all},
+        {"reused_after_raw_close", reused_after_raw_close},   {NULL, NULL},
 };

@@ -61,7 +61,7 @@ static void check_signal_and_sigaction_calls(void)
 }
 
 /* The same before the library has started and after; what was set before is still the program's afterwards. */
-static void calls(const struct fixture *fixture)
+static void test_signal_handlers_before_and_after_start(const struct fixture *fixture)
 {
 	struct sigaction old;
 
@@ -114,7 +114,7 @@ static void *thread_recv_forever(void *arg)
 	return NULL;
 }
 
-static void cancelled(const struct fixture *fixture)
+static void test_recv_is_cancellable(const struct fixture *fixture)
 {
 	struct timeval none = {0, 0};
 	int fd = fixture_socket(fixture);
@@ -133,8 +133,8 @@ static void cancelled(const struct fixture *fixture)
 }
 
 const struct fixture_case cases_handlers[] = {
-        {"calls", calls},
+        {"calls", test_signal_handlers_before_and_after_start},
         {"handler_sends", handler_sends},
-        {"cancelled", cancelled},
+        {"cancelled", test_recv_is_cancellable},
         {NULL, NULL},
 };

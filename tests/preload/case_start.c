@@ -61,7 +61,7 @@ static bool fd_looks_opened_by_library(int fd)
 }
 
 /* A program that makes none of the library's sockets: no thread, no descriptor, no file. */
-static void untouched(const struct fixture *fixture)
+static void process_without_sockets_is_untouched(const struct fixture *fixture)
 {
 	char status[4096];
 	int pair[2], fd;
@@ -329,7 +329,7 @@ static void allowed_io_uring_leaves_sockets_to_kernel(const struct fixture *fixt
 const struct fixture_case cases_start[] = {
         {"before_main", before_main},
         {"one_socket", one_socket},
-        {"untouched", untouched},
+        {"untouched", process_without_sockets_is_untouched},
         {"numbers", sockets_get_lowest_fd_numbers},
         {"table_of_a_billion", table_of_a_billion},
         {"limited_addresses", limited_addresses},

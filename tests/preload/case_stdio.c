@@ -35,7 +35,7 @@ static void reused_after_fclose(const struct fixture *fixture)
 	EXPECT(fixture_echo(fixture_socket(fixture)));
 }
 
-static void reopened(const struct fixture *fixture)
+static void check_freopen_of_socket_stream(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture);
 	FILE *stream = fdopen(fd, "w");
@@ -50,7 +50,7 @@ static void reopened(const struct fixture *fixture)
 }
 
 /* A stream that is written: datagrams leave by the shadow, answers come offloaded. */
-static void written(const struct fixture *fixture)
+static void check_socket_stream_written(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture);
 	FILE *stream = fdopen(dup(fd), "w");
@@ -87,7 +87,7 @@ static void read_by_stream(const struct fixture *fixture)
 	EXPECT(fixture_echo(fixture_socket(fixture)));
 }
 
-static void spliced(const struct fixture *fixture)
+static void check_splice_and_sendfile_on_socket(const struct fixture *fixture)
 {
 	char name[] = "/tmp/vma-probe-XXXXXX", back[64];
 	int fd = fixture_socket(fixture), pair[2], file;
@@ -109,6 +109,7 @@ static void spliced(const struct fixture *fixture)
 }
 
 const struct fixture_case cases_stdio[] = {
-        {"reused_after_fclose", reused_after_fclose}, {"reopened", reopened}, {"written", written},
-        {"read_by_stream", read_by_stream},           {"spliced", spliced},   {NULL, NULL},
+        {"reused_after_fclose", reused_after_fclose},     {"reopened", check_freopen_of_socket_stream},
+        {"written", check_socket_stream_written},         {"read_by_stream", read_by_stream},
+        {"spliced", check_splice_and_sendfile_on_socket}, {NULL, NULL},
 };

@@ -185,7 +185,7 @@ void card_rules_steer_frame(const uint8_t *frame, size_t len);
 int card_rules_print(char *text, size_t size);
 
 /* ---- control.c: faults and counters ---- */
-int control_run(const char *command, char *answer, size_t size);
+int card_control_execute_command(const char *command, char *answer, size_t size);
 int card_control_send_command(const char *path, const char *command);
 
 /* ---- sysfs.c: the tree that libibverbs reads ---- */

@@ -771,7 +771,7 @@ static void fault_port_goes_down(void)
 }
 
 /* The last case of a pair of cards. */
-static void removed_device_is_reported_and_calls_fail(void)
+static void last_removed_device_is_reported(void)
 {
 	struct ibv_flow *rule;
 
@@ -1231,7 +1231,7 @@ static void break_tso_urgent(void)
 	X(break_tso_urgent, "SYN, RST or URG cannot be repeated")                                                      \
 	X(break_use_of_qp_in_forked_child, "uses a context that process .* has opened")                                \
 	X(break_no_right, "takes CAP_NET_RAW")                                                                         \
-	X(removed_device_is_reported_and_calls_fail, "a removed device says so, makes nothing new, and lets go")
+	X(last_removed_device_is_reported, "a removed device says so, makes nothing new, and lets go")
 
 static const struct {
 	const char *name, *sentence;

@@ -275,7 +275,7 @@ static int card_client_do_request(struct card_client *client, struct card_reques
 		return 0;
 	case CARD_CONTROL:
 		request->text[sizeof(request->text) - 1] = '\0';
-		return control_run(request->text, reply->text, sizeof(reply->text));
+		return card_control_execute_command(request->text, reply->text, sizeof(reply->text));
 	}
 	return EINVAL;
 }

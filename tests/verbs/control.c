@@ -55,7 +55,7 @@ static int card_control_set_port_state(const char *word)
 	return 0;
 }
 
-int control_run(const char *command, char *answer, size_t size)
+int card_control_execute_command(const char *command, char *answer, size_t size)
 {
 	char what[32] = "", word[32] = "", name[32] = "";
 	int n = sscanf(command, "%31s %31s %31s", what, word, name);

@@ -142,7 +142,7 @@ int soft_destroy_qp(struct ibv_qp *qp);
 /* ---- driver_post.c ---- */
 int soft_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 int soft_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
-void soft_wr_fill(struct ibv_qp_ex *qp);
+void soft_set_wr_functions(struct ibv_qp_ex *qp);
 
 /* ---- driver_flow.c ---- */
 struct ibv_flow *soft_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attr);

@@ -100,7 +100,7 @@ static int wqe_set_tso(struct soft_qp *qp, struct card_wqe *wqe, const void *hea
 	return 0;
 }
 
-static int sq_write(struct soft_qp *qp, uint32_t at, const struct ibv_send_wr *wr)
+static int sq_write_wqe_of_send_wr(struct soft_qp *qp, uint32_t at, const struct ibv_send_wr *wr)
 {
 	struct card_wqe *wqe;
 	int error = sq_check_room(qp, at, qp->sq_signals_at);
@@ -144,7 +144,7 @@ int soft_post_send(struct ibv_qp *ibv_qp, struct ibv_send_wr *wr, struct ibv_sen
 	}
 	pthread_mutex_lock(&qp->sq_lock);
 	for (; wr && !error; wr = error ? wr : wr->next) {
-		error = sq_write(qp, qp->sq_posted, wr);
+		error = sq_write_wqe_of_send_wr(qp, qp->sq_posted, wr);
 		if (error) {
 			*bad_wr = wr;
 			break;
@@ -358,7 +358,7 @@ static void wr_abort(struct ibv_qp_ex *ex)
 	pthread_mutex_unlock(&qp->sq_lock);
 }
 
-void soft_wr_fill(struct ibv_qp_ex *ex)
+void soft_set_wr_functions(struct ibv_qp_ex *ex)
 {
 	ex->wr_start = wr_start;
 	ex->wr_send = wr_send;

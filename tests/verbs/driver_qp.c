@@ -108,7 +108,7 @@ struct ibv_qp *soft_create_qp_ex(struct ibv_context *ibv_context, struct ibv_qp_
 	pthread_cond_init(&ibv->cond, NULL);
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
 		qp->vqp.comp_mask |= VERBS_QP_HAS_EX;
-		soft_wr_fill(&qp->vqp.qp_ex);
+		soft_set_wr_functions(&qp->vqp.qp_ex);
 	}
 	atomic_store(&context->qps[ibv->qp_num % CARD_MAX_QPS], qp);
 	return ibv;

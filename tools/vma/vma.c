@@ -56,7 +56,7 @@ static bool is_profile(const char *name)
 	return conf.given[VMA_CONF_AT_spec];
 }
 
-static error_t vma_take_option(int key, char *text, struct argp_state *state)
+static error_t vma_argp_parse_option(int key, char *text, struct argp_state *state)
 {
 	struct options *options = state->input;
 
@@ -90,7 +90,7 @@ static error_t vma_take_option(int key, char *text, struct argp_state *state)
 
 static const struct argp parser = {
         .options = option_table,
-        .parser = vma_take_option,
+        .parser = vma_argp_parse_option,
         .args_doc = "[VAR=VALUE...] PROGRAM [ARG...]\n--check",
         .doc = "Runs PROGRAM with its UDP and TCP sockets in user space, by LD_PRELOAD of libvma.so.",
 };
@@ -104,7 +104,7 @@ static bool argument_is_env_assignment(const char *arg)
 	return *arg == '=';
 }
 
-static int fail(int status, const char *what, int error)
+static int print_error_and_return_status(int status, const char *what, int error)
 {
 	fprintf(stderr, "vma: %s: %s\n", what, strerror(error));
 	return status;
@@ -130,7 +130,7 @@ static int set_preload(const char *library)
 	if (rc == 0 && setenv("LD_PRELOAD", list, 1) < 0)
 		rc = -errno;
 	if (rc < 0)
-		fail(0, "LD_PRELOAD", -rc);
+		print_error_and_return_status(0, "LD_PRELOAD", -rc);
 	return rc;
 }
 
@@ -144,15 +144,15 @@ static void warn_of_preload_refusal(const char *name)
 		fprintf(stderr, "vma: %s %s: nothing is preloaded, its sockets are the kernel's\n", program, why);
 }
 
-static int run_program(const struct options *options, const char *library)
+static int exec_program_with_preload(const struct options *options, const char *library)
 {
 	char **arg = options->rest;
 
 	if (options->profile != NULL && setenv("VMA_SPEC", options->profile, 1) < 0)
-		return fail(EXIT_OWN_FAILURE, "VMA_SPEC", errno);
+		return print_error_and_return_status(EXIT_OWN_FAILURE, "VMA_SPEC", errno);
 	for (; *arg != NULL && argument_is_env_assignment(*arg); arg++)
 		if (putenv(*arg) != 0)
-			return fail(EXIT_OWN_FAILURE, *arg, errno);
+			return print_error_and_return_status(EXIT_OWN_FAILURE, *arg, errno);
 	if (*arg == NULL) {
 		fprintf(stderr, "vma: which program?\n");
 		return EXIT_OWN_FAILURE;
@@ -161,7 +161,7 @@ static int run_program(const struct options *options, const char *library)
 	if (set_preload(library) < 0)
 		return EXIT_OWN_FAILURE;
 	execvp(*arg, arg);
-	return fail(errno == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTED, *arg, errno);
+	return print_error_and_return_status(errno == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTED, *arg, errno);
 }
 
 int main(int argc, char **argv)
@@ -176,6 +176,7 @@ int main(int argc, char **argv)
 	if (options.check)
 		return check_and_print_report(rc == 0 ? library : NULL) ? 0 : 1;
 	if (rc < 0)
-		return fail(EXIT_OWN_FAILURE, options.library != NULL ? options.library : "libvma.so", -rc);
-	return run_program(&options, library);
+		return print_error_and_return_status(EXIT_OWN_FAILURE,
+		                                     options.library != NULL ? options.library : "libvma.so", -rc);
+	return exec_program_with_preload(&options, library);
 }

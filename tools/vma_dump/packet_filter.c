@@ -54,7 +54,7 @@ static uint32_t bpf_insn_bytes_read(const struct bpf_insn *insn)
 	return 0;
 }
 
-uint32_t packet_filter_bytes(const struct packet_filter *filter)
+uint32_t packet_filter_bytes_needed(const struct packet_filter *filter)
 {
 	uint32_t most = 0;
 

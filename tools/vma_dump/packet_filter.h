@@ -17,6 +17,6 @@ void packet_filter_fini(struct packet_filter *filter);
 /* Of a frame of len bytes, the first `captured` of which are there. */
 bool packet_filter_passes(const struct packet_filter *filter, const uint8_t *data, uint32_t captured, uint32_t len);
 /* How many bytes of a frame it looks at, at most. */
-uint32_t packet_filter_bytes(const struct packet_filter *filter);
+uint32_t packet_filter_bytes_needed(const struct packet_filter *filter);
 
 #endif

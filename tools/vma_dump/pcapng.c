@@ -59,7 +59,7 @@ static bool pcapng_write_block(struct pcapng *pcapng, uint32_t type)
 	return true;
 }
 
-bool pcapng_begin(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *comment)
+bool pcapng_write_section_header(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *comment)
 {
 	const uint64_t unknown = UINT64_MAX;
 
@@ -75,7 +75,7 @@ bool pcapng_begin(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *c
 	return pcapng_write_block(pcapng, BLOCK_SECTION);
 }
 
-static bool write_interface(struct pcapng *pcapng, const char *name)
+static bool pcapng_write_interface_block(struct pcapng *pcapng, const char *name)
 {
 	const uint8_t nanoseconds = 9;
 
@@ -87,7 +87,7 @@ static bool write_interface(struct pcapng *pcapng, const char *name)
 }
 
 /* Its number; one more than there is room for counts as the last. */
-static bool pcapng_interface_number(struct pcapng *pcapng, const char *name, uint32_t *number)
+static bool pcapng_find_or_add_interface(struct pcapng *pcapng, const char *name, uint32_t *number)
 {
 	for (*number = 0; *number < pcapng->count; (*number)++)
 		if (strcmp(pcapng->names[*number], name) == 0)
@@ -97,17 +97,17 @@ static bool pcapng_interface_number(struct pcapng *pcapng, const char *name, uin
 		return true;
 	}
 	snprintf(pcapng->names[pcapng->count++], VMA_CAPTURE_TEXT_MAX, "%s", name);
-	return write_interface(pcapng, name);
+	return pcapng_write_interface_block(pcapng, name);
 }
 
-bool pcapng_packet(struct pcapng *pcapng, const struct vma_capture_info *info, const uint8_t *data,
-                   const char *const *comments, unsigned n)
+bool pcapng_write_packet(struct pcapng *pcapng, const struct vma_capture_info *info, const uint8_t *data,
+                         const char *const *comments, unsigned n)
 {
 	const uint32_t captured = info->captured < pcapng->snap ? info->captured : pcapng->snap;
 	const uint32_t direction = info->kind == VMA_CAPTURE_IN ? 1 : 2; /* inbound, outbound */
 	uint32_t number;
 
-	if (!pcapng_interface_number(pcapng, info->text, &number))
+	if (!pcapng_find_or_add_interface(pcapng, info->text, &number))
 		return false;
 	pcapng_body_append_u32(pcapng, number);
 	pcapng_body_append_time(pcapng, info->time_ns);
@@ -120,11 +120,11 @@ bool pcapng_packet(struct pcapng *pcapng, const struct vma_capture_info *info, c
 	return pcapng_write_block(pcapng, BLOCK_PACKET);
 }
 
-bool pcapng_end(struct pcapng *pcapng, uint64_t seen, uint64_t lost, uint64_t time_ns)
+bool pcapng_write_statistics_and_flush(struct pcapng *pcapng, uint64_t seen, uint64_t lost, uint64_t time_ns)
 {
 	uint32_t number;
 
-	if (pcapng->count == 0 && !pcapng_interface_number(pcapng, "none", &number))
+	if (pcapng->count == 0 && !pcapng_find_or_add_interface(pcapng, "none", &number))
 		return false;
 	pcapng_body_append_u32(pcapng, 0);
 	pcapng_body_append_time(pcapng, time_ns);

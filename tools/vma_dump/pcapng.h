@@ -24,11 +24,11 @@ struct pcapng {
 	uint8_t body[PCAPNG_BODY_MAX];
 };
 
-bool pcapng_begin(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *comment);
+bool pcapng_write_section_header(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *comment);
 /* A packet with n comments. The interface's block goes before its first packet. */
-bool pcapng_packet(struct pcapng *pcapng, const struct vma_capture_info *info, const uint8_t *data,
-                   const char *const *comments, unsigned n);
+bool pcapng_write_packet(struct pcapng *pcapng, const struct vma_capture_info *info, const uint8_t *data,
+                         const char *const *comments, unsigned n);
 /* How many packets were seen and lost; says so for the first interface. */
-bool pcapng_end(struct pcapng *pcapng, uint64_t seen, uint64_t lost, uint64_t time_ns);
+bool pcapng_write_statistics_and_flush(struct pcapng *pcapng, uint64_t seen, uint64_t lost, uint64_t time_ns);
 
 #endif

@@ -49,7 +49,7 @@ void processes_print(const char *directory)
 	}
 }
 
-pid_t processes_only_one_running(const char *directory)
+pid_t processes_find_sole_pid_or_print_error(const char *directory)
 {
 	static pid_t pids[PROCESSES_MAX];
 	const int n = vma_stats_list_live_pids(directory, false, pids, PROCESSES_MAX);
@@ -63,7 +63,7 @@ pid_t processes_only_one_running(const char *directory)
 }
 
 /* Namespaces have interfaces of the same names. */
-static bool in_this_namespace(pid_t pid)
+static bool process_is_in_this_net_namespace(pid_t pid)
 {
 	struct stat here, there;
 	char path[64];
@@ -74,24 +74,24 @@ static bool in_this_namespace(pid_t pid)
 }
 
 /* "eth0#3" is eth0's ring 3. */
-static bool ring_is_of(const char *name, const char *interface)
+static bool ring_name_is_of_interface(const char *name, const char *interface)
 {
 	const size_t len = strlen(interface);
 
 	return strncmp(name, interface, len) == 0 && name[len] == '#' && strchr(name + len + 1, '#') == NULL;
 }
 
-bool processes_uses(struct vma_stats_view *view, pid_t pid, const char *interface)
+bool process_has_ring_on_interface(struct vma_stats_view *view, pid_t pid, const char *interface)
 {
 	enum vma_stats_type type;
 	const void *block;
 	const char *name;
 	size_t cursor = 0;
 
-	if (!in_this_namespace(pid))
+	if (!process_is_in_this_net_namespace(pid))
 		return false;
 	while (vma_stats_view_next(view, &cursor, &type, &name, &block))
-		if (type == VMA_STATS_TYPE_RING && ring_is_of(name, interface))
+		if (type == VMA_STATS_TYPE_RING && ring_name_is_of_interface(name, interface))
 			return true;
 	return false;
 }

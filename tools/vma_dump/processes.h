@@ -22,8 +22,8 @@ void processes_name(pid_t pid, char name[PROCESSES_NAME_BYTES]);
 /* To standard output, those of other users left out. */
 void processes_print(const char *directory);
 /* The only one there is; 0 after a message. */
-pid_t processes_only_one_running(const char *directory);
+pid_t processes_find_sole_pid_or_print_error(const char *directory);
 /* Whether the interface of that name, in this network namespace, is one that the process receives and sends by now. */
-bool processes_uses(struct vma_stats_view *view, pid_t pid, const char *interface);
+bool process_has_ring_on_interface(struct vma_stats_view *view, pid_t pid, const char *interface);
 
 #endif

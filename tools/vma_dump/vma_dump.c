@@ -113,7 +113,7 @@ static void write_packet(struct dump *dump, struct merge_packet *packet)
 		comments[n++] = "gap before: the capture was interrupted";
 	if (packet->info.flags & VMA_CAPTURE_CSUM_OPEN && packet->info.captured == packet->info.len)
 		checksum_complete_l4_if_pseudo_only(packet->data, packet->info.captured);
-	if (!pcapng_packet(&dump->pcapng, &packet->info, packet->data, comments, n))
+	if (!pcapng_write_packet(&dump->pcapng, &packet->info, packet->data, comments, n))
 		dump->failed = true;
 	dump->written++;
 }
@@ -199,7 +199,7 @@ static void add_new_processes_to_capture(struct dump *dump)
 		if (is_captured(dump, pids[i]) || !processes_path(dump->options->directory, pids[i], path) ||
 		    vma_stats_view_open(path, &view) < 0)
 			continue; /* another user's, or it has just gone */
-		if (processes_uses(view, pids[i], dump->options->interface))
+		if (process_has_ring_on_interface(view, pids[i], dump->options->interface))
 			add_source_of_process(dump, view, pids[i]);
 		else
 			vma_stats_view_close(view);
@@ -269,7 +269,7 @@ static bool dump_compile_packet_filter(struct dump *dump, struct vma_stats_view 
 	}
 	if (!packet_filter_init(&dump->filter, text))
 		return false;
-	bytes = packet_filter_bytes(&dump->filter);
+	bytes = packet_filter_bytes_needed(&dump->filter);
 	dump->snap = dump->options->snap > bytes ? dump->options->snap : bytes;
 	return true;
 }
@@ -306,7 +306,8 @@ static int finish_pcapng_and_print_summary(struct dump *dump)
 	FILE *out = dump->pcapng.out;
 
 	if (!dump->failed)
-		dump->failed = !pcapng_end(&dump->pcapng, dump->seen, dump->lost, now_ns(CLOCK_REALTIME));
+		dump->failed = !pcapng_write_statistics_and_flush(&dump->pcapng, dump->seen, dump->lost,
+		                                                  now_ns(CLOCK_REALTIME));
 	if (dump->failed)
 		__fpurge(out); /* it would be tried again, and may be stuck */
 	dump->failed |= fclose(out) != 0;
@@ -320,7 +321,7 @@ static int finish_pcapng_and_print_summary(struct dump *dump)
 
 static int run_capture(struct dump *dump, FILE *out, const char *comment)
 {
-	dump->failed = !pcapng_begin(&dump->pcapng, out, dump->options->snap, comment);
+	dump->failed = !pcapng_write_section_header(&dump->pcapng, out, dump->options->snap, comment);
 	fflush(out);
 	fprintf(stderr, "vma_dump: capturing, %s\n", comment);
 	capture_packets_until_stopped(dump);
@@ -424,7 +425,7 @@ int main(int argc, char **argv)
 	if (options.interface != NULL) {
 		rc = dump_interface(&dump);
 	} else {
-		pid = options.pid != 0 ? options.pid : processes_only_one_running(options.directory);
+		pid = options.pid != 0 ? options.pid : processes_find_sole_pid_or_print_error(options.directory);
 		if (pid != 0)
 			rc = dump_process(&dump, pid);
 	}

@@ -81,7 +81,7 @@ const char options_help[] =
         "\n"
         "-z, -l, -S and -D act on the process. Without -v, -t, -d, -i, -c or --json beside them, nothing is shown.\n";
 
-static bool options_number(const char *text, long least, long most, long *value)
+static bool parse_decimal_in_range(const char *text, long least, long most, long *value)
 {
 	char *end;
 
@@ -92,12 +92,12 @@ static bool options_number(const char *text, long least, long most, long *value)
 }
 
 /* A number of the log's levels, or a name. */
-static bool parse_level(const char *text, int *level)
+static bool parse_log_level(const char *text, int *level)
 {
 	enum vma_log_level named;
 	long number;
 
-	if (options_number(text, 0, VMA_LOG_ALL, &number)) {
+	if (parse_decimal_in_range(text, 0, VMA_LOG_ALL, &number)) {
 		*level = (int)number;
 		return true;
 	}
@@ -111,7 +111,7 @@ static bool parse_number_option(const char *text, long least, long most, int *to
 {
 	long value;
 
-	if (!options_number(text, least, most, &value))
+	if (!parse_decimal_in_range(text, least, most, &value))
 		return false;
 	*to = (int)value;
 	return true;
@@ -122,12 +122,12 @@ static bool parse_dump_option(struct options *options, int argc, char **argv)
 {
 	if (!parse_number_option(optarg, 0, 1000000000, &options->dump_fd))
 		return false;
-	if (optind < argc && argv[optind][0] != '-' && parse_level(argv[optind], &options->dump_level))
+	if (optind < argc && argv[optind][0] != '-' && parse_log_level(argv[optind], &options->dump_level))
 		optind++;
 	return true;
 }
 
-static bool take_option(struct options *options, int key, int argc, char **argv)
+static bool parse_vma_stats_option(struct options *options, int key, int argc, char **argv)
 {
 	int number = 0;
 	bool right = true;
@@ -221,9 +221,9 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 }
 
 /* Metrics are neither a view nor a request. NULL: the options go together. */
-static const char *find_conflict(const struct options *options)
+static const char *incompatible_options_error_text(const struct options *options)
 {
-	if (options->report && (options->has_view || options_request_action(options) || options->fds.count != 0 ||
+	if (options->report && (options->has_view || options_ask_for_action(options) || options->fds.count != 0 ||
 	                        options->openmetrics || options->listen != NULL))
 		return "--report goes with -p, -n, -k, -F and -o only";
 	if (options->output != NULL && !options->report)
@@ -231,18 +231,18 @@ static const char *find_conflict(const struct options *options)
 	if (options->openmetrics && options->listen != NULL)
 		return "--openmetrics and --listen do not go together";
 	if (options->openmetrics || options->listen != NULL)
-		return options->has_view || options_request_action(options)
+		return options->has_view || options_ask_for_action(options)
 		               ? "metrics go with -p, -n, -k, -F and -s only"
 		               : NULL;
 	if (options->tcp && (options->view != 0 || options->deltas || options->json))
 		return "--tcp does not go with a view, deltas, --json or --assert-offloaded";
 	if (options->top &&
-	    (options->view != 0 || options->deltas || options->json || options->tcp || options_request_action(options)))
+	    (options->view != 0 || options->deltas || options->json || options->tcp || options_ask_for_action(options)))
 		return "--top goes with -p, -n, -k, -F, -s, -i and -c only";
 	return options->per_socket ? "--per-socket goes with --openmetrics or --listen only" : NULL;
 }
 
-static const char *name_of(int key)
+static const char *long_option_name_of_key(int key)
 {
 	for (const struct option *option = names; option->name != NULL; option++)
 		if (option->val == key)
@@ -273,8 +273,9 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 			         key == ':' ? "has no value" : "is not understood");
 			return OPTIONS_WRONG;
 		}
-		if (!take_option(options, key, argc, argv)) {
-			snprintf(wrong, wrong_bytes, "'%.64s' is no value of --%s", optarg, name_of(key));
+		if (!parse_vma_stats_option(options, key, argc, argv)) {
+			snprintf(wrong, wrong_bytes, "'%.64s' is no value of --%s", optarg,
+			         long_option_name_of_key(key));
 			return OPTIONS_WRONG;
 		}
 	}
@@ -282,8 +283,8 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 		snprintf(wrong, wrong_bytes, "'%.64s' is not understood", argv[optind]);
 		return OPTIONS_WRONG;
 	}
-	if (find_conflict(options) != NULL) {
-		snprintf(wrong, wrong_bytes, "%s", find_conflict(options));
+	if (incompatible_options_error_text(options) != NULL) {
+		snprintf(wrong, wrong_bytes, "%s", incompatible_options_error_text(options));
 		return OPTIONS_WRONG;
 	}
 	if (options->vmad != NULL && (strncmp(argv[1], "--vmad", 6) != 0 || argc != (argv[1][6] == '=' ? 2 : 3))) {
@@ -297,7 +298,7 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 	return OPTIONS_RUN;
 }
 
-bool options_request_action(const struct options *options)
+bool options_ask_for_action(const struct options *options)
 {
 	return options->zero || options->log_level != OPTIONS_NONE || options->details_level != OPTIONS_NONE ||
 	       options->dump_fd != OPTIONS_NONE;

@@ -46,6 +46,6 @@ struct options {
 enum options_result options_parse(struct options *options, int argc, char **argv, char *wrong, unsigned wrong_bytes);
 extern const char options_help[];
 /* Whether something is to be asked of the process. */
-bool options_request_action(const struct options *options);
+bool options_ask_for_action(const struct options *options);
 
 #endif

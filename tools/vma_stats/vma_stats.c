@@ -210,8 +210,8 @@ static int show_process(const struct options *options, pid_t pid)
 		vma_stats_view_close(view);
 		return rc;
 	}
-	rc = options_request_action(options) ? send_stats_requests(options, view) : 0;
-	if (rc == 0 && (options->has_view || !options_request_action(options)))
+	rc = options_ask_for_action(options) ? send_stats_requests(options, view) : 0;
+	if (rc == 0 && (options->has_view || !options_ask_for_action(options)))
 		print_reports_periodically(options, view, path, pid, &report);
 	vma_stats_view_close(view);
 	if (rc < 0)
@@ -334,7 +334,7 @@ int main(int argc, char **argv)
 		fputs("vmastat: Failed to identify process...\n", stderr);
 		return EXIT_FAILURE;
 	}
-	if ((options.view == VIEW_NETSTAT || options.view == VIEW_TCP) && !options_request_action(&options))
+	if ((options.view == VIEW_NETSTAT || options.view == VIEW_TCP) && !options_ask_for_action(&options))
 		return exit_status_of_output(show_socket_table_periodically(&options, pids, count));
 	pid = count == 1 ? pids[0] : processes_ask_user_to_choose(pids, count);
 	return pid != 0 ? exit_status_of_output(show_process(&options, pid)) : EXIT_FAILURE;

@@ -102,8 +102,8 @@ static void *stress_pool_thread(void *arg)
 		if (n > 0 && stress_random_below(w, 8) == 0) { /* out to the NIC and in again */
 			for (unsigned i = 0; i < n; i++)
 				exchange_buffer_owner_mark(bufs[i], w->number + 1, 0);
-			vma_bufpool_to_nic(f.pool, bufs, n);
-			vma_bufpool_from_nic(f.pool, bufs, n);
+			vma_bufpool_uncount_bufs_given_to_nic(f.pool, bufs, n);
+			vma_bufpool_init_bufs_taken_from_nic(f.pool, bufs, n);
 			for (unsigned i = 0; i < n; i++)
 				exchange_buffer_owner_mark(bufs[i], 0, w->number + 1);
 		}

@@ -49,8 +49,9 @@ static void retire_stress_use_pool(struct round *r, uint32_t *seed)
 		n = vma_bufpool_get(r->f.pool, bufs, 1 + (*seed >> 16) % HOLD);
 		atomic_fetch_add(&r->out, n);
 		if (n > 2 && (*seed >> 8) % 4 == 0) {
-			vma_bufpool_to_nic(r->f.pool, bufs, 2); /* the others keep the pool meanwhile */
-			vma_bufpool_from_nic(r->f.pool, bufs, 2);
+			vma_bufpool_uncount_bufs_given_to_nic(r->f.pool, bufs,
+			                                      2); /* the others keep the pool meanwhile */
+			vma_bufpool_init_bufs_taken_from_nic(r->f.pool, bufs, 2);
 		}
 		if ((*seed >> 24) % 16 == 0)
 			sched_yield();

@@ -100,7 +100,7 @@ static void put_of_a_lent_buffer(void)
 {
 	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
-	vma_bufpool_to_nic(f.pool, &buf, 1);
+	vma_bufpool_uncount_bufs_given_to_nic(f.pool, &buf, 1);
 	vma_buf_put(f.arena, buf);
 }
 
@@ -109,14 +109,14 @@ static void to_nic_of_a_shared_buffer(void)
 	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
 	vma_buf_ref(buf);
-	vma_bufpool_to_nic(f.pool, &buf, 1);
+	vma_bufpool_uncount_bufs_given_to_nic(f.pool, &buf, 1);
 }
 
 static void from_nic_of_a_held_buffer(void)
 {
 	struct vma_buf *buf = open_pool_and_take_one_buffer();
 
-	vma_bufpool_from_nic(f.pool, &buf, 1);
+	vma_bufpool_init_bufs_taken_from_nic(f.pool, &buf, 1);
 }
 
 static void reference_to_a_free_buffer(void)
@@ -221,10 +221,10 @@ static void test_correct_use_is_let_pass(void **state)
 		assert_int_equal(vma_bufpool_get(f.pool, bufs, 64), 64);
 		for (int i = 0; i < 64; i++)
 			memset(vma_buf_frame(f.arena, bufs[i]), i, 2048);
-		vma_bufpool_to_nic(f.pool, bufs, 32);
+		vma_bufpool_uncount_bufs_given_to_nic(f.pool, bufs, 32);
 		for (int i = 0; i < 32; i++)
 			memset(vma_buf_frame(f.arena, bufs[i]), i, 2048); /* the NIC may write */
-		vma_bufpool_from_nic(f.pool, bufs, 32);
+		vma_bufpool_init_bufs_taken_from_nic(f.pool, bufs, 32);
 		vma_buf_put_burst(f.arena, bufs, 64);
 	}
 	close_fixture(&f);

@@ -95,7 +95,7 @@ static void test_a_window_fills_from_the_nic_and_empties_to_it(void **state)
 		bufs[i]->next = bufs[0];
 		bufs[i]->flags = VMA_BUF_RX_MORE;
 	}
-	vma_bufpool_from_nic(f.pool, bufs, 64);
+	vma_bufpool_init_bufs_taken_from_nic(f.pool, bufs, 64);
 	for (int i = 0; i < 64; i++) {
 		assert_int_equal(atomic_load(&bufs[i]->refs), 1);
 		assert_null(bufs[i]->next);
@@ -104,7 +104,7 @@ static void test_a_window_fills_from_the_nic_and_empties_to_it(void **state)
 	}
 	vma_buf_put_burst(f.arena, bufs, 64);
 	assert_int_equal(vma_bufpool_get(f.pool, got, 64), 64);
-	vma_bufpool_to_nic(f.pool, got, 60);
+	vma_bufpool_uncount_bufs_given_to_nic(f.pool, got, 60);
 	for (int i = 0; i < 60; i++)
 		assert_int_equal(atomic_load(&got[i]->refs), 0);
 	fixture_retire_pool(&f);
@@ -125,8 +125,8 @@ static void test_adopt_moves_a_buffer_to_another_home(void **state)
 	open_fixed_pool(&f, 1, 1);
 	other = pool_fixture_create_pool(f.arena, "other", 0, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
-	vma_bufpool_to_nic(f.pool, &buf, 1);
-	vma_bufpool_from_nic(other, &buf, 1);
+	vma_bufpool_uncount_bufs_given_to_nic(f.pool, &buf, 1);
+	vma_bufpool_init_bufs_taken_from_nic(other, &buf, 1);
 	vma_buf_put(f.arena, buf);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 0);
 	assert_int_equal(vma_bufpool_get(other, &buf, 1), 1);

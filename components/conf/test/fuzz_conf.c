@@ -16,18 +16,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct vma_conf conf;
 
-static void conf_check(bool holds)
+static void conf_abort_unless(bool holds)
 {
 	if (!holds)
 		abort();
 }
 
-static char *make_entry(const uint8_t *data, size_t size)
+static char *make_env_entry_from_fuzz_data(const uint8_t *data, size_t size)
 {
 	char *entry = malloc(ENTRY_MAX + 64);
 	const char *name = size > 0 && data[0] < conf_param_count ? conf_params[data[0]].name : NULL;
 
-	conf_check(entry != NULL);
+	conf_abort_unless(entry != NULL);
 	if (name != NULL)
 		snprintf(entry, ENTRY_MAX + 64, "%s=%.*s", name, (int)(size - 1 < ENTRY_MAX ? size - 1 : ENTRY_MAX),
 		         (const char *)data + 1);
@@ -46,7 +46,7 @@ static size_t make_env(const uint8_t *data, size_t size, char *env[ENTRIES_MAX +
 
 		/* Index 0 cannot stand at an entry's start, where it ends the one before: VMA_SPEC comes by its name.
 		 */
-		env[n++] = make_entry(data, len);
+		env[n++] = make_env_entry_from_fuzz_data(data, len);
 		data += end != NULL ? len + 1 : len;
 		size -= end != NULL ? len + 1 : len;
 	}
@@ -62,16 +62,16 @@ static void check_param(const struct conf_param *param)
 	if (param->type == CONF_TEXT) {
 		const char *found = conf_get_text(&conf, param);
 		bool ours = found >= conf.texts && found + strlen(found) < conf.texts + sizeof(conf.texts);
-		conf_check(ours || strcmp(found, conf_default_text(param, conf.spec)) == 0);
+		conf_abort_unless(ours || strcmp(found, conf_default_text(param, conf.spec)) == 0);
 		return;
 	}
 	snprintf(text, sizeof(text), "%lld", (long long)value);
 	if (param->form->log_level)
-		conf_check(value >= VMA_LOG_NONE && value <= VMA_LOG_ALL);
+		conf_abort_unless(value >= VMA_LOG_NONE && value <= VMA_LOG_ALL);
 	else if (param->form->words_only)
-		conf_check(value >= 0 && (size_t)value < param->form->count);
+		conf_abort_unless(value >= 0 && (size_t)value < param->form->count);
 	else
-		conf_check(conf_param_parse_value(param, text, &parsed) == 0 && parsed == value);
+		conf_abort_unless(conf_param_parse_value(param, text, &parsed) == 0 && parsed == value);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (size_t i = 0; i < conf_param_count; i++)
 		check_param(&conf_params[i]);
 	vma_log_set_level(VMA_LOG_DETAILS);
-	vma_conf_banner(&conf);
+	vma_conf_log_all_params(&conf);
 	for (size_t i = 0; i < n; i++)
 		free(env[i]);
 	return 0;

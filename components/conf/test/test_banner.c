@@ -17,7 +17,7 @@ static char heard[65536];
 
 #define ENV(...) ((char *const[]){__VA_ARGS__, NULL})
 
-static const char *banner(enum vma_log_level level, char *const *env)
+static const char *log_banner_and_return_text(enum vma_log_level level, char *const *env)
 {
 	int fd = memfd_create("log", 0);
 	struct vma_conf conf;
@@ -27,7 +27,7 @@ static const char *banner(enum vma_log_level level, char *const *env)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	vma_log_init(&(struct vma_log_attr){.level = level, .file = path});
 	vma_conf_load(&conf, env);
-	vma_conf_banner(&conf);
+	vma_conf_log_all_params(&conf);
 	n = pread(fd, heard, sizeof(heard) - 1, 0);
 	heard[n > 0 ? n : 0] = '\0';
 	vma_log_fini();
@@ -40,7 +40,7 @@ static void test_default_banner_shows_level_and_file_only(void **state)
 {
 	(void)state;
 	assert_string_equal(
-	        banner(VMA_LOG_INFO, ENV(NULL)),
+	        log_banner_and_return_text(VMA_LOG_INFO, ENV(NULL)),
 	        RULE "VMA INFO: Log Level                      INFO                       [VMA_TRACELEVEL]\n"
 	             "VMA INFO: Log File                                                  [VMA_LOG_FILE]\n" RULE);
 }
@@ -48,8 +48,9 @@ static void test_default_banner_shows_level_and_file_only(void **state)
 static void test_banner_shows_what_was_changed_in_the_fields_columns(void **state)
 {
 	(void)state;
-	banner(VMA_LOG_INFO, ENV("VMA_RING_ALLOCATION_LOGIC_TX=10", "VMA_MEM_ALLOC_TYPE=2", "VMA_RX_WRE=16000",
-	                         "VMA_LOG_FILE=/tmp/log", "VMA_CQ_AIM_INTERVAL_MSEC=0"));
+	log_banner_and_return_text(VMA_LOG_INFO,
+	                           ENV("VMA_RING_ALLOCATION_LOGIC_TX=10", "VMA_MEM_ALLOC_TYPE=2", "VMA_RX_WRE=16000",
+	                               "VMA_LOG_FILE=/tmp/log", "VMA_CQ_AIM_INTERVAL_MSEC=0"));
 	assert_string_equal(heard, RULE
 	                    "VMA INFO: Log Level                      INFO                       [VMA_TRACELEVEL]\n"
 	                    "VMA INFO: Log File                       /tmp/log                   [VMA_LOG_FILE]\n"
@@ -64,7 +65,7 @@ static void test_banner_shows_what_was_changed_in_the_fields_columns(void **stat
 static void test_profile_shows_itself_and_what_it_changes(void **state)
 {
 	(void)state;
-	banner(VMA_LOG_INFO, ENV("VMA_SPEC=latency"));
+	log_banner_and_return_text(VMA_LOG_INFO, ENV("VMA_SPEC=latency"));
 	assert_non_null(
 	        strstr(heard, "VMA INFO: VMA Spec                       Latency                    [VMA_SPEC]\n"));
 	assert_non_null(
@@ -77,12 +78,12 @@ static void test_profile_shows_itself_and_what_it_changes(void **state)
 static void test_moderation_is_shown_as_it_holds(void **state)
 {
 	(void)state;
-	banner(VMA_LOG_DETAILS, ENV(NULL));
+	log_banner_and_return_text(VMA_LOG_DETAILS, ENV(NULL));
 	assert_non_null(strstr(heard, "CQ Interrupts Moderation       as far as asked for        "));
 	assert_non_null(strstr(heard, "CQ Moderation Count            48, if a period is set     "));
 	assert_non_null(strstr(heard, "CQ Moderation Period (usec)    50, if a count is set      "));
 	assert_non_null(strstr(heard, "CQ AIM Interval (msec)         250, if asked for          "));
-	banner(VMA_LOG_INFO, ENV("VMA_SPEC=latency", "VMA_CQ_MODERATION_COUNT=48"));
+	log_banner_and_return_text(VMA_LOG_INFO, ENV("VMA_SPEC=latency", "VMA_CQ_MODERATION_COUNT=48"));
 	assert_non_null(strstr(heard, "CQ Interrupts Moderation       Disabled                   "));
 	assert_non_null(strstr(heard, "CQ Moderation Count            48                         "));
 	assert_non_null(strstr(heard, "CQ Adaptive Moderation         Disabled                   "));
@@ -92,7 +93,7 @@ static void test_moderation_is_shown_as_it_holds(void **state)
 static void test_details_shows_every_parameter_once(void **state)
 {
 	(void)state;
-	banner(VMA_LOG_DETAILS, ENV(NULL));
+	log_banner_and_return_text(VMA_LOG_DETAILS, ENV(NULL));
 	for (size_t i = 0; i < conf_param_count; i++) {
 		char name[64];
 		const char *first;
@@ -113,7 +114,7 @@ static void test_details_shows_every_parameter_once(void **state)
 static void test_high_level_is_warned_of(void **state)
 {
 	(void)state;
-	banner(VMA_LOG_DEBUG, ENV("VMA_TRACELEVEL=debug"));
+	log_banner_and_return_text(VMA_LOG_DEBUG, ENV("VMA_TRACELEVEL=debug"));
 	assert_non_null(strstr(heard, "VMA INFO: Log Details                    2                          "));
 	assert_non_null(strstr(heard, "VMA WARNING: * VMA is currently configured with high log level           *\n"));
 }

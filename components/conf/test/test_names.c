@@ -27,7 +27,7 @@ static void conf_load_env_and_show_banner(struct vma_conf *conf, char *const *en
 	memset(conf, 0, sizeof(*conf));
 	conf_load_all_params_from_env(conf, env, false, false);
 	if (shows)
-		vma_conf_banner(conf);
+		vma_conf_log_all_params(conf);
 	n = pread(fd, heard, sizeof(heard) - 1, 0);
 	heard[n > 0 ? n : 0] = '\0';
 	vma_log_fini();

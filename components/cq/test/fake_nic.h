@@ -34,7 +34,7 @@ static inline unsigned fake_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs
 
 	if (n > fake->post_limit)
 		n = fake->post_limit;
-	vma_bufpool_to_nic(atomic_load(&qp->rx_pool), bufs, n);
+	vma_bufpool_uncount_bufs_given_to_nic(atomic_load(&qp->rx_pool), bufs, n);
 	for (unsigned i = 0; i < n; i++)
 		fake->posted[fake->posted_count++] = bufs[i];
 	return n;
@@ -121,7 +121,7 @@ static inline struct vma_buf *fake_receive_packet(struct fake_nic *fake, uint32_
 	assert_true(fake->posted_count > 0);
 	buf = fake->posted[0];
 	memmove(fake->posted, fake->posted + 1, --fake->posted_count * sizeof(buf));
-	vma_bufpool_from_nic(atomic_load(&fake->qp.rx_pool), &buf, 1);
+	vma_bufpool_init_bufs_taken_from_nic(atomic_load(&fake->qp.rx_pool), &buf, 1);
 	buf->data_off = 64;
 	buf->len = len;
 	buf->flags = flags;
@@ -135,7 +135,7 @@ static inline void fake_fini(struct fake_nic *fake)
 {
 	struct vma_bufpool *pool = atomic_load(&fake->qp.rx_pool);
 
-	vma_bufpool_from_nic(pool, fake->posted, fake->posted_count);
+	vma_bufpool_init_bufs_taken_from_nic(pool, fake->posted, fake->posted_count);
 	vma_buf_put_burst(fake->qp.arena, fake->posted, fake->posted_count);
 	vma_buf_put_burst(fake->qp.arena, fake->arrived, fake->arrived_count);
 	vma_bufpool_retire(pool, NULL, NULL);

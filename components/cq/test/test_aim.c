@@ -49,13 +49,13 @@ static void test_constant_traffic_settles_within_ten_steps(void **state)
 		struct vma_cq_moderation m = row->start, again;
 
 		for (int step = 0; step < 10; step++)
-			m = vma_cq_aim_step(&row->params, m, row->packets_per_sec / 4, row->wakeups_per_sec / 4,
-			                    250 * MSEC);
+			m = vma_cq_next_adaptive_moderation(&row->params, m, row->packets_per_sec / 4,
+			                                    row->wakeups_per_sec / 4, 250 * MSEC);
 		if (m.count != row->settled.count || m.period_usec != row->settled.period_usec)
 			fail_msg("%s: settled at {%u, %u}, expected {%u, %u}", row->what, m.count, m.period_usec,
 			         row->settled.count, row->settled.period_usec);
-		again = vma_cq_aim_step(&row->params, m, row->packets_per_sec / 4, row->wakeups_per_sec / 4,
-		                        250 * MSEC);
+		again = vma_cq_next_adaptive_moderation(&row->params, m, row->packets_per_sec / 4,
+		                                        row->wakeups_per_sec / 4, 250 * MSEC);
 		assert_int_equal(again.count, m.count);
 		assert_int_equal(again.period_usec, m.period_usec);
 	}
@@ -70,8 +70,8 @@ static void test_settled_rate_meets_the_target_where_the_maxima_allow(void **sta
 		struct vma_cq_moderation m = defaults.base;
 
 		for (int step = 0; step < 10; step++)
-			m = vma_cq_aim_step(&defaults, m, rates[i], (uint64_t)reports_per_sec(m, rates[i]),
-			                    1000 * MSEC);
+			m = vma_cq_next_adaptive_moderation(&defaults, m, rates[i],
+			                                    (uint64_t)reports_per_sec(m, rates[i]), 1000 * MSEC);
 		assert_true(reports_per_sec(m, rates[i]) <= defaults.interrupts_per_sec);
 	}
 }
@@ -82,7 +82,8 @@ static void test_each_step_goes_towards_the_goal_and_never_past_it(void **state)
 
 	(void)state;
 	for (int step = 0; step < 12; step++) {
-		struct vma_cq_moderation next = vma_cq_aim_step(&defaults, m, 1000000, 9000, 1000 * MSEC);
+		struct vma_cq_moderation next =
+		        vma_cq_next_adaptive_moderation(&defaults, m, 1000000, 9000, 1000 * MSEC);
 
 		assert_true(next.count >= m.count && next.count <= 200);
 		assert_true(next.period_usec >= m.period_usec && next.period_usec <= 200);
@@ -96,21 +97,22 @@ static void test_no_time_or_no_target_changes_nothing(void **state)
 	struct vma_cq_moderation m = {77, 99}, next;
 
 	(void)state;
-	next = vma_cq_aim_step(&params, m, 1000, 10, 0);
+	next = vma_cq_next_adaptive_moderation(&params, m, 1000, 10, 0);
 	assert_int_equal(next.count, 77);
 	assert_int_equal(next.period_usec, 99);
 	params.interrupts_per_sec = 0;
-	next = vma_cq_aim_step(&params, m, 1000, 10, MSEC);
+	next = vma_cq_next_adaptive_moderation(&params, m, 1000, 10, MSEC);
 	assert_int_equal(next.count, 77);
 }
 
 static void test_huge_counts_do_not_overflow(void **state)
 {
-	struct vma_cq_moderation m = vma_cq_aim_step(&defaults, defaults.base, UINT64_MAX, UINT64_MAX, UINT64_MAX);
+	struct vma_cq_moderation m =
+	        vma_cq_next_adaptive_moderation(&defaults, defaults.base, UINT64_MAX, UINT64_MAX, UINT64_MAX);
 
 	(void)state;
 	assert_true(m.count <= defaults.max_count);
-	m = vma_cq_aim_step(&defaults, defaults.base, UINT64_MAX / 2, 1, 1);
+	m = vma_cq_next_adaptive_moderation(&defaults, defaults.base, UINT64_MAX / 2, 1, 1);
 	assert_true(m.count <= defaults.max_count && m.period_usec <= defaults.max_period_usec);
 }
 

@@ -325,7 +325,7 @@ static void test_shared_window_gets_back_only_what_was_polled(void **state)
 	assert_int_equal(fx.fake.posted_count, 0); /* the owner filled it */
 	fx.fake.posted_count = vma_bufpool_get(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
-	vma_bufpool_to_nic(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
+	vma_bufpool_uncount_bufs_given_to_nic(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
 	for (int i = 0; i < 3; i++)
 		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 3);
@@ -380,7 +380,7 @@ static void test_a_small_debt_leaves_other_threads_their_buffers(void **state)
 	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = true}, FAKE_DEPTH, 0, true, 0);
 	pool = atomic_load(&fx.fake.qp.rx_pool);
 	fx.fake.posted_count = vma_bufpool_get(pool, fx.fake.posted, FAKE_DEPTH);
-	vma_bufpool_to_nic(pool, fx.fake.posted, FAKE_DEPTH);
+	vma_bufpool_uncount_bufs_given_to_nic(pool, fx.fake.posted, FAKE_DEPTH);
 	sem_init(&buf_returner.go, 0, 0);
 	sem_init(&buf_returner.done, 0, 0);
 	assert_int_equal(pthread_create(&buf_returner.thread, NULL, buf_returning_thread, NULL), 0);
@@ -407,7 +407,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	fake_receive_packet(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 0);
 	old = atomic_load(&fx.fake.qp.rx_pool);
-	vma_bufpool_from_nic(old, fx.fake.posted, fx.fake.posted_count);
+	vma_bufpool_init_bufs_taken_from_nic(old, fx.fake.posted, fx.fake.posted_count);
 	vma_buf_put_burst(fx.arena, fx.fake.posted, fx.fake.posted_count);
 	vma_bufpool_retire(old, NULL, NULL);
 	fake_init(&fx.fake, fx.arena, 512);
@@ -434,7 +434,7 @@ static void test_reap_returns_sent_buffers_to_their_pool(void **state)
 	memcpy(fx.fake.sent, bufs, 150 * sizeof(bufs[0]));
 	fx.fake.sent_count = 150;
 	vma_buf_put_burst(fx.arena, bufs + 150, n - 150);
-	assert_int_equal(vma_cq_reap(fx.cq), 150);
+	assert_int_equal(vma_cq_reap_sent_bufs(fx.cq), 150);
 	assert_int_equal(vma_bufpool_get(pool, bufs, 512), n);
 	vma_buf_put_burst(fx.arena, bufs, n);
 	teardown_cq_and_arena();
@@ -464,16 +464,16 @@ static void test_a_device_without_moderation_is_asked_once_and_sleepers_hold_bac
 	assert_int_equal(fx.fake.moderate_calls, 1);
 	assert_int_equal(fx.fake.count, 48);
 	assert_int_equal(fx.fake.period_usec, 50);
-	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 0);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns, 0);
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	vma_cq_rebind(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 2); /* the new binding was asked, and refused */
 	fx.fake.now_ns += 1000000000;
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 2);
-	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 50000);
-	assert_int_equal(vma_cq_hold_back(fx.cq).count, 48);
-	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 0);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns, 50000);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).count, 48);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).spacing_ns, 0);
 	teardown_cq_and_arena();
 }
 
@@ -491,8 +491,9 @@ static void test_without_moderation_nothing_is_held_back(void **state)
 		vma_cq_prepare_sleep(fx.cq);
 	}
 	assert_int_equal(fx.fake.moderate_calls, 0);
-	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns + vma_cq_hold_back(fx.cq).spacing_ns +
-	                         vma_cq_hold_back(fx.cq).count,
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns +
+	                         vma_cq_get_sleeper_hold_times(fx.cq).spacing_ns +
+	                         vma_cq_get_sleeper_hold_times(fx.cq).count,
 	                 0);
 	teardown_cq_and_arena();
 }
@@ -509,19 +510,20 @@ static void test_a_moderation_that_is_modified_holds_from_then_on(void **state)
 	assert_int_equal(fx.fake.moderate_calls, 1);
 	assert_int_equal(fx.fake.count, 16);
 	assert_int_equal(fx.fake.period_usec, 300);
-	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 0); /* the device does it */
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns, 0); /* the device does it */
 	fx.fake.now_ns += 1000000000;
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 1); /* nothing adapts it */
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	vma_cq_rebind(fx.cq);
-	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 300000);
-	assert_int_equal(vma_cq_hold_back(fx.cq).count, 16);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns, 300000);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).count, 16);
 	vma_cq_set_moderation(fx.cq, (struct vma_cq_moderation){32, 400});
-	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 400000);
-	assert_int_equal(vma_cq_hold_back(fx.cq).count, 32);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns, 400000);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).count, 32);
 	vma_cq_set_moderation(fx.cq, (struct vma_cq_moderation){0, 0});
-	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns + vma_cq_hold_back(fx.cq).count, 0);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns + vma_cq_get_sleeper_hold_times(fx.cq).count,
+	                 0);
 	teardown_cq_and_arena();
 }
 
@@ -547,17 +549,17 @@ static void test_counted_sleeps_keep_wakeups_apart_and_silence_ends_that(void **
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	vma_cq_rebind(fx.cq);
 	run_moderation_interval(1000);
-	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 0);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).spacing_ns, 0);
 	for (int i = 0; i < 12; i++)
 		run_moderation_interval(25000);
-	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 200000);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).spacing_ns, 200000);
 	for (int i = 0; i < 12; i++)
 		run_moderation_interval(1400000);
-	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 100000);
-	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 0);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).spacing_ns, 100000);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns, 0);
 	for (int i = 0; i < 12; i++)
 		run_moderation_interval(0);
-	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 0);
+	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).spacing_ns, 0);
 	teardown_cq_and_arena();
 }
 

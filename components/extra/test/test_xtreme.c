@@ -47,7 +47,7 @@ static int setup_fake_socketxtreme_file(void **state)
 static int teardown_fake_socketxtreme_file(void **state)
 {
 	(void)state;
-	vma_engine()->conf.socketxtreme = false;
+	vma_engine_get_or_start()->conf.socketxtreme = false;
 	vma_file_put(&fake->file);
 	vma_leave(vma_thread_self());
 	fake_poll_until_retired_are_freed();
@@ -60,7 +60,7 @@ static void test_without_the_mode_the_functions_are_missing(void **state)
 
 	(void)state;
 	assert_true((vma_extra_mask() & bits) == bits);
-	vma_engine()->conf.socketxtreme = false;
+	vma_engine_get_or_start()->conf.socketxtreme = false;
 	assert_true((vma_extra_mask() & bits) == 0);
 	assert_int_equal(vma_extra_xtreme_poll(&fake->file, &completion, 1, 0), -EOPNOTSUPP);
 	assert_int_equal(vma_extra_xtreme_free_packets(&completion.packet, 0), -EOPNOTSUPP);

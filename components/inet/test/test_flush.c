@@ -27,7 +27,7 @@ static bool sink_count_frame(struct vma_flow *flow, struct vma_buf *packet, cons
 {
 	(void)flow, (void)info;
 	frames++;
-	vma_buf_put(vma_engine()->arena, packet);
+	vma_buf_put(vma_engine_get_or_start()->arena, packet);
 	return true;
 }
 
@@ -56,7 +56,8 @@ static void send_later(void)
 	assert_non_null(buf);
 	vma_pkt_udp_init(&pkt, &attr);
 	seg.off = buf->data_off;
-	seg.len = vma_pkt_udp_write(&pkt, (uint8_t *)vma_buf_data(vma_engine()->arena, buf), 0, VMA_PKT_CSUM_FULL);
+	seg.len = vma_pkt_udp_write(&pkt, (uint8_t *)vma_buf_data(vma_engine_get_or_start()->arena, buf), 0,
+	                            VMA_PKT_CSUM_FULL);
 	assert_int_equal(vma_ring_send(ring_ctx->ring, &seg, 1, VMA_RING_SEND_LATER), 1);
 	vma_thread_self()->tx_ring = ring_ctx->ring;
 }
@@ -108,23 +109,24 @@ static void test_ring_that_has_gone_is_not_touched(void **state)
 
 static int setup_wire_pair_and_peer_flow(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	const struct vma_ring_requester where = {.socket_id = 1};
 	struct vma_wire_pair_attr pair = {.arena = {engine->arena, engine->arena}};
 
 	(void)state;
-	if (vma_wire_pair(&pair, end) != 0)
+	if (vma_wire_create_pair(&pair, end) != 0)
 		return -1;
 	device = (struct vma_device){.ifindex = IFINDEX, .nic = end[0], .engine = engine, .priv = (void *)&device_priv};
 	attr.nic = end[1];
 	attr.spill_pool = engine->spill;
-	if (vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx) != 0 || vma_ring_create(&attr, &peer) != 0)
+	if (vma_ring_ctx_find_or_create(&device, VMA_RING_CTX_RX, &where, &ring_ctx) != 0 ||
+	    vma_ring_create(&attr, &peer) != 0)
 		return -1;
 	peer_flow = (struct vma_flow){
 	        .sink = sink_count_frame,
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 2}, .local_port_be = htons(PORT)}};
-	return vma_ring_attach(peer, &peer_flow);
+	return vma_ring_attach_flow(peer, &peer_flow);
 }
 
 int main(void)

@@ -53,7 +53,7 @@ static struct vma_buf *get_buf(void)
 {
 	struct vma_buf *buf = NULL;
 
-	assert_int_equal(vma_bufpool_get(vma_engine()->spill, &buf, 1), 1);
+	assert_int_equal(vma_bufpool_get(vma_engine_get_or_start()->spill, &buf, 1), 1);
 	return buf;
 }
 
@@ -68,7 +68,7 @@ static uint64_t hold_test_packet(unsigned n, uint32_t bytes, uint64_t limit, int
 	rc = vma_held_packet_add(&holder, FD, fragments, n, bytes, limit, 7, &id);
 	assert_int_equal(rc, wanted);
 	for (unsigned i = 0; rc != 0 && i < n; i++)
-		vma_buf_put(vma_engine()->arena, fragments[i].buf);
+		vma_buf_put(vma_engine_get_or_start()->arena, fragments[i].buf);
 	return id;
 }
 
@@ -133,7 +133,7 @@ static void test_packet_that_is_taken_back_is_the_callers(void **state)
 	assert_false(vma_held_packet_undo_add(&holder, id));
 	assert_int_equal(atomic_load(&returned), 0);
 	assert_int_equal(atomic_load(&fragment.buf->refs), 1);
-	vma_buf_put(vma_engine()->arena, fragment.buf);
+	vma_buf_put(vma_engine_get_or_start()->arena, fragment.buf);
 }
 
 static void test_packet_outlives_its_socket(void **state)

@@ -21,7 +21,7 @@ static void test_families_flags_and_protocols(void **state)
 
 static void test_new_socket_is_the_kernels_for_a_reason(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	const bool before = engine->conf.offloaded_sockets;
 
 	(void)state;

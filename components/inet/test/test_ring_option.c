@@ -54,15 +54,15 @@ static void test_a_request_is_kept_for_the_directions_that_are_named(void **stat
 	attr.user_id = UINT32_MAX;
 	attr.engress = 0;
 	assert_int_equal(set_ring_alloc_logic_option(&attr), 0);
-	assert_true(vma_file_ring_request(&file, VMA_RING_CTX_RX).is_set);
-	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
-	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).user_id, UINT32_MAX);
-	assert_false(vma_file_ring_request(&file, VMA_RING_CTX_TX).is_set);
+	assert_true(vma_file_get_ring_alloc_request(&file, VMA_RING_CTX_RX).is_set);
+	assert_int_equal(vma_file_get_ring_alloc_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
+	assert_int_equal(vma_file_get_ring_alloc_request(&file, VMA_RING_CTX_RX).user_id, UINT32_MAX);
+	assert_false(vma_file_get_ring_alloc_request(&file, VMA_RING_CTX_TX).is_set);
 	attr = make_ring_attr_with_logic(RING_LOGIC_PER_SOCKET);
 	attr.comp_mask = VMA_RING_ALLOC_MASK_RING_ENGRESS; /* `ingress` is not named */
 	assert_int_equal(set_ring_alloc_logic_option(&attr), 0);
-	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
-	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_TX).logic, VMA_RING_LOGIC_PER_SOCKET);
+	assert_int_equal(vma_file_get_ring_alloc_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
+	assert_int_equal(vma_file_get_ring_alloc_request(&file, VMA_RING_CTX_TX).logic, VMA_RING_LOGIC_PER_SOCKET);
 }
 
 static void test_what_makes_no_sense_is_refused_and_changes_nothing(void **state)
@@ -105,7 +105,7 @@ static void test_a_profile_has_a_key_that_must_be_known(void **state)
 	assert_int_not_equal(vma_inet_ring_profile_add(), key);
 	attr.ring_profile_key = (uint32_t)key;
 	assert_int_equal(set_ring_alloc_logic_option(&attr), 0);
-	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_TX).profile, key);
+	assert_int_equal(vma_file_get_ring_alloc_request(&file, VMA_RING_CTX_TX).profile, key);
 	attr.ring_profile_key = 0;
 	assert_int_equal(set_ring_alloc_logic_option(&attr), -EINVAL);
 }

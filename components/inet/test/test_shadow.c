@@ -106,7 +106,7 @@ static void test_number_is_the_applications_while_it_leads_to_the_file(void **st
 	assert_int_equal(vma_inet_shadow_fd(file, fd, &lingering), fd);
 	assert_int_equal(vma_inet_shadow_fd(file, other, &lingering), fd); /* which leads elsewhere */
 	vma_fd_remove(fd);
-	assert_true(vma_file_has_ended(file));
+	assert_true(vma_file_is_closed(file));
 	assert_int_equal(vma_inet_shadow_fd(file, fd, &lingering), -1);
 	lingering = 1234;
 	assert_int_equal(vma_inet_shadow_fd(file, fd, &lingering), 1234);

@@ -38,7 +38,7 @@ static struct vma_buf *get_buf(void)
 {
 	struct vma_buf *buf = NULL;
 
-	assert_int_equal(vma_bufpool_get(vma_engine()->spill, &buf, 1), 1);
+	assert_int_equal(vma_bufpool_get(vma_engine_get_or_start()->spill, &buf, 1), 1);
 	return buf;
 }
 
@@ -62,7 +62,7 @@ static void xtreme_give_one_packet(struct vma_xtreme_poll *poll)
 		        .buf = get_buf(), .off = i, .len = i < completions_to_give.empty_from ? 10 : 0};
 	completions_to_give.last = vma_xtreme_poll_add_packet_completion(poll, xtreme, &packet);
 	for (unsigned i = 0; i < completions_to_give.fragments && completions_to_give.last != VMA_XTREME_GIVEN; i++)
-		vma_buf_put(vma_engine()->arena, fragments[i].buf);
+		vma_buf_put(vma_engine_get_or_start()->arena, fragments[i].buf);
 }
 
 static bool fake_file_give_xtreme_completions(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
@@ -416,7 +416,7 @@ static void test_source_is_completed_at_once_by_the_thread_that_polls_its_ring(v
 	                               .end = completions,
 	                               .first = completions,
 	                               .n = 2,
-	                               .arena = vma_engine()->arena,
+	                               .arena = vma_engine_get_or_start()->arena,
 	                               .ring = xtreme_ring_get_by_bit(BIT)};
 	struct vma_thread *self = vma_thread_self();
 

@@ -97,7 +97,7 @@ static inline void fake_queue_datagram_and_wake(struct fake *fake)
 	atomic_fetch_add(&fake->queued, 1);
 	if (atomic_load(&fake->file.own_poll))
 		vma_waitq_wake(&fake->file.waitq, true);
-	vma_file_ready(&fake->file, EPOLLIN);
+	vma_file_wake_sleepers_and_watchers(&fake->file, EPOLLIN);
 	vma_leave(self);
 }
 
@@ -108,7 +108,7 @@ static inline void fake_set_full(struct fake *fake, bool is_full)
 	atomic_store(&fake->is_full, is_full);
 	if (!is_full) {
 		vma_waitq_wake(&fake->file.waitq, true);
-		vma_file_ready(&fake->file, EPOLLOUT);
+		vma_file_wake_sleepers_and_watchers(&fake->file, EPOLLOUT);
 	}
 	vma_leave(self);
 }

@@ -137,7 +137,7 @@ static void crew_stop_and_join_threads(pthread_t *threads)
 	for (unsigned i = 0; i < CREW; i++) {
 		struct vma_thread *thread = vma_enter();
 
-		vma_file_ready(vma_fd_lookup(ep), EPOLLIN);
+		vma_file_wake_sleepers_and_watchers(vma_fd_lookup(ep), EPOLLIN);
 		vma_leave(thread);
 	}
 	for (int i = 0; i < CREW; i++)

@@ -2,7 +2,7 @@
  * Every way to wait for a datagram at once, on one ring: two threads in epoll_wait on edges, one in poll, one that
  * receives. Whoever drives the ring delivers to all of them, and no datagram lies for long.
  *
- *   peer ring ── fixture_send(file) ──> ring_ctx ── sink ──> queue of the file, vma_file_readable
+ *   peer ring ── fixture_send(file) ──> ring_ctx ── sink ──> queue of the file, vma_file_wake_readers_or_batch
  *     files 0, 1, 2 ──> the set (edge)      files 2, 3 ──> poll      file 3 ──> receive
  *
  * Once with the internal thread, which drives now and then, so that the others find the ring taken, and once without,
@@ -60,7 +60,7 @@ static bool readers_sink_count_queued(struct vma_flow *flow, struct vma_buf *pac
 	(void)packet, (void)info;
 	atomic_store_explicit(&target->queued, atomic_load_explicit(&target->queued, memory_order_relaxed) + 1,
 	                      memory_order_release);
-	vma_file_readable(&target->file);
+	vma_file_wake_readers_or_batch(&target->file);
 	return false;
 }
 
@@ -272,7 +272,7 @@ static void end_readers(const pthread_t *threads)
 
 			for (int k = 0; k < FILES; k++) {
 				atomic_fetch_add(&targets[k]->queued, 1);
-				vma_file_ready(&targets[k]->file, EPOLLIN);
+				vma_file_wake_sleepers_and_watchers(&targets[k]->file, EPOLLIN);
 			}
 			vma_leave(self);
 			usleep(1000);

@@ -24,7 +24,7 @@ static int setup(void **state)
 	int ends[2];
 
 	(void)state;
-	set_polling_conf_defaults(&vma_engine()->conf);
+	set_polling_conf_defaults(&vma_engine_get_or_start()->conf);
 	ours = backend_socket(&backend);
 	atomic_store(&fake_file_of_fd(ours)->rings, 1ULL << 63);
 	assert_int_equal(pipe(ends), 0);
@@ -70,7 +70,7 @@ static unsigned count_os_polls_while_ready(const struct iomux_wait_way *iomux_wa
 {
 	unsigned before;
 
-	vma_engine()->conf.select_skip_os = skip;
+	vma_engine_get_or_start()->conf.select_skip_os = skip;
 	calls_asked = iomux_wait_way->asks_by;
 	/* Until it has been asked, from when on it is counted; where it is never, no more than it takes to know. */
 	before = calls.asks;
@@ -118,21 +118,21 @@ static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 	static const unsigned ratios[] = {1, 10, 100};
 
 	(void)state;
-	vma_engine()->conf.select_poll = -1;
-	vma_engine()->conf.rx_poll_yield = true;
+	vma_engine_get_or_start()->conf.select_poll = -1;
+	vma_engine_get_or_start()->conf.rx_poll_yield = true;
 	for (int i = 0; i < 2; i++) {
 		calls_asked = ways[i].asks_by;
 		for (unsigned k = 0; k < sizeof(ratios) / sizeof(ratios[0]); k++) {
 			struct calls made;
 			unsigned looks;
 
-			vma_engine()->conf.select_poll_os_ratio = ratios[k];
+			vma_engine_get_or_start()->conf.select_poll_os_ratio = ratios[k];
 			made = count_polls_of_wait_that_did_poll(&ways[i]);
 			looks = made.yields * LOOKS_BREATH;
 			assert_true(looks >= LOOKS_BREATH);
 			assert_in_range(made.asks, looks / ratios[k], looks / ratios[k] + 3); /* and at its end */
 		}
-		vma_engine()->conf.select_poll_os_ratio = 0;
+		vma_engine_get_or_start()->conf.select_poll_os_ratio = 0;
 		assert_in_range(count_polls_of_wait_that_times_out(&ways[i]).asks, 0, 2);
 	}
 }
@@ -140,9 +140,9 @@ static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 static void test_a_wait_that_is_not_to_look_sleeps_at_once(void **state)
 {
 	(void)state;
-	vma_engine()->conf.select_poll = 0;
-	vma_engine()->conf.select_poll_os_ratio = 1;
-	vma_engine()->conf.rx_poll_yield = true;
+	vma_engine_get_or_start()->conf.select_poll = 0;
+	vma_engine_get_or_start()->conf.select_poll_os_ratio = 1;
+	vma_engine_get_or_start()->conf.rx_poll_yield = true;
 	for (int i = 0; i < 2; i++) {
 		calls_asked = ways[i].asks_by;
 		assert_int_equal(count_polls_of_wait_that_times_out(&ways[i]).yields, 0);
@@ -162,11 +162,11 @@ static void test_what_is_all_the_oss_is_looked_at_if_forced(void **state)
 	FD_ZERO(&bits);
 	FD_SET(os, &bits);
 	assert_int_equal(backend_epoll_ctl(&backend, all_os, EPOLL_CTL_ADD, os, EPOLLIN, 3), 0);
-	vma_engine()->conf.select_poll = -1;
-	vma_engine()->conf.rx_poll_yield = true;
-	vma_engine()->conf.select_poll_os_ratio = 1;
+	vma_engine_get_or_start()->conf.select_poll = -1;
+	vma_engine_get_or_start()->conf.rx_poll_yield = true;
+	vma_engine_get_or_start()->conf.select_poll_os_ratio = 1;
 	for (int force = 0; force < 2; force++) {
-		vma_engine()->conf.select_poll_os_force = force;
+		vma_engine_get_or_start()->conf.select_poll_os_force = force;
 		assert_int_equal(vma_iomux_poll_has_offloaded_fd(&fd, 1), force);
 		assert_int_equal(vma_iomux_must_handle_select(os + 1, &bits, NULL, NULL), force);
 		before = calls;

@@ -214,7 +214,7 @@ static void net_path_lookup_to_text(struct vma_net *net, bool connected, char *t
 	vma_net_path_put(net, path);
 }
 
-static int parity(int argc, char **argv)
+static int compare_route_answers_with_kernel(int argc, char **argv)
 {
 	struct vma_net *net;
 	int different = 0;
@@ -242,7 +242,7 @@ static int parity(int argc, char **argv)
 
 /* ---- first, links ---- */
 
-static int first(char **argv)
+static int print_path_state_around_first_send(char **argv)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))};
 	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -310,9 +310,9 @@ int main(int argc, char **argv)
 	if (argc >= 3 && strcmp(argv[1], "watch") == 0)
 		net_watch(argc - 2, argv + 2);
 	if (argc >= 3 && strcmp(argv[1], "parity") == 0)
-		return parity(argc - 2, argv + 2);
+		return compare_route_answers_with_kernel(argc - 2, argv + 2);
 	if (argc == 4 && strcmp(argv[1], "first") == 0)
-		return first(argv + 2);
+		return print_path_state_around_first_send(argv + 2);
 	if (argc == 2 && strcmp(argv[1], "links") == 0)
 		return show_links();
 	fprintf(stderr, "usage: priv_net watch|parity|first|links ...\n");

@@ -142,7 +142,8 @@ static inline unsigned xdp_rx_poll_device_queue(struct xdp_qp *qp, struct xdp_qp
 		more |= (uint64_t)(desc.options & XDP_PKT_CONTD) << taken;
 		bufs[taken++] = buf;
 	}
-	vma_bufpool_from_nic(atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed), bufs, taken);
+	vma_bufpool_init_bufs_taken_from_nic(atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed), bufs,
+	                                     taken);
 	for (; __builtin_expect(more != 0, 0); more &= more - 1)
 		bufs[__builtin_ctzll(more)]->flags = VMA_BUF_RX_MORE;
 	rx->cached_consumer = consumer + ready;
@@ -227,10 +228,10 @@ static unsigned rx_post_to_queue(struct xdp_qp *qp, uint32_t queue, struct vma_b
 
 	for (unsigned i = 0; i < n; i++)
 		frames[i] = vma_buf_index(qp->base.arena, bufs[i]) - qp->first;
-	vma_bufpool_to_nic(pool, bufs, n);
+	vma_bufpool_uncount_bufs_given_to_nic(pool, bufs, n);
 	taken = xdp_shared_put_in_fill_ring(&qp->port[queue].driver, frames, n);
 	if (taken < n)
-		vma_bufpool_from_nic(pool, bufs + taken, n - taken);
+		vma_bufpool_init_bufs_taken_from_nic(pool, bufs + taken, n - taken);
 	qp->rx_held -= taken < qp->rx_held ? taken : qp->rx_held;
 	if (taken > 0)
 		fill_ring_kick_if_needed(&qp->port[queue]);

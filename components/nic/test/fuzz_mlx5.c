@@ -166,7 +166,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	qp->tx_segs_max = 1;
 	qp->base.tx_depth = qp->base.rx_depth = DEPTH;
 	atomic_store(&qp->broken, true);
-	mlx5_model_begin(&card);
+	mlx5_model_replace_qp_rings(&card);
 	while (in.at < in.end)
 		fuzz_step(qp, &in);
 	verbs_data_reclaim_bufs(qp);

@@ -149,7 +149,7 @@ static void fuzz_peer_set_consumed_index(struct input *in)
 	uint32_t lane = fuzz_wire_input_take(in, 1) % 2, value = fuzz_wire_input_take(in, 1);
 
 	atomic_store(&wire_side_page(f.memory, 1)->consumed[lane].value,
-	             wire_index_with_nonce(NONCE, value < 128 ? wire_qp_of(f.qp[lane])->tx.kicked
+	             wire_index_with_nonce(NONCE, value < 128 ? wire_qp_of_nic_qp(f.qp[lane])->tx.kicked
 	                                                      : fuzz_wire_input_take(in, 4)));
 }
 
@@ -224,7 +224,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_restart_link(NONCE + 1);
 	/* Every buffer is in exactly one place: posted, or in its pool, which must not run dry as inputs go by. */
 	for (int i = 0; i < 2; i++) {
-		struct wire_qp *qp = wire_qp_of(f.qp[i]);
+		struct wire_qp *qp = wire_qp_of_nic_qp(f.qp[i]);
 		assert(qp->rx_outstanding == wire_ring_count(&qp->posted));
 		assert(wire_ring_count(&qp->done) == 0 && qp->sent_queued == qp->sent_reaped);
 	}

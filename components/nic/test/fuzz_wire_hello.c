@@ -43,9 +43,9 @@ static void make_fds_of_each_kind(void)
 {
 	int pair[2];
 
-	made_descriptors[SEALED] = wire_memfd(BYTES);
+	made_descriptors[SEALED] = wire_create_sealed_memfd(BYTES);
 	made_descriptors[UNSEALED] = make_sealed_memfd(BYTES, 0);
-	made_descriptors[OTHER_SIZE] = wire_memfd(BYTES + 4096);
+	made_descriptors[OTHER_SIZE] = wire_create_sealed_memfd(BYTES + 4096);
 	made_descriptors[HALF_SEALED] = make_sealed_memfd(BYTES, F_SEAL_SHRINK | F_SEAL_SEAL);
 	made_descriptors[NULL_DEVICE] = open("/dev/null", O_RDWR | O_CLOEXEC);
 	MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);

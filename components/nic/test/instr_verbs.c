@@ -189,7 +189,7 @@ int main(int argc, char **argv)
 		qp = &fake_provider_setup_qp(64, is_inline ? 204 : 0)->base;
 		measures_mlx5_rings = round >= 2;
 		if (measures_mlx5_rings)
-			mlx5_model_begin(&card);
+			mlx5_model_replace_qp_rings(&card);
 		post_rx_bufs_until_nearly_full(qp);
 		for (unsigned i = 0; i < packets; i++) {
 			measure_one_send(qp, i, is_inline);

@@ -230,7 +230,7 @@ static uint32_t mlx5_model_round_up_to_power_of_two(uint32_t n)
 }
 
 /* The queue of fake.verbs becomes one of this card's; as large as libmlx5 makes it for these packets. */
-static inline void mlx5_model_begin(const struct mlx5_model_config *config)
+static inline void mlx5_model_replace_qp_rings(const struct mlx5_model_config *config)
 {
 	struct verbs_qp *qp = fake.verbs;
 	static struct ibv_td td;

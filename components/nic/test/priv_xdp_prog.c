@@ -69,7 +69,7 @@ static void assert_packet_goes_to(const struct fixture_packet *packet, int where
 	fixture_must(got == where, "%s: came out at %d, wanted %d (-1: the kernel)", what, got, where);
 }
 
-static void native(void)
+static void veth_gets_native_xdp_mode(void)
 {
 	xdp_prog_open_one_queue_fixture();
 	fixture_must(!fixture.generic, "veth has native XDP");
@@ -236,7 +236,7 @@ static void full_flow_map_case(void)
 	assert_packet_goes_to(&udp, 0, "the first flow of a full table");
 }
 
-static void multicast(void)
+static void multicast_group_must_match_flow(void)
 {
 	struct fixture_packet group = udp, other_group = udp;
 
@@ -551,7 +551,7 @@ static void send_fragment_and_assert_receiver(uint16_t id, uint16_t frag, int wh
 	assert_packet_goes_to(&packet, where, what);
 }
 
-static void fragments(void)
+static void fragments_follow_first_fragments_flow(void)
 {
 	struct fixture_packet packet = udp;
 
@@ -714,7 +714,7 @@ static void source_routes(void)
 }
 
 /* Headers end with the frame at every byte: no flow is matched by what lies behind it. */
-static void truncated(void)
+static void truncated_headers_pass_to_kernel(void)
 {
 	struct fixture_packet packet = udp;
 
@@ -954,7 +954,7 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
-        {"native", native},
+        {"native", veth_gets_native_xdp_mode},
         {"unmatched", packets_without_flow_pass_to_kernel_case},
         {"exact_flow_wins_over_wildcard", exact_flow_wins_over_wildcard},
         {"flow_set_and_del", flow_set_and_del},
@@ -962,7 +962,7 @@ static const struct {
         {"claims_are_followed", claims_are_followed},
         {"moved_flow_misses_nothing", moved_flow_misses_nothing},
         {"full_flow_map_case", full_flow_map_case},
-        {"multicast", multicast},
+        {"multicast", multicast_group_must_match_flow},
         {"listener_takes_what_is_left", listener_takes_what_is_left},
         {"group_shares_and_remembers", group_shares_and_remembers},
         {"listener_in_grace", listener_in_grace},
@@ -970,7 +970,7 @@ static const struct {
         {"kernel_connection_survives", kernel_connection_survives},
         {"a_syn_cookie_ack_is_given_back_to_the_kernel", a_syn_cookie_ack_is_given_back_to_the_kernel},
         {"block_takes_what_the_kernel_does_not", block_takes_what_the_kernel_does_not},
-        {"fragments", fragments},
+        {"fragments", fragments_follow_first_fragments_flow},
         {"ip_options_case", ip_options_case},
         {"frames_of_others", frames_of_others},
         {"a_new_mac_is_followed", a_new_mac_is_followed},
@@ -985,7 +985,7 @@ static const struct {
         {"memlock_limit", memlock_limit},
         {"rebind_at_once", rebind_at_once},
         {"send_and_complete", send_and_complete},
-        {"truncated", truncated},
+        {"truncated", truncated_headers_pass_to_kernel},
         {"overloaded_queue_case", overloaded_queue_case},
         {"two_device_queues_case", two_device_queues_case},
         {"unknown_queue_passes", unknown_queue_passes},

@@ -195,7 +195,7 @@ static __attribute__((noreturn)) void xdp_sleep_echo_main(int argc, char **argv)
 	}
 }
 
-static int exchange(char **argv)
+static int udp_ping_pong_with_resend(char **argv)
 {
 	const uint32_t count = (uint32_t)atoi(argv[2]), timeout_ms = argv[3] == NULL ? 100 : (uint32_t)atoi(argv[3]);
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))};
@@ -246,7 +246,7 @@ static void limit_fds_to_64_and_use_up_all_but(unsigned left)
 	}
 }
 
-static int crowded(char **argv)
+static int qp_create_when_fds_run_out(char **argv)
 {
 	static struct server server;
 	struct rlimit wide;
@@ -271,7 +271,7 @@ static int crowded(char **argv)
 	return 0;
 }
 
-static int refused(char **argv)
+static int open_nic_and_print_refusal(char **argv)
 {
 	static struct server server;
 	int rc = xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_SELF, NULL);
@@ -281,7 +281,7 @@ static int refused(char **argv)
 }
 
 /* One client; until it goes. */
-static int refuse(char **argv)
+static int fake_vmad_refuse_one_client(char **argv)
 {
 	const int count = atoi(argv[1]), on = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	struct sockaddr_un address;
@@ -315,13 +315,13 @@ int main(int argc, char **argv)
 	if (argc >= 6 && strcmp(argv[1], "serve") == 0)
 		xdp_sleep_echo_main(argc - 2, argv + 2);
 	if ((argc == 5 || argc == 6) && strcmp(argv[1], "exchange") == 0)
-		return exchange(argv + 2);
+		return udp_ping_pong_with_resend(argv + 2);
 	if (argc == 5 && strcmp(argv[1], "crowded") == 0)
-		return crowded(argv + 2);
+		return qp_create_when_fds_run_out(argv + 2);
 	if (argc == 3 && strcmp(argv[1], "refused") == 0)
-		return refused(argv + 2);
+		return open_nic_and_print_refusal(argv + 2);
 	if (argc == 4 && strcmp(argv[1], "refuse") == 0)
-		return refuse(argv + 2);
+		return fake_vmad_refuse_one_client(argv + 2);
 	fprintf(stderr, "usage: priv_xdp_sleep serve|exchange|crowded|refused|refuse ...\n");
 	return 1;
 }

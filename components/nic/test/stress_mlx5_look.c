@@ -59,7 +59,7 @@ static void close_and_reopen_mlx5_rings(const struct mlx5_model_config *card)
 		sched_yield();
 	mlx5_queue_close_rings(qp->queue.mlx5);
 	qp->queue.mlx5 = NULL;
-	mlx5_model_begin(card);
+	mlx5_model_replace_qp_rings(card);
 	atomic_store(&qp->base.lost, false);
 	verbs_data_select_paths(qp);
 }
@@ -78,7 +78,7 @@ static void test_lookers_meet_no_ring_that_has_ended(void **state)
 	qp->base.rx_depth = qp->base.tx_depth = 16;
 	qp->tx_segs_max = 1;
 	atomic_store(&qp->broken, true);
-	mlx5_model_begin(&card);
+	mlx5_model_replace_qp_rings(&card);
 	for (unsigned i = 0; i < LOOKERS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, count_rx_is_empty_answers_thread, NULL), 0);
 	while (vma_test_goes_on(look_now_ns(), until, empty != 0 && filled != 0 && ends > 20)) {

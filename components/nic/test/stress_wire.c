@@ -125,7 +125,7 @@ static void reopen_queue_pairs_repeatedly(struct stress *s, uint64_t end_ns)
 		}
 		(void)vma_nic_arm(qp);
 		vma_nic_qp_destroy(qp);
-		vma_wire_counts(s->w.nic[end], &counts);
+		vma_wire_read_counters(s->w.nic[end], &counts);
 		usleep(500);
 	}
 }

@@ -66,7 +66,7 @@ static int setup(void **state)
 	if (conformance_backend->spec[0] == NULL) {
 		struct vma_wire_pair_attr attr = conformance_backend->pair;
 		attr.arena[0] = attr.arena[1] = w->arena;
-		assert_int_equal(vma_wire_pair(&attr, w->nic), 0);
+		assert_int_equal(vma_wire_create_pair(&attr, w->nic), 0);
 	} else {
 		w->kernel_sock = strncmp(conformance_backend->spec[0], "wire:", 5) != 0;
 		w->unarms = strncmp(conformance_backend->spec[0], "xdp:", 4) == 0;

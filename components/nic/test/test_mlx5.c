@@ -29,7 +29,7 @@ static void mlx5_setup_qp_with_setting(const struct setting *setting)
 	qp->base.tx_depth = setting->depth;
 	qp->base.rx_depth = setting->depth - setting->depth % setting->rx_bufs;
 	atomic_store(&qp->broken, true); /* so that nobody is woken */
-	mlx5_model_begin(&setting->card);
+	mlx5_model_replace_qp_rings(&setting->card);
 }
 
 static int begin(void **state)

@@ -468,7 +468,7 @@ static void trace_steps_by_rings_or_verbs(enum world which, const struct setting
 	qp->base.rx_depth = DEPTH - DEPTH % setting->rx_bufs;
 	atomic_store(&qp->broken, true);
 	if (which == BY_RINGS)
-		mlx5_model_begin(&setting->card);
+		mlx5_model_replace_qp_rings(&setting->card);
 	else
 		verbs_qp_data_path_init(qp);
 	for (unsigned i = 0; i < steps; i++)

@@ -23,7 +23,7 @@ static int setup_wire_pair_with_capture(void **state)
 
 	t->w.netns[0] = t->w.netns[1] = -1;
 	t->w.arena = pair.arena[0] = pair.arena[1] = fixture_arena();
-	assert_int_equal(vma_wire_pair(&pair, t->w.nic), 0);
+	assert_int_equal(vma_wire_create_pair(&pair, t->w.nic), 0);
 	fixture_create_qp_with_posted_rx(&t->w, 0, 0, DEPTH);
 	fixture_create_qp_with_posted_rx(&t->w, 1, 0, DEPTH);
 	fixture_add_flow(&t->w, 1, 0, IPPROTO_UDP, PORT, 0, 0);

@@ -69,7 +69,7 @@ static void test_loss_duplication_and_order_are_as_planned_and_counted(void **st
 	}
 	clock_ns += 2000000; /* those that nobody overtook any more */
 	n += poll_frame_numbers(&w, got + n, 4000 - n);
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_int_equal(counts.sent, 2000);
 	assert_int_equal(counts.delivered, n);
 	assert_int_equal(counts.lost + n, 2000 + counts.duplicated);
@@ -199,7 +199,7 @@ static void test_corruption_turns_one_bit(void **state)
 		if (packet.bytes[13] == good[13] && memcmp(packet.bytes, good, 34) == 0) /* beyond the IP header */
 			assert_true(packet.flags & VMA_BUF_RX_L4_CSUM_BAD);
 	}
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_int_equal(counts.corrupted, 200);
 	assert_int_equal(counts.delivered + counts.no_flow, 200);
 	assert_int_equal(arrived, counts.delivered);
@@ -250,7 +250,7 @@ static void test_a_full_delay_line_drops_the_newest(void **state)
 	clock_ns = 1000;
 	assert_int_equal(poll_frame_numbers(&w, got, 32), 8);
 	assert_int_equal(got[7], 7);
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_int_equal(counts.queue_full, 4);
 	wire_destroy_fixture(&w);
 }
@@ -338,7 +338,7 @@ static void test_real_time_delay_and_moderation_wake_by_timer(void **state)
 
 	(void)state;
 	w.arena = attr.arena[0] = attr.arena[1] = fixture_arena();
-	assert_int_equal(vma_wire_pair(&attr, w.nic), 0);
+	assert_int_equal(vma_wire_create_pair(&attr, w.nic), 0);
 	fixture_create_qp_with_posted_rx(&w, 0, 0, 64);
 	fixture_create_qp_with_posted_rx(&w, 1, 0, 64);
 	fixture_add_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
@@ -374,7 +374,7 @@ static void test_a_queue_pair_without_buffers_holds_up_no_other(void **state)
 	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
 	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_int_equal(counts.no_buffer, 1);
 	fixture_post_rx_bufs(w.qp[1][1]);
 	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 3));
@@ -429,7 +429,7 @@ static void test_the_shallowest_queue_takes_the_longest_frame(void **state)
 	uint32_t bytes = 0;
 
 	(void)state;
-	assert_int_equal(vma_wire_pair(&attr, w.nic), 0);
+	assert_int_equal(vma_wire_create_pair(&attr, w.nic), 0);
 	for (int end = 0; end < 2; end++)
 		fixture_create_qp_with_posted_rx(&w, end, 0, 16);
 	fixture_add_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
@@ -457,11 +457,11 @@ static void test_frames_of_one_end_stay_when_its_queue_pair_ends(void **state)
 	fixture_create_qp_with_posted_rx(&w, 0, 0, 64); /* goes on where the lane stopped */
 	wire_send_numbered(&w, 2, 1);
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_int_equal(counts.sent, 2);
 	fixture_nic_close(&w, 1);
 	wire_send_numbered(&w, 3, 1); /* to nobody */
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_int_equal(counts.lost, 1);
 	wire_destroy_fixture(&w);
 }
@@ -532,22 +532,22 @@ static void test_vlan_and_fragments_are_steered_as_a_device_does(void **state)
 	(void)state;
 	spec.src_mac = spec.dst_mac = (const uint8_t *)"\2\0\0\0\0\1";
 	frame_build(frame, &spec);
-	assert_true(wire_parse((char *)frame, 100, 100, &headers));
+	assert_true(wire_parse_packet_headers((char *)frame, 100, 100, &headers));
 	assert_int_equal(headers.key.vlan, 0);
 	memcpy(tagged, frame, 12);
 	memcpy(tagged + 12, "\x81\x00\x60\x2a", 4); /* priority 3, VLAN 42 */
 	memcpy(tagged + 16, frame + 12, 88);
-	assert_true(wire_parse((char *)tagged, 104, 104, &headers));
+	assert_true(wire_parse_packet_headers((char *)tagged, 104, 104, &headers));
 	assert_int_equal(headers.key.vlan, 42);
 	assert_int_equal(headers.key.local_port_be, htons(PORT));
 	frame[20] = 0x20; /* more fragments */
-	assert_false(wire_parse((char *)frame, 100, 100, &headers));
+	assert_false(wire_parse_packet_headers((char *)frame, 100, 100, &headers));
 	frame[20] = 0x40; /* do not fragment */
-	assert_true(wire_parse((char *)frame, 100, 100, &headers));
+	assert_true(wire_parse_packet_headers((char *)frame, 100, 100, &headers));
 	for (uint32_t len = 0; len < 42; len++)
-		assert_false(wire_parse((char *)frame, len, len, &headers));
+		assert_false(wire_parse_packet_headers((char *)frame, len, len, &headers));
 	frame[14] = 0x4f; /* a header of 60 bytes, its ports beyond what UDP's total says or within */
-	wire_parse((char *)frame, 100, 100, &headers);
+	wire_parse_packet_headers((char *)frame, 100, 100, &headers);
 	assert_true(headers.l4_off <= 100);
 }
 
@@ -559,13 +559,13 @@ static void test_bad_pairs_are_refused(void **state)
 	struct vma_nic_attr nic_attr = {.arena = arena};
 
 	(void)state;
-	assert_int_equal(vma_wire_pair(&attr, nic), -EINVAL);
+	assert_int_equal(vma_wire_create_pair(&attr, nic), -EINVAL);
 	attr.arena[1] = arena;
 	attr.mtu = 10;
-	assert_int_equal(vma_wire_pair(&attr, nic), -EINVAL);
+	assert_int_equal(vma_wire_create_pair(&attr, nic), -EINVAL);
 	attr.mtu = 0;
 	attr.queue_frames = 100000;
-	assert_int_equal(vma_wire_pair(&attr, nic), -EINVAL);
+	assert_int_equal(vma_wire_create_pair(&attr, nic), -EINVAL);
 	assert_int_equal(vma_nic_open("wire", &nic_attr, &nic[0]), -EINVAL);
 	assert_int_equal(vma_nic_open("wire:", &nic_attr, &nic[0]), -EINVAL);
 	assert_int_equal(vma_nic_open("wires:x", &nic_attr, &nic[0]), -ENODEV);

@@ -247,7 +247,7 @@ static void test_a_stopped_peer_stalls_nobody(void **state)
 	for (uint32_t i = 0; i < 5000; i++) /* ten times what the lane holds */
 		fixture_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 	assert_true(fixture_now_ns() - start < FIXTURE_TIMEOUT_NS);
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_in_range(counts.queue_full, 4000, 5000);
 	kill(pid, SIGCONT);
 	assert_true(other_end_answers_frame(&w, 1000000));
@@ -264,7 +264,7 @@ static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
 	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	wire_file_open_end(&w, 1);
-	shutdown(atomic_load(&wire_end_of(w.nic[1])->doorbell_fd), SHUT_RDWR);
+	shutdown(atomic_load(&wire_end_of_nic(w.nic[1])->doorbell_fd), SHUT_RDWR);
 	do
 		assert_true(fixture_now_ns() - start < FIXTURE_TIMEOUT_NS);
 	while (vma_nic_arm(w.qp[0][0]) != 0 || wait_fd_readable(vma_nic_fd(w.qp[0][0]), 50));
@@ -369,26 +369,27 @@ static void test_a_bad_offer_is_refused(void **state)
 
 	(void)state;
 	wire_layout_init(&layout, 512, 1500);
-	assert_int_equal(
-	        open_wire_with_offer((struct wire_hello_offer){.hello = good, .memfd = wire_memfd(layout.bytes)}), 0);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){
+	                         .hello = good, .memfd = wire_create_sealed_memfd(layout.bytes)}),
+	                 0);
 	bad = good;
 	bad.magic++;
-	assert_int_equal(
-	        open_wire_with_offer((struct wire_hello_offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
-	        -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){
+	                         .hello = bad, .memfd = wire_create_sealed_memfd(layout.bytes)}),
+	                 -EPROTO);
 	bad = good;
 	bad.slots = 1U << 31;
-	assert_int_equal(
-	        open_wire_with_offer((struct wire_hello_offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
-	        -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){
+	                         .hello = bad, .memfd = wire_create_sealed_memfd(layout.bytes)}),
+	                 -EPROTO);
 	bad = good;
 	bad.nonce = 0;
-	assert_int_equal(
-	        open_wire_with_offer((struct wire_hello_offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
-	        -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){
+	                         .hello = bad, .memfd = wire_create_sealed_memfd(layout.bytes)}),
+	                 -EPROTO);
 	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){.hello = good, .memfd = -1}), -EPROTO);
-	assert_int_equal(open_wire_with_offer(
-	                         (struct wire_hello_offer){.hello = good, .memfd = wire_memfd(layout.bytes - 4096)}),
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){
+	                         .hello = good, .memfd = wire_create_sealed_memfd(layout.bytes - 4096)}),
 	                 -EPROTO);
 	plain = memfd_create("not sealed", MFD_CLOEXEC);
 	assert_int_equal(ftruncate(plain, (off_t)layout.bytes), 0);
@@ -419,7 +420,7 @@ static void test_signals_do_not_disturb_an_open_that_waits(void **state)
 	sigaction(SIGALRM, &action, &before);
 	setitimer(ITIMER_REAL, &often, NULL);
 	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){
-	                         .hello = hello, .memfd = wire_memfd(layout.bytes), .late = true}),
+	                         .hello = hello, .memfd = wire_create_sealed_memfd(layout.bytes), .late = true}),
 	                 0);
 	setitimer(ITIMER_REAL, &off, NULL);
 	sigaction(SIGALRM, &before, NULL);
@@ -438,17 +439,17 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	wire_file_open_end(&w, 1);
-	struct wire_end *end = wire_end_of(w.nic[0]), *peer = wire_end_of(w.nic[1]);
-	struct wire_producer *tx = &wire_qp_of(w.qp[1][0])->tx;
+	struct wire_end *end = wire_end_of_nic(w.nic[0]), *peer = wire_end_of_nic(w.nic[1]);
+	struct wire_producer *tx = &wire_qp_of_nic_qp(w.qp[1][0])->tx;
 	uint32_t lengths[] = {0, 13, 1519, 65536, 0x80000000U, UINT32_MAX};
 	for (uint32_t i = 0; i < 6; i++) { /* the peer writes lengths that cannot be */
-		struct wire_slot *slot = wire_producer_slot(tx);
+		struct wire_slot *slot = wire_producer_next_slot(tx);
 		tx->nonce = atomic_load(&peer->nonce);
 		wire_producer_push(tx, slot, lengths[i]);
 		wire_producer_publish(tx);
 		assert_false(fixture_poll_one_packet(w.qp[0][0], packet));
 	}
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_int_equal(counts.bad_peer, 6);
 	/* An index ahead of what was sent, when the lane is full. */
 	struct wire_side_page *page = wire_side_page(peer->memory, peer->side);
@@ -467,7 +468,7 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 0);
 		vma_buf_put(w.arena, seg.buf);
 	}
-	vma_wire_counts(w.nic[0], &counts);
+	vma_wire_read_counters(w.nic[0], &counts);
 	assert_int_equal(counts.bad_peer, 10);
 	free(packet);
 	wire_file_close_fixture(&w);

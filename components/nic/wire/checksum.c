@@ -37,7 +37,7 @@ void wire_checksum_fill(char *frame, uint32_t len)
 {
 	struct wire_headers headers;
 
-	if (!wire_parse(frame, len, len, &headers))
+	if (!wire_parse_packet_headers(frame, len, len, &headers))
 		return;
 	char *ip = frame + headers.l3_off, *l4 = frame + headers.l4_off, *field = l4_checksum_field(l4, &headers);
 	checksum_put16(ip + 10, 0);
@@ -47,11 +47,11 @@ void wire_checksum_fill(char *frame, uint32_t len)
 	checksum_put16(field, sum == 0 && headers.key.proto == IPPROTO_UDP ? 0xffff : sum);
 }
 
-uint16_t wire_checksum_flags(const char *frame, uint32_t len, bool memory_link)
+uint16_t wire_rx_checksum_flags_of_frame(const char *frame, uint32_t len, bool memory_link)
 {
 	struct wire_headers headers;
 
-	if (!wire_parse(frame, len, len, &headers))
+	if (!wire_parse_packet_headers(frame, len, len, &headers))
 		return 0;
 	const char *ip = frame + headers.l3_off, *l4 = frame + headers.l4_off;
 	const char *field = l4_checksum_field((char *)(uintptr_t)l4, &headers);

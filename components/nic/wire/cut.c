@@ -27,8 +27,8 @@ static void cut_put32(char *p, uint32_t value)
 	cut_put16(p + 2, value);
 }
 
-bool wire_cut_plan(struct vma_bufarena *arena, const struct vma_nic_seg *segs, unsigned n, uint32_t frame_max,
-                   struct wire_cut *out)
+bool wire_plan_tso_split(struct vma_bufarena *arena, const struct vma_nic_seg *segs, unsigned n, uint32_t frame_max,
+                         struct wire_cut *out)
 {
 	const char *header = vma_buf_frame(arena, segs[0].buf) + segs[0].off;
 	const uint32_t hdr_len = segs[0].hdr_len, mss = segs[0].mss;
@@ -38,7 +38,7 @@ bool wire_cut_plan(struct vma_bufarena *arena, const struct vma_nic_seg *segs, u
 	for (unsigned i = 0; i < n; i++)
 		len += segs[i].len;
 	if (!(segs[0].flags & VMA_NIC_SEG_CSUM) || mss == 0 || hdr_len >= segs[0].len ||
-	    hdr_len + mss > frame_max - 4 || !wire_parse(header, hdr_len, len, &headers) ||
+	    hdr_len + mss > frame_max - 4 || !wire_parse_packet_headers(header, hdr_len, len, &headers) ||
 	    headers.key.proto != IPPROTO_TCP || headers.l4_off + headers.l4_len != len ||
 	    headers.l4_off + ((uint8_t)header[headers.l4_off + 12] >> 4) * 4U != hdr_len ||
 	    header[headers.l4_off + 13] & (TH_SYN | TH_RST | TH_URG))
@@ -49,7 +49,8 @@ bool wire_cut_plan(struct vma_bufarena *arena, const struct vma_nic_seg *segs, u
 }
 
 /* len bytes of the packet from `off` on. */
-static void copy_part(struct vma_bufarena *arena, const struct vma_nic_seg *segs, uint32_t off, uint32_t len, char *to)
+static void copy_packet_range(struct vma_bufarena *arena, const struct vma_nic_seg *segs, uint32_t off, uint32_t len,
+                              char *to)
 {
 	for (; len != 0; segs++) {
 		const uint32_t here = off < segs->len ? (segs->len - off < len ? segs->len - off : len) : 0;
@@ -61,14 +62,14 @@ static void copy_part(struct vma_bufarena *arena, const struct vma_nic_seg *segs
 	}
 }
 
-uint32_t wire_cut_frame(struct vma_bufarena *arena, const struct vma_nic_seg *segs, const struct wire_cut *cut,
-                        uint32_t i, char *to)
+uint32_t wire_build_tso_segment_frame(struct vma_bufarena *arena, const struct vma_nic_seg *segs,
+                                      const struct wire_cut *cut, uint32_t i, char *to)
 {
 	const uint32_t at = i * cut->mss, left = cut->bytes - at, len = left < cut->mss ? left : cut->mss;
 	char *ip, *tcp;
 
-	copy_part(arena, segs, 0, cut->hdr_len, to);
-	copy_part(arena, segs, cut->hdr_len + at, len, to + cut->hdr_len);
+	copy_packet_range(arena, segs, 0, cut->hdr_len, to);
+	copy_packet_range(arena, segs, cut->hdr_len + at, len, to + cut->hdr_len);
 	ip = to + 14 + ((uint8_t)to[12] == 0x81 && to[13] == 0 ? 4 : 0);
 	tcp = ip + ((uint8_t)ip[0] & 15) * 4;
 	cut_put16(ip + 2, (uint32_t)(to + cut->hdr_len + len - ip));

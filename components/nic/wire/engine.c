@@ -76,7 +76,7 @@ static void engine_run_fill_bufs(struct run *run, const struct wire_flow *flow, 
 		buf->timestamp_ns = 0;
 		buf->flags = at + part < len ? VMA_BUF_RX_MORE : 0;
 		if (run->end->checksum_offload && part == len)
-			buf->flags |= wire_checksum_flags(frame, len, run->end->memory_link);
+			buf->flags |= wire_rx_checksum_flags_of_frame(frame, len, run->end->memory_link);
 		at += part;
 		engine_run_deliver_buf(run, qp, buf);
 	} while (at < len);
@@ -90,7 +90,7 @@ static enum engine_run_step engine_run_deliver_frame(struct run *run, const char
 	const struct wire_flow *flow = NULL;
 	uint32_t room = 1U << end->nic.arena->frame_shift;
 
-	if (wire_parse(head, head_len, len, &headers))
+	if (wire_parse_packet_headers(head, head_len, len, &headers))
 		flow = wire_flows_find(&end->engine.flows, &headers);
 	if (flow == NULL) {
 		wire_count_add(end, WIRE_COUNT_no_flow, 1);
@@ -122,8 +122,8 @@ static void lane_restart_if_new_link(struct wire_end *end, struct wire_consumer 
 }
 
 /* The pair only, so the bytes are trusted. */
-static void lane_frame_to_fault_plan(struct wire_end *end, uint32_t number, const char *bytes, uint32_t len,
-                                     uint32_t index)
+static void wire_apply_faults_to_lane_frame(struct wire_end *end, uint32_t number, const char *bytes, uint32_t len,
+                                            uint32_t index)
 {
 	struct wire_consumer *lane = &end->engine.lanes[number];
 
@@ -135,8 +135,8 @@ static void lane_frame_to_fault_plan(struct wire_end *end, uint32_t number, cons
  * The frame of one slot. Length and headers are copied before they are looked at, and only the copies count: the peer
  * may change the slot meanwhile. The barrier keeps the compiler from reading the slot again in place of the copy.
  */
-static enum engine_run_step engine_run_take_slot(struct run *run, uint32_t number, struct wire_slot *slot,
-                                                 uint32_t index)
+static enum engine_run_step wire_receive_frame_of_slot(struct run *run, uint32_t number, struct wire_slot *slot,
+                                                       uint32_t index)
 {
 	struct wire_end *end = run->end;
 	uint32_t len = atomic_load_explicit(&slot->len, memory_order_relaxed);
@@ -148,7 +148,7 @@ static enum engine_run_step engine_run_take_slot(struct run *run, uint32_t numbe
 		return RUN_DONE;
 	}
 	if (end->engine.delay.active) {
-		lane_frame_to_fault_plan(end, number, slot->bytes, len, index);
+		wire_apply_faults_to_lane_frame(end, number, slot->bytes, len, index);
 		return RUN_DONE;
 	}
 	if (head_len == WIRE_SNAP)
@@ -160,17 +160,17 @@ static enum engine_run_step engine_run_take_slot(struct run *run, uint32_t numbe
 }
 
 /* Bounded by one lap, however fast the peer writes. */
-static void drain_lane(struct run *run, uint32_t number)
+static void wire_receive_all_frames_of_lane(struct run *run, uint32_t number)
 {
 	struct wire_consumer *lane = &run->end->engine.lanes[number];
 	struct wire_slot *slot;
 
 	for (uint32_t left = run->end->layout.slots; left > 0; left--) {
-		if ((run->n != 0 && run->out == run->n) || (slot = wire_consumer_slot(lane)) == NULL)
+		if ((run->n != 0 && run->out == run->n) || (slot = wire_consumer_next_readable_slot(lane)) == NULL)
 			break;
 		uint32_t index = atomic_load_explicit(&lane->consumed, memory_order_relaxed);
 		__builtin_prefetch(wire_slot_at(lane->slots, index + 1, lane->mask, lane->slot_bytes));
-		if (engine_run_take_slot(run, number, slot, index) == RUN_WAITS)
+		if (wire_receive_frame_of_slot(run, number, slot, index) == RUN_WAITS)
 			break;
 		wire_consumer_pop(lane);
 	}
@@ -184,7 +184,7 @@ static uint32_t lanes_in_use(const struct wire_end *end)
 	       ((1U << WIRE_LANES) - 1);
 }
 
-static void drain_lanes(struct run *run)
+static void wire_receive_frames_of_all_lanes(struct run *run)
 {
 	struct wire_engine *engine = &run->end->engine;
 	uint32_t nonce = atomic_load_explicit(&run->end->nonce, memory_order_acquire);
@@ -197,7 +197,7 @@ static void drain_lanes(struct run *run)
 	for (; turned != 0; turned &= turned - 1) {
 		uint32_t number = (first + (uint32_t)__builtin_ctz(turned)) % WIRE_LANES;
 		lane_restart_if_new_link(run->end, &engine->lanes[number], nonce);
-		drain_lane(run, number);
+		wire_receive_all_frames_of_lane(run, number);
 	}
 }
 
@@ -231,7 +231,7 @@ void wire_qp_wake(struct wire_qp *qp)
 }
 
 /* When an armed queue pair's report is due: 0 now, UINT64_MAX nothing waits for it. */
-static uint64_t qp_report_due_ns(struct run *run, struct wire_qp *qp)
+static uint64_t qp_wakeup_due_ns(struct run *run, struct wire_qp *qp)
 {
 	uint32_t waiting = wire_ring_count(&qp->done);
 
@@ -256,7 +256,7 @@ static void qp_set_timer(const struct wire_qp *qp, uint64_t due_ns)
 		timerfd_settime(qp->timer_fd, TFD_TIMER_ABSTIME, &spec, NULL);
 }
 
-static void engine_run_report(struct run *run)
+static void wire_wake_armed_qps_when_due(struct run *run)
 {
 	struct wire_engine *engine = &run->end->engine;
 
@@ -264,7 +264,7 @@ static void engine_run_report(struct run *run)
 		struct wire_qp *qp = engine->qps[i];
 		if (qp == NULL || atomic_load_explicit(&qp->armed, memory_order_seq_cst) == 0)
 			continue;
-		uint64_t due = qp_report_due_ns(run, qp), delay_due = wire_fault_delay_next_due_ns(&engine->delay);
+		uint64_t due = qp_wakeup_due_ns(run, qp), delay_due = wire_fault_delay_next_due_ns(&engine->delay);
 		if (due == 0)
 			wire_qp_wake(qp);
 		else if (due != UINT64_MAX || delay_due != UINT64_MAX)
@@ -280,7 +280,7 @@ static bool engine_try_acquire(struct wire_engine *engine)
 	       atomic_exchange_explicit(&engine->busy, 1, memory_order_seq_cst) == 0;
 }
 
-static void engine_run_pass(struct run *run)
+static void wire_engine_receive_pass(struct run *run)
 {
 	if (run->self != NULL) {
 		struct vma_buf *buf;
@@ -289,18 +289,18 @@ static void engine_run_pass(struct run *run)
 		if (run->out == run->n && run->n != 0)
 			return;
 	}
-	drain_lanes(run);
+	wire_receive_frames_of_all_lanes(run);
 	if (run->end->pair != NULL && !wire_fault_delay_is_empty(&run->end->engine.delay))
 		engine_deliver_delayed_frames(run);
 	if (atomic_load_explicit(&run->end->engine.sleepers, memory_order_seq_cst) != 0)
-		engine_run_report(run);
+		wire_wake_armed_qps_when_due(run);
 }
 
-static void engine_run_for_others(struct wire_end *end)
+static void engine_run_pass_without_caller_bufs(struct wire_end *end)
 {
 	struct run run = {.end = end};
 
-	engine_run_pass(&run);
+	wire_engine_receive_pass(&run);
 }
 
 static void wire_engine_release_and_rerun(struct wire_end *end)
@@ -312,7 +312,7 @@ static void wire_engine_release_and_rerun(struct wire_end *end)
 		if (atomic_load_explicit(&engine->again, memory_order_seq_cst) == 0 || !engine_try_acquire(engine))
 			return;
 		atomic_store_explicit(&engine->again, 0, memory_order_seq_cst);
-		engine_run_for_others(end);
+		engine_run_pass_without_caller_bufs(end);
 	}
 }
 
@@ -329,7 +329,7 @@ static bool wire_end_has_work(const struct wire_end *end)
 	for (uint32_t lanes = lanes_in_use(end); lanes != 0; lanes &= lanes - 1) {
 		const struct wire_consumer *lane = &engine->lanes[__builtin_ctz(lanes)];
 		if (atomic_load_explicit(&lane->nonce, memory_order_relaxed) != nonce ||
-		    wire_consumer_slot(lane) != NULL)
+		    wire_consumer_next_readable_slot(lane) != NULL)
 			return true;
 	}
 	return false;
@@ -341,18 +341,18 @@ unsigned wire_engine_poll(struct wire_end *end, struct wire_qp *self, struct vma
 
 	if (n == 0 || !wire_end_has_work(end) || !engine_try_acquire(&end->engine))
 		return 0;
-	engine_run_pass(&run);
+	wire_engine_receive_pass(&run);
 	wire_engine_release_and_rerun(end);
 	return run.out;
 }
 
-void wire_engine_run_or_request(struct wire_end *end)
+void wire_engine_process_frames_or_request(struct wire_end *end)
 {
 	atomic_store_explicit(&end->engine.again, 1, memory_order_seq_cst);
 	if (!engine_try_acquire(&end->engine))
 		return;
 	atomic_store_explicit(&end->engine.again, 0, memory_order_seq_cst);
-	engine_run_for_others(end);
+	engine_run_pass_without_caller_bufs(end);
 	wire_engine_release_and_rerun(end);
 }
 

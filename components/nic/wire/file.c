@@ -106,7 +106,7 @@ static void replace_doorbell_fd(struct wire_file *file, int fd)
 	pthread_mutex_unlock(&file->end.control);
 }
 
-static void link_down(struct wire_file *file)
+static void wire_file_close_peer_link(struct wire_file *file)
 {
 	atomic_store_explicit(&file->end.nonce, 0, memory_order_seq_cst);
 	wire_close_fd(&file->conn_fd);
@@ -122,7 +122,7 @@ static int link_up(struct wire_file *file, int conn_fd, int memfd, int doorbell_
 		return rc;
 	replace_doorbell_fd(file, doorbell_fd);
 	file->conn_fd = conn_fd;
-	file->peer_pidfd = wire_peer_pidfd(conn_fd);
+	file->peer_pidfd = wire_pidfd_open_of_unix_peer(conn_fd);
 	pthread_mutex_lock(&file->end.control);
 	wire_end_set_link(&file->end, nonce);
 	pthread_mutex_unlock(&file->end.control);
@@ -171,7 +171,7 @@ static int wire_file_connect_to_listener(struct wire_file *file)
 
 /* ---- keeping ---- */
 
-static bool own_file(const struct wire_file *file)
+static bool wire_file_socket_path_is_ours(const struct wire_file *file)
 {
 	struct stat st;
 
@@ -215,7 +215,7 @@ static int wire_file_send_memory_offer(struct wire_file *file, int conn_fd)
 	                           .version = WIRE_HELLO_VERSION,
 	                           .slots = FILE_SLOTS,
 	                           .mtu = file->end.nic.info.mtu};
-	int bells[2] = {-1, -1}, memfd = wire_memfd(file->end.layout.bytes), rc;
+	int bells[2] = {-1, -1}, memfd = wire_create_sealed_memfd(file->end.layout.bytes), rc;
 
 	if (memfd < 0)
 		return memfd;
@@ -229,7 +229,7 @@ static int wire_file_send_memory_offer(struct wire_file *file, int conn_fd)
 		rc = wire_hello_send(conn_fd, &hello, (int[]){memfd, bells[1]}, 2);
 		if (rc != 0) {
 			file->conn_fd = -1; /* the caller's to close */
-			link_down(file);
+			wire_file_close_peer_link(file);
 		}
 	}
 	wire_close_fd(&bells[0]);
@@ -253,7 +253,7 @@ static void wire_file_accept_peer(struct wire_file *file)
 		return;
 	}
 	if (file->conn_fd >= 0)
-		link_down(file);
+		wire_file_close_peer_link(file);
 	rc = wire_file_send_memory_offer(file, fd);
 	if (rc != 0) {
 		vma_log_warn("nic: wire %s: cannot link: %s", file->address.sun_path, strerror(-rc));
@@ -262,11 +262,11 @@ static void wire_file_accept_peer(struct wire_file *file)
 }
 
 /* Becomes joiner or listener. */
-static int wire_find_peer_process(struct wire_file *file)
+static int wire_connect_to_peer_or_listen(struct wire_file *file)
 {
 	int rc;
 
-	if (own_file(file))
+	if (wire_file_socket_path_is_ours(file))
 		return 0;
 	wire_close_fd(&file->listen_fd);
 	rc = wire_file_connect_to_listener(file);
@@ -275,7 +275,7 @@ static int wire_find_peer_process(struct wire_file *file)
 
 /* ---- the thread that looks after the link ---- */
 
-static void *wire_file_thread(void *arg)
+static void *wire_file_link_watch_thread(void *arg)
 {
 	struct wire_file *file = arg;
 
@@ -291,12 +291,12 @@ static void *wire_file_thread(void *arg)
 			return NULL;
 		if (file->conn_fd >= 0 && !peer_alive(file)) {
 			vma_log_debug("nic: wire %s: the other end has gone", file->address.sun_path);
-			link_down(file);
+			wire_file_close_peer_link(file);
 		}
 		if (fds[1].revents != 0)
 			wire_file_accept_peer(file);
 		if (file->conn_fd < 0) {
-			int rc = wire_find_peer_process(file);
+			int rc = wire_connect_to_peer_or_listen(file);
 			if (rc != 0)
 				vma_log_once(VMA_LOG_WARN, "nic: wire %s: no link: %s", file->address.sun_path,
 				             strerror(-rc));
@@ -306,16 +306,16 @@ static void *wire_file_thread(void *arg)
 
 /* The program's signals are not for the thread, and would cut the first exchange short: that takes two seconds at most.
  */
-static int wire_file_start(struct wire_file *file)
+static int wire_file_link_and_start_thread(struct wire_file *file)
 {
 	sigset_t all, before;
 	int rc;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = wire_find_peer_process(file);
+	rc = wire_connect_to_peer_or_listen(file);
 	if (rc == 0)
-		rc = -pthread_create(&file->thread, NULL, wire_file_thread, file);
+		rc = -pthread_create(&file->thread, NULL, wire_file_link_watch_thread, file);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return rc;
 }
@@ -347,11 +347,11 @@ static int parse_wire_address(const char *arg, struct sockaddr_un *address, uint
 	return 0;
 }
 
-static void file_free(struct wire_file *file)
+static void wire_file_unlink_close_and_free(struct wire_file *file)
 {
 	int bell = atomic_load(&file->end.doorbell_fd);
 
-	if (own_file(file))
+	if (wire_file_socket_path_is_ours(file))
 		unlink(file->address.sun_path);
 	if (file->conn_fd >= 0) {
 		shutdown(file->conn_fd, SHUT_RDWR); /* forked children may hold it too */
@@ -369,7 +369,7 @@ static void file_free(struct wire_file *file)
 	free(file);
 }
 
-static int file_init(struct wire_file *file, uint32_t mtu, const struct vma_nic_attr *attr)
+static int wire_file_init_end_and_fds(struct wire_file *file, uint32_t mtu, const struct vma_nic_attr *attr)
 {
 	struct wire_layout layout;
 	struct wire_end *end = &file->end;
@@ -393,7 +393,7 @@ static int file_init(struct wire_file *file, uint32_t mtu, const struct vma_nic_
 	return rc;
 }
 
-int wire_file_open(const char *arg, const struct vma_nic_attr *attr, struct vma_nic **out)
+int wire_file_open_nic(const char *arg, const struct vma_nic_attr *attr, struct vma_nic **out)
 {
 	struct wire_file *file = NULL;
 	struct sockaddr_un address;
@@ -408,12 +408,12 @@ int wire_file_open(const char *arg, const struct vma_nic_attr *attr, struct vma_
 		return -ENOMEM;
 	memset(file, 0, sizeof(*file));
 	file->address = address;
-	rc = file_init(file, mtu, attr);
+	rc = wire_file_init_end_and_fds(file, mtu, attr);
 	if (rc == 0)
-		rc = wire_file_start(file);
+		rc = wire_file_link_and_start_thread(file);
 	if (rc != 0) {
 		vma_log_error("nic: wire %s: %s", address.sun_path, strerror(-rc));
-		file_free(file);
+		wire_file_unlink_close_and_free(file);
 		return rc;
 	}
 	*out = &file->end.nic;
@@ -428,5 +428,5 @@ void wire_file_close(struct wire_end *end)
 	(void)!write(file->stop_fd, &one, sizeof(one));
 	pthread_join(file->thread, NULL);
 	atomic_store_explicit(&end->nonce, 0, memory_order_seq_cst);
-	file_free(file);
+	wire_file_unlink_close_and_free(file);
 }

@@ -23,8 +23,8 @@ int wire_hello_recv(int fd, struct wire_hello *hello, int fds[WIRE_HELLO_FDS]);
 int wire_hello_check(const struct wire_hello *hello, const int fds[WIRE_HELLO_FDS], uint32_t slots, uint32_t mtu,
                      size_t bytes);
 /* A new sealed memfd, or -errno. */
-int wire_memfd(size_t bytes);
+int wire_create_sealed_memfd(size_t bytes);
 /* A pidfd of the process at the other end of a unix socket; -1: cannot be had (another pid namespace). */
-int wire_peer_pidfd(int fd);
+int wire_pidfd_open_of_unix_peer(int fd);
 
 #endif

@@ -90,7 +90,7 @@ int wire_hello_check(const struct wire_hello *hello, const int fds[WIRE_HELLO_FD
 	return wire_check_received_memory(fds[0], bytes);
 }
 
-int wire_memfd(size_t bytes)
+int wire_create_sealed_memfd(size_t bytes)
 {
 	int fd = memfd_create("vma-wire", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL), rc;
 
@@ -105,7 +105,7 @@ int wire_memfd(size_t bytes)
 	return rc;
 }
 
-int wire_peer_pidfd(int fd)
+int wire_pidfd_open_of_unix_peer(int fd)
 {
 	struct ucred peer;
 	socklen_t len = sizeof(int);

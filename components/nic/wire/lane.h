@@ -128,7 +128,7 @@ static inline bool wire_producer_has_room(const struct wire_producer *p, uint32_
 	return p->produced - p->consumed_cached + frames <= p->bound;
 }
 /* The slot to fill next; call only when there is room. */
-static inline struct wire_slot *wire_producer_slot(struct wire_producer *p)
+static inline struct wire_slot *wire_producer_next_slot(struct wire_producer *p)
 {
 	return wire_slot_at(p->slots, p->produced, p->mask, p->slot_bytes);
 }
@@ -163,7 +163,7 @@ struct wire_consumer {
 };
 
 /* The next readable slot, or NULL. */
-static inline struct wire_slot *wire_consumer_slot(const struct wire_consumer *c)
+static inline struct wire_slot *wire_consumer_next_readable_slot(const struct wire_consumer *c)
 {
 	uint32_t index = atomic_load_explicit(&c->consumed, memory_order_relaxed);
 	uint32_t nonce = atomic_load_explicit(&c->nonce, memory_order_relaxed);

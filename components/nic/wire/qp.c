@@ -57,8 +57,9 @@ static unsigned packet_segments_and_length(const struct wire_qp *qp, const struc
 }
 
 /* The same of one that is to be cut. */
-static __attribute__((noinline)) unsigned measure_cut(const struct wire_qp *qp, const struct vma_nic_seg *segs,
-                                                      unsigned n, struct wire_cut *cut)
+static __attribute__((noinline)) unsigned wire_check_tso_packet_and_plan(const struct wire_qp *qp,
+                                                                         const struct vma_nic_seg *segs, unsigned n,
+                                                                         struct wire_cut *cut)
 {
 	const uint32_t lane_space = 1U << qp->qp.arena->frame_shift;
 	unsigned i = 0;
@@ -71,7 +72,7 @@ static __attribute__((noinline)) unsigned measure_cut(const struct wire_qp *qp, 
 			break;
 	}
 	if (i == n || i == SEGS_MAX || !qp->end->segmentation_offload ||
-	    !wire_cut_plan(qp->qp.arena, segs, i + 1, qp->end->layout.frame_max, cut))
+	    !wire_plan_tso_split(qp->qp.arena, segs, i + 1, qp->end->layout.frame_max, cut))
 		return 0;
 	return cut->bytes <= qp->end->nic.info.tso_max_bytes && cut->frames <= qp->tx.bound ? i + 1 : 0;
 }
@@ -126,7 +127,7 @@ static inline __attribute__((always_inline)) void push_frame(struct wire_qp *qp,
 
 static bool wire_send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t len)
 {
-	struct wire_slot *slot = wire_producer_slot(&qp->tx);
+	struct wire_slot *slot = wire_producer_next_slot(&qp->tx);
 
 	wire_gather(qp, segs, n, slot->bytes);
 	if (frame_exceeds_mtu(qp, slot->bytes, len))
@@ -139,12 +140,12 @@ static bool wire_send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, un
 	return true;
 }
 
-static __attribute__((noinline)) void wire_send_cut(struct wire_qp *qp, const struct vma_nic_seg *segs,
-                                                    const struct wire_cut *cut)
+static __attribute__((noinline)) void wire_send_tso_packet_as_frames(struct wire_qp *qp, const struct vma_nic_seg *segs,
+                                                                     const struct wire_cut *cut)
 {
 	for (uint32_t i = 0; i < cut->frames; i++) {
-		struct wire_slot *slot = wire_producer_slot(&qp->tx);
-		const uint32_t len = wire_cut_frame(qp->qp.arena, segs, cut, i, slot->bytes);
+		struct wire_slot *slot = wire_producer_next_slot(&qp->tx);
+		const uint32_t len = wire_build_tso_segment_frame(qp->qp.arena, segs, cut, i, slot->bytes);
 
 		wire_checksum_fill(slot->bytes, len);
 		push_frame(qp, slot, len);
@@ -161,7 +162,8 @@ static inline __attribute__((always_inline)) unsigned send_packet(struct wire_qp
 	enum lane_space lane_space = LANE_CLOSED;
 	struct wire_cut cut = {.frames = 1};
 	uint32_t len = 0;
-	unsigned nsegs = is_tso ? measure_cut(qp, segs, n, &cut) : packet_segments_and_length(qp, segs, n, &len);
+	unsigned nsegs = is_tso ? wire_check_tso_packet_and_plan(qp, segs, n, &cut)
+	                        : packet_segments_and_length(qp, segs, n, &len);
 
 	if (nsegs == 0 || qp->sent_queued - qp->sent_reaped + nsegs > qp->qp.tx_depth)
 		return 0;
@@ -172,7 +174,7 @@ static inline __attribute__((always_inline)) unsigned send_packet(struct wire_qp
 	if (lane_space == LANE_CLOSED)
 		vma_stats_add(nonce == 0 ? &qp->count_lost : &qp->count_full, 1);
 	else if (is_tso)
-		wire_send_cut(qp, segs, &cut);
+		wire_send_tso_packet_as_frames(qp, segs, &cut);
 	else if (!wire_send_one(qp, segs, nsegs, len))
 		return 0;
 	for (unsigned i = 0; i < nsegs; i++)
@@ -180,7 +182,7 @@ static inline __attribute__((always_inline)) unsigned send_packet(struct wire_qp
 	return nsegs;
 }
 
-static __attribute__((noinline)) unsigned send_packet_cut(struct wire_qp *qp, const struct vma_nic_seg *segs,
+static __attribute__((noinline)) unsigned send_tso_packet(struct wire_qp *qp, const struct vma_nic_seg *segs,
                                                           unsigned n, uint32_t nonce)
 {
 	return send_packet(qp, segs, n, nonce, true);
@@ -188,7 +190,7 @@ static __attribute__((noinline)) unsigned send_packet_cut(struct wire_qp *qp, co
 
 unsigned wire_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 	uint32_t nonce = atomic_load_explicit(&qp->end->nonce, memory_order_acquire);
 	unsigned taken = 0, nsegs = 1;
 
@@ -196,7 +198,7 @@ unsigned wire_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsign
 		qp_restart_on_new_link(qp, nonce);
 	for (; taken < n && nsegs != 0; taken += nsegs)
 		nsegs = __builtin_expect((segs[taken].flags & VMA_NIC_SEG_TSO) != 0, 0)
-		                ? send_packet_cut(qp, segs + taken, n - taken, nonce)
+		                ? send_tso_packet(qp, segs + taken, n - taken, nonce)
 		                : send_packet(qp, segs + taken, n - taken, nonce, false);
 	return taken;
 }
@@ -208,7 +210,7 @@ static void wake_other_end_if_sleeping(struct wire_qp *qp)
 
 	if (other != NULL) {
 		if (atomic_load_explicit(&other->engine.sleepers, memory_order_seq_cst) != 0)
-			wire_engine_run_or_request(other);
+			wire_engine_process_frames_or_request(other);
 		return;
 	}
 	uint64_t seq = atomic_load_explicit(&wire_side_page(end->memory, 1 - end->side)->arm_seq, memory_order_seq_cst);
@@ -222,7 +224,7 @@ static void wake_other_end_if_sleeping(struct wire_qp *qp)
 
 int wire_kick(struct vma_nic_qp *base)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 	struct wire_producer *tx = &qp->tx;
 	uint32_t nonce = atomic_load_explicit(&qp->end->nonce, memory_order_acquire);
 
@@ -240,7 +242,7 @@ int wire_kick(struct vma_nic_qp *base)
 
 unsigned wire_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 	unsigned got = 0;
 
 	while (got < n && qp->sent_reaped != qp->sent_kicked)
@@ -253,7 +255,7 @@ unsigned wire_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 /* The other end has taken it from the lane. What was sent over a link that has gone goes nowhere. */
 bool wire_tx_is_idle(struct vma_nic_qp *base)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 	struct wire_producer *tx = &qp->tx;
 
 	if (tx->nonce != atomic_load_explicit(&qp->end->nonce, memory_order_acquire))
@@ -266,14 +268,14 @@ bool wire_tx_is_idle(struct vma_nic_qp *base)
 
 unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 	unsigned lane_space = base->rx_depth - qp->rx_outstanding;
 
 	if (n > lane_space)
 		n = lane_space;
 	if (n == 0)
 		return 0;
-	vma_bufpool_to_nic(atomic_load_explicit(&base->rx_pool, memory_order_relaxed), bufs, n);
+	vma_bufpool_uncount_bufs_given_to_nic(atomic_load_explicit(&base->rx_pool, memory_order_relaxed), bufs, n);
 	for (unsigned i = 0; i < n; i++)
 		wire_ring_push(&qp->posted, bufs[i]);
 	qp->rx_outstanding += n;
@@ -296,7 +298,7 @@ static void wire_hand_received_to_user(struct wire_qp *qp, struct vma_buf **bufs
 			flags[i] = bufs[i]->flags;
 			tags[i] = bufs[i]->flow_tag;
 		}
-		vma_bufpool_from_nic(pool, bufs, part);
+		vma_bufpool_init_bufs_taken_from_nic(pool, bufs, part);
 		for (unsigned i = 0; i < part; i++) {
 			bufs[i]->flags = flags[i];
 			bufs[i]->flow_tag = tags[i];
@@ -308,7 +310,7 @@ static void wire_hand_received_to_user(struct wire_qp *qp, struct vma_buf **bufs
 
 unsigned wire_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 	unsigned got = 0;
 	struct vma_buf *buf;
 
@@ -350,7 +352,7 @@ static void wire_disarm(struct wire_qp *qp)
 
 int wire_arm(struct vma_nic_qp *base)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 	struct wire_end *end = qp->end;
 
 	qp_clear_wakeup_events(qp);
@@ -359,7 +361,7 @@ int wire_arm(struct vma_nic_qp *base)
 		atomic_fetch_add_explicit(&end->engine.sleepers, 1, memory_order_seq_cst);
 	if (end->pair == NULL)
 		atomic_fetch_add_explicit(&wire_side_page(end->memory, end->side)->arm_seq, 1, memory_order_seq_cst);
-	wire_engine_run_or_request(end);
+	wire_engine_process_frames_or_request(end);
 	if (wire_ring_count(&qp->done) == 0 && !atomic_load_explicit(&qp->starved, memory_order_relaxed))
 		return 0;
 	wire_disarm(qp);
@@ -372,7 +374,7 @@ int wire_arm(struct vma_nic_qp *base)
  */
 void wire_unarm(struct vma_nic_qp *base)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 
 	wire_disarm(qp);
 	qp_clear_own_wakeup_event(qp);
@@ -475,7 +477,7 @@ static void qp_free(struct wire_qp *qp)
 }
 
 /* What is requested, and never so little that the longest frame would wait for ever for room. */
-static uint32_t wire_depth(const struct wire_end *end, uint32_t wanted)
+static uint32_t wire_queue_depth_of_request(const struct wire_end *end, uint32_t wanted)
 {
 	uint32_t longest = (end->layout.frame_max >> end->nic.arena->frame_shift) + 1, size = DEPTH_MIN;
 
@@ -492,8 +494,8 @@ static int wire_qp_init(struct wire_qp *qp, const struct vma_nic_qp_attr *attr)
 	const char *name = attr->name != NULL ? attr->name : end->nic.info.name;
 	int rc;
 
-	qp->qp.rx_depth = wire_depth(end, attr->rx_wre);
-	qp->qp.tx_depth = wire_depth(end, attr->tx_wre);
+	qp->qp.rx_depth = wire_queue_depth_of_request(end, attr->rx_wre);
+	qp->qp.tx_depth = wire_queue_depth_of_request(end, attr->tx_wre);
 	qp->qp.rx_quota =
 	        qp->qp.rx_depth / 2; /* beyond it the user gets copies, or nothing would be left to receive into */
 	qp->sent_mask = qp->qp.tx_depth - 1;
@@ -542,7 +544,7 @@ static int qp_take_free_lane(struct wire_qp *qp)
 
 int wire_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
 {
-	struct wire_end *end = wire_end_of(nic);
+	struct wire_end *end = wire_end_of_nic(nic);
 	struct wire_qp *qp = NULL;
 	int rc;
 
@@ -574,7 +576,7 @@ static void ring_put_bufs_to_pool(struct vma_bufpool *pool, struct wire_ring *ri
 	struct vma_buf *buf;
 
 	while ((buf = wire_ring_pop(ring)) != NULL) {
-		vma_bufpool_from_nic(pool, &buf, 1);
+		vma_bufpool_init_bufs_taken_from_nic(pool, &buf, 1);
 		vma_buf_put(arena, buf);
 	}
 }
@@ -585,7 +587,7 @@ static void ring_put_bufs_to_pool(struct vma_bufpool *pool, struct wire_ring *ri
  */
 void wire_qp_destroy(struct vma_nic_qp *base)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 	struct wire_end *end = qp->end;
 
 	pthread_mutex_lock(&end->control);

@@ -18,7 +18,7 @@ static uint16_t steer_get16(const char *p)
 	return (uint16_t)((uint8_t)p[0] << 8 | (uint8_t)p[1]);
 }
 
-bool wire_parse(const char *snap, uint32_t snap_len, uint32_t len, struct wire_headers *out)
+bool wire_parse_packet_headers(const char *snap, uint32_t snap_len, uint32_t len, struct wire_headers *out)
 {
 	uint32_t l3 = ETHER_HDR_LEN;
 	uint16_t type;

@@ -186,14 +186,14 @@ int wire_pair_create(const struct vma_wire_pair_attr *attr, uint32_t index_start
 	return 0;
 }
 
-int vma_wire_pair(const struct vma_wire_pair_attr *attr, struct vma_nic *out[2])
+int vma_wire_create_pair(const struct vma_wire_pair_attr *attr, struct vma_nic *out[2])
 {
 	return wire_pair_create(attr, 0, out);
 }
 
 int vma_wire_set_faults(struct vma_nic *nic, const struct vma_wire_faults *faults)
 {
-	struct wire_end *end = wire_end_of(nic), *other = wire_other_end(end);
+	struct wire_end *end = wire_end_of_nic(nic), *other = wire_other_end(end);
 	int rc = 0;
 
 	if (other == NULL)
@@ -209,16 +209,16 @@ int vma_wire_set_faults(struct vma_nic *nic, const struct vma_wire_faults *fault
 
 void vma_wire_drive_both_ends(struct vma_nic *nic)
 {
-	struct wire_end *end = wire_end_of(nic), *other = wire_other_end(end);
+	struct wire_end *end = wire_end_of_nic(nic), *other = wire_other_end(end);
 
-	wire_engine_run_or_request(end);
+	wire_engine_process_frames_or_request(end);
 	if (other != NULL)
-		wire_engine_run_or_request(other);
+		wire_engine_process_frames_or_request(other);
 }
 
 uint64_t vma_wire_next_arrival_ns(struct vma_nic *nic)
 {
-	struct wire_end *other = wire_other_end(wire_end_of(nic));
+	struct wire_end *other = wire_other_end(wire_end_of_nic(nic));
 	uint64_t due;
 
 	if (other == NULL)
@@ -240,9 +240,9 @@ static uint64_t wire_stats_total(const struct wire_end *end, uint64_t gone, size
 	return gone;
 }
 
-void vma_wire_counts(const struct vma_nic *nic, struct vma_wire_counts *out)
+void vma_wire_read_counters(const struct vma_nic *nic, struct vma_wire_counts *out)
 {
-	struct wire_end *end = wire_end_of(nic), *receiver = end->pair != NULL ? wire_other_end(end) : end;
+	struct wire_end *end = wire_end_of_nic(nic), *receiver = end->pair != NULL ? wire_other_end(end) : end;
 
 #define X(name, text) out->name = vma_stats_read_counter(&receiver->engine.counts[WIRE_COUNT_##name]);
 	VMA_WIRE_COUNTS(X)
@@ -262,7 +262,7 @@ void vma_wire_counts(const struct vma_nic *nic, struct vma_wire_counts *out)
 
 static void wire_close(struct vma_nic *nic)
 {
-	struct wire_end *end = wire_end_of(nic);
+	struct wire_end *end = wire_end_of_nic(nic);
 
 	if (end->pair != NULL)
 		wire_pair_close(end);
@@ -278,22 +278,22 @@ static int wire_rebind(struct vma_nic_qp *qp)
 
 static int wire_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 {
-	struct wire_end *end = wire_qp_of(qp)->end;
+	struct wire_end *end = wire_qp_of_nic_qp(qp)->end;
 
 	if (rule->key.proto == VMA_FLOW_TCP_PORTS)
 		return -EOPNOTSUPP;
 	wire_engine_lock(end);
-	int rc = wire_flows_add(&end->engine.flows, wire_qp_of(qp), rule);
+	int rc = wire_flows_add(&end->engine.flows, wire_qp_of_nic_qp(qp), rule);
 	wire_engine_unlock(end);
 	return rc;
 }
 
 static int wire_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 {
-	struct wire_end *end = wire_qp_of(qp)->end;
+	struct wire_end *end = wire_qp_of_nic_qp(qp)->end;
 
 	wire_engine_lock(end);
-	int rc = wire_flows_del(&end->engine.flows, wire_qp_of(qp), key);
+	int rc = wire_flows_del(&end->engine.flows, wire_qp_of_nic_qp(qp), key);
 	wire_engine_unlock(end);
 	return rc;
 }
@@ -301,10 +301,10 @@ static int wire_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 /* Frames go from the lanes to queue pairs under the same lock: what came before is in the queue of `from`. */
 static int wire_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
 {
-	struct wire_end *end = wire_qp_of(from)->end;
+	struct wire_end *end = wire_qp_of_nic_qp(from)->end;
 
 	wire_engine_lock(end);
-	int rc = wire_flows_move(&end->engine.flows, wire_qp_of(from), wire_qp_of(to), key);
+	int rc = wire_flows_move(&end->engine.flows, wire_qp_of_nic_qp(from), wire_qp_of_nic_qp(to), key);
 	wire_engine_unlock(end);
 	return rc;
 }
@@ -323,15 +323,15 @@ static void wire_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t co
 /* What the peer has sent and no thread has moved is moved first. */
 static unsigned wire_rx_waiting(struct vma_nic_qp *base)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 
-	wire_engine_run_or_request(qp->end);
+	wire_engine_process_frames_or_request(qp->end);
 	return wire_ring_count(&qp->done);
 }
 
 static int wire_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t period_usec)
 {
-	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_qp *qp = wire_qp_of_nic_qp(base);
 
 	wire_engine_lock(qp->end);
 	qp->moderation_count = count;
@@ -342,17 +342,17 @@ static int wire_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t perio
 
 static int wire_fd(const struct vma_nic_qp *qp)
 {
-	return wire_qp_of(qp)->epoll_fd;
+	return wire_qp_of_nic_qp(qp)->epoll_fd;
 }
 
 static uint64_t wire_nic_now(const struct vma_nic *nic)
 {
-	return wire_now_ns(wire_end_of(nic));
+	return wire_now_ns(wire_end_of_nic(nic));
 }
 
 const struct vma_nic_ops vma_nic_wire_ops = {
         .name = "wire",
-        .open = wire_file_open,
+        .open = wire_file_open_nic,
         .close = wire_close,
         .qp_create = wire_qp_create,
         .qp_destroy = wire_qp_destroy,

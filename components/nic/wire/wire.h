@@ -82,7 +82,7 @@ int wire_flows_move(struct wire_flows *flows, const struct wire_qp *from, struct
                     const struct vma_flow_key *key);
 void wire_flows_del_qp(struct wire_flows *flows, const struct wire_qp *qp);
 /* The first `snap_len` of a frame of `len` bytes; false: not an unfragmented UDP or TCP packet over IPv4. */
-bool wire_parse(const char *snap, uint32_t snap_len, uint32_t len, struct wire_headers *out);
+bool wire_parse_packet_headers(const char *snap, uint32_t snap_len, uint32_t len, struct wire_headers *out);
 /* 5-tuple, then 3-tuple; NULL: nobody wants it. */
 const struct wire_flow *wire_flows_find(const struct wire_flows *flows, const struct wire_headers *headers);
 /* Checksum offload, of a whole frame in one piece: fills both in; which of VMA_BUF_RX_*_CSUM_* hold. */
@@ -92,12 +92,12 @@ struct wire_cut {
 	uint32_t frames, hdr_len, mss, bytes; /* bytes: of payload */
 };
 /* How a packet of n segments, checked as any other, is cut; false: it cannot be. */
-bool wire_cut_plan(struct vma_bufarena *arena, const struct vma_nic_seg *segs, unsigned n, uint32_t frame_max,
-                   struct wire_cut *out);
+bool wire_plan_tso_split(struct vma_bufarena *arena, const struct vma_nic_seg *segs, unsigned n, uint32_t frame_max,
+                         struct wire_cut *out);
 /* The i-th frame of it, without checksums, in `to`; returns its length. */
-uint32_t wire_cut_frame(struct vma_bufarena *arena, const struct vma_nic_seg *segs, const struct wire_cut *cut,
-                        uint32_t i, char *to);
-uint16_t wire_checksum_flags(const char *frame, uint32_t len, bool memory_link);
+uint32_t wire_build_tso_segment_frame(struct vma_bufarena *arena, const struct vma_nic_seg *segs,
+                                      const struct wire_cut *cut, uint32_t i, char *to);
+uint16_t wire_rx_checksum_flags_of_frame(const char *frame, uint32_t len, bool memory_link);
 
 /* faults.c */
 struct wire_held_frame {
@@ -187,11 +187,11 @@ struct wire_pair {
 	unsigned open; /* ends */
 };
 
-static inline struct wire_end *wire_end_of(const struct vma_nic *nic)
+static inline struct wire_end *wire_end_of_nic(const struct vma_nic *nic)
 {
 	return (struct wire_end *)(uintptr_t)nic; /* the nic is its first member */
 }
-static inline struct wire_qp *wire_qp_of(const struct vma_nic_qp *qp)
+static inline struct wire_qp *wire_qp_of_nic_qp(const struct vma_nic_qp *qp)
 {
 	return (struct wire_qp *)(uintptr_t)qp;
 }
@@ -223,7 +223,7 @@ char *wire_memory_map(size_t bytes);
 unsigned wire_engine_poll(struct wire_end *end, struct wire_qp *self, struct vma_buf **bufs, unsigned n);
 /* A run that begins after this call will see everything that is visible now: by this thread, or by the one that holds
  * the engine. */
-void wire_engine_run_or_request(struct wire_end *end);
+void wire_engine_process_frames_or_request(struct wire_end *end);
 void wire_engine_lock(struct wire_end *end); /* control path: waits */
 void wire_engine_unlock(struct wire_end *end);
 /* Tells queue pair `qp`'s sleeper. */
@@ -250,7 +250,7 @@ int wire_arm(struct vma_nic_qp *qp);
 void wire_unarm(struct vma_nic_qp *qp);
 
 /* file.c */
-int wire_file_open(const char *arg, const struct vma_nic_attr *attr, struct vma_nic **out);
+int wire_file_open_nic(const char *arg, const struct vma_nic_attr *attr, struct vma_nic **out);
 void wire_file_close(struct wire_end *end);
 
 #endif

@@ -107,7 +107,7 @@ static int fake_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *att
 
 static void fake_nic_free_all_buffers(struct fake_nic *fake)
 {
-	vma_bufpool_from_nic(atomic_load(&fake->qp.rx_pool), fake->posted, fake->posted_count);
+	vma_bufpool_init_bufs_taken_from_nic(atomic_load(&fake->qp.rx_pool), fake->posted, fake->posted_count);
 	vma_buf_put_burst(fake->arena, fake->posted, fake->posted_count);
 	vma_buf_put_burst(fake->arena, fake->arrived, fake->arrived_count);
 	vma_buf_put_burst(fake->arena, fake->queued, fake->queued_count);
@@ -172,7 +172,7 @@ static unsigned fake_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsig
 	pthread_mutex_lock(&fake->lock);
 	if (n > qp->rx_depth - fake->posted_count)
 		n = qp->rx_depth - fake->posted_count;
-	vma_bufpool_to_nic(atomic_load(&qp->rx_pool), bufs, n);
+	vma_bufpool_uncount_bufs_given_to_nic(atomic_load(&qp->rx_pool), bufs, n);
 	memcpy(fake->posted + fake->posted_count, bufs, n * sizeof(*bufs));
 	fake->posted_count += n;
 	pthread_mutex_unlock(&fake->lock);
@@ -399,7 +399,7 @@ static inline void fake_nic_receive_in_pieces(struct fake_nic *fake, const void 
 
 		assert_true(fake->posted_count > 0);
 		buf = fake->posted[--fake->posted_count];
-		vma_bufpool_from_nic(atomic_load(&fake->qp.rx_pool), &buf, 1);
+		vma_bufpool_init_bufs_taken_from_nic(atomic_load(&fake->qp.rx_pool), &buf, 1);
 		buf->next = NULL;
 		buf->data_off = 256;
 		buf->len = here;

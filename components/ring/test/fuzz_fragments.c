@@ -67,7 +67,7 @@ static void fuzz_fragments_create_ring_and_flows(void)
 	                             .sink = fragments_sink_check_payload};
 	flows[1] = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, PORT, 0),
 	                             .sink = fragments_sink_check_payload};
-	assert_true(vma_ring_attach(ring, &flows[0]) == 0 && vma_ring_attach(ring, &flows[1]) == 0);
+	assert_true(vma_ring_attach_flow(ring, &flows[0]) == 0 && vma_ring_attach_flow(ring, &flows[1]) == 0);
 }
 
 static uint32_t write_fragment_headers(uint8_t *frame, uint8_t how, uint8_t id, uint32_t offset, uint32_t len)

@@ -49,7 +49,7 @@ static void fuzz_frames_create_ring_and_flows(void)
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	for (int i = 0; i < 5; i++) {
 		flows[i] = (struct vma_flow){.key = keys[i], .sink = frames_sink_check_offsets};
-		assert_true(vma_ring_attach(ring, &flows[i]) == 0);
+		assert_true(vma_ring_attach_flow(ring, &flows[i]) == 0);
 	}
 }
 

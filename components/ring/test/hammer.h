@@ -232,12 +232,12 @@ static void hammer_create_rings_and_start_workers(void)
 	assert_int_equal(vma_bufarena_create(&arena, &hammer.arena), 0);
 	wire.arena[0] = wire.arena[1] = spill.arena = hammer.arena;
 	assert_int_equal(vma_bufpool_create(&spill, &hammer.spill), 0);
-	assert_int_equal(vma_wire_pair(&wire, hammer.nic), 0);
+	assert_int_equal(vma_wire_create_pair(&wire, hammer.nic), 0);
 	hammer.ring[0] = hammer_create_ring(hammer.nic[0], "hammered");
 	hammer.ring[1] = hammer_create_ring(hammer.nic[1], "echo");
 	hammer.echo.key = flow_key(IPPROTO_UDP, b_ip, ECHO_PORT, 0);
 	hammer.echo.sink = hammer_sink_queue_echo_reply;
-	assert_int_equal(vma_ring_attach(hammer.ring[1], &hammer.echo), 0);
+	assert_int_equal(vma_ring_attach_flow(hammer.ring[1], &hammer.echo), 0);
 	assert_int_equal(pthread_create(&hammer.echo_thread, NULL, echo_main, NULL), 0);
 	for (int i = 0; i < WORKERS; i++) {
 		struct worker *w = &hammer.workers[i];
@@ -245,7 +245,7 @@ static void hammer_create_rings_and_start_workers(void)
 		w->port = (uint16_t)(1000 + i);
 		w->flow.key = flow_key(IPPROTO_UDP, a_ip, w->port, 0);
 		w->flow.sink = worker_expect_next_number;
-		assert_int_equal(vma_ring_attach(hammer.ring[0], &w->flow), 0);
+		assert_int_equal(vma_ring_attach_flow(hammer.ring[0], &w->flow), 0);
 	}
 	for (int i = 0; i < WORKERS; i++)
 		assert_int_equal(pthread_create(&hammer.workers[i].thread, NULL, worker_send_and_check_echo_thread,

@@ -91,7 +91,7 @@ static void try_drive_flag_once(uint32_t *seed)
 
 static void acquire_drive_flag_once(void)
 {
-	assert_true(drive_acquire(&stress.drive));
+	assert_true(drive_flag_acquire(&stress.drive));
 	serve_queue_checking_overlap(0);
 	release_and_serve_queue(drive_get_own_thread_id(), 0);
 	atomic_fetch_add_explicit(&stress.acquired, 1, memory_order_relaxed);
@@ -146,7 +146,7 @@ static void stress_post_and_drive_in_rounds(uint32_t seed)
 static void *stress_post_and_drive_thread(void *arg)
 {
 	if (stress.helpers)
-		vma_ring_thread_is_helper();
+		vma_ring_mark_thread_as_internal_driver();
 	stress_post_and_drive_in_rounds((uint32_t)(uintptr_t)arg);
 	return NULL;
 }
@@ -178,7 +178,7 @@ static void *stop_later(void *arg)
 static bool stress_init_drive_was_biased(bool helpers, bool acquires)
 {
 	memset(&stress, 0, sizeof(stress));
-	drive_init(&stress.drive, VMA_THREAD_SINGLE);
+	drive_flag_init(&stress.drive, VMA_THREAD_SINGLE);
 	command_queue_init(&stress.queue);
 	stress.helpers = helpers;
 	stress.acquires = acquires;
@@ -266,7 +266,7 @@ static void test_another_thread_gets_the_flag_only_while_its_owner_is_out(void *
 	assert_true(drive_flag_try_acquire(&stress.drive, drive_get_own_thread_id()));
 	assert_true(drive_flag_is_held(&stress.drive));
 	assert_false(drive_flag_try_acquire(&stress.drive, drive_get_own_thread_id())); /* a handler */
-	assert_false(drive_acquire(&stress.drive));                                     /* a sink */
+	assert_false(drive_flag_acquire(&stress.drive));                                /* a sink */
 	assert_false(can_other_thread_take_drive_flag());
 	drive_flag_release(&stress.drive, drive_get_own_thread_id());
 	assert_false(drive_flag_is_held(&stress.drive));

@@ -44,7 +44,7 @@ static void *post_commands_and_wait_thread(void *arg)
 		if (atomic_load(&stop))
 			return NULL;
 		for (int i = 0; i < PER_ROUND; i++) {
-			vma_ring_post(ring, &p->jobs[i].command);
+			vma_ring_queue_command_and_try_run(ring, &p->jobs[i].command);
 			if (vma_ring_send(ring, &p->segs[i], 1, i % 2 ? VMA_RING_SEND_LATER : 0) != 1)
 				abort();
 		}

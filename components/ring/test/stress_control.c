@@ -221,7 +221,7 @@ static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanw
 			assert_true(vma_ring_acquire(ring)); /* steer reads the flags with the flag */
 			conn->flow.flags =
 			        is_ring_only_in_three_of_four_rounds(rounds / CONNS) ? VMA_FLOW_RING_ONLY : 0;
-			assert_int_equal(vma_ring_attach(ring, &conn->flow), 0);
+			assert_int_equal(vma_ring_attach_flow(ring, &conn->flow), 0);
 			vma_ring_release(ring);
 		}
 		conn->attached = !conn->attached;

@@ -88,14 +88,14 @@ static int setup(void **state)
 	pool.arena = arena;
 	assert_int_equal(vma_bufpool_create(&pool, &spill), 0);
 	pair.arena[0] = pair.arena[1] = arena;
-	assert_int_equal(vma_wire_pair(&pair, nic), 0);
+	assert_int_equal(vma_wire_create_pair(&pair, nic), 0);
 	rings[0] = move_test_create_ring(0);
 	rings[1] = move_test_create_ring(0);
 	peer = move_test_create_ring(1);
 	atomic_store(&received, 0);
 	atomic_store(&stop, false);
 	move_init_udp_flow_with_sink(&ring_stays_of_flow[0]);
-	assert_int_equal(vma_ring_attach(rings[0], &ring_stays_of_flow[0].flow), 0);
+	assert_int_equal(vma_ring_attach_flow(rings[0], &ring_stays_of_flow[0].flow), 0);
 	return 0;
 }
 
@@ -220,7 +220,7 @@ static void test_a_flow_stays_whose_key_has_another_member_or_no_rule(void **sta
 	(void)state;
 	move_init_udp_flow_with_sink(other);
 	move_init_udp_flow_with_sink(moved);
-	assert_int_equal(vma_ring_attach(rings[0], &other->flow), 0);
+	assert_int_equal(vma_ring_attach_flow(rings[0], &other->flow), 0);
 	assert_int_equal(vma_ring_move_flow(rings[0], &ring_stays_of_flow[0].flow, rings[1], &moved->flow), -EBUSY);
 	assert_int_equal(vma_ring_move_flow(rings[1], &ring_stays_of_flow[0].flow, rings[0], &moved->flow), -EBUSY);
 	assert_null(moved->flow.ring);

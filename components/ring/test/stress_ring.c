@@ -73,7 +73,7 @@ static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 		memset(v, 0, sizeof(*v));
 		v->flow.key = flow_key(IPPROTO_UDP, a_ip, 5000, 0);
 		v->flow.sink = visitor_count_packet;
-		assert_int_equal(vma_ring_attach(hammer.ring[0], &v->flow), 0);
+		assert_int_equal(vma_ring_attach_flow(hammer.ring[0], &v->flow), 0);
 		for (int i = 0; i < 4; i++)
 			send_one_byte_datagram_to_port(5000);
 		while (atomic_load(&v->calls) == 0 && hammer_now_ns() < end)

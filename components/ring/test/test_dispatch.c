@@ -33,7 +33,7 @@ static bool dispatch_sink_keep_or_refuse_packet(struct vma_flow *flow, struct vm
 	if (l->detach_other != NULL)
 		vma_ring_detach_flow(ring, &l->detach_other->flow);
 	if (l->attach_other != NULL) {
-		assert_int_equal(vma_ring_attach(ring, l->attach_other), 0);
+		assert_int_equal(vma_ring_attach_flow(ring, l->attach_other), 0);
 		l->attach_other = NULL;
 	}
 	if (l->refuse)
@@ -62,7 +62,7 @@ static void dispatch_attach_listener_flow(struct listener *l, struct vma_flow_ke
 	l->flow.key = key;
 	l->flow.flags = flags;
 	l->flow.sink = dispatch_sink_keep_or_refuse_packet;
-	assert_int_equal(vma_ring_attach(ring, &l->flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &l->flow), 0);
 }
 
 static void dispatch_release_kept_packets(struct listener *l)
@@ -193,12 +193,12 @@ static void test_the_nic_learns_the_shadow_of_every_member(void **state)
 	dispatch_attach_listener_flow(&a, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	b.flow = (struct vma_flow){.key = a.flow.key, .sink = a.flow.sink, .shadow_cookie = 4711};
 	fake.flow_result = -EEXIST; /* as every NIC answers to a key that it has */
-	assert_int_equal(vma_ring_attach(ring, &b.flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &b.flow), 0);
 	assert_int_equal(fake.last_cookie, 4711);
 	assert_int_equal(fake.flows_added, 1);
 	vma_ring_detach_flow(ring, &b.flow);
 	fake.flow_result = -EADDRINUSE; /* its socket brings the flow down: it does not get it */
-	assert_int_equal(vma_ring_attach(ring, &b.flow), -EADDRINUSE);
+	assert_int_equal(vma_ring_attach_flow(ring, &b.flow), -EADDRINUSE);
 	fake.flow_result = 0;
 	dispatch_release_kept_packets(&a);
 }
@@ -352,19 +352,19 @@ static void test_attach_refuses_what_cannot_be_and_leaves_no_trace(void **state)
 
 	(void)state;
 	dispatch_attach_listener_flow(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
-	assert_int_equal(vma_ring_attach(ring, &l.flow), -EEXIST);
+	assert_int_equal(vma_ring_attach_flow(ring, &l.flow), -EEXIST);
 	dispatch_release_kept_packets(&l);
 	bad.key.family = AF_INET6;
-	assert_int_equal(vma_ring_attach(ring, &bad), -EAFNOSUPPORT);
+	assert_int_equal(vma_ring_attach_flow(ring, &bad), -EAFNOSUPPORT);
 	bad.key.family = AF_INET;
 	bad.key.proto = IPPROTO_ICMP;
-	assert_int_equal(vma_ring_attach(ring, &bad), -EINVAL);
+	assert_int_equal(vma_ring_attach_flow(ring, &bad), -EINVAL);
 	bad.key.proto = IPPROTO_UDP;
 	bad.sink = NULL;
-	assert_int_equal(vma_ring_attach(ring, &bad), -EINVAL);
+	assert_int_equal(vma_ring_attach_flow(ring, &bad), -EINVAL);
 	bad.sink = dispatch_sink_keep_or_refuse_packet;
 	fake.flow_result = -EADDRINUSE;
-	assert_int_equal(vma_ring_attach(ring, &bad), -EADDRINUSE);
+	assert_int_equal(vma_ring_attach_flow(ring, &bad), -EADDRINUSE);
 	assert_null(bad.ring);
 	fake.flow_result = 0;
 	inject_udp_datagram(frame_dst_ip, 1, 53);
@@ -562,7 +562,7 @@ static void command_note_that_it_ran(struct vma_ring_command *command)
 static void post_command_while_drive_flag_is_taken(void *arg)
 {
 	fake.in_poll = NULL;
-	vma_ring_post(ring, arg); /* the flag is taken: it waits in the queue */
+	vma_ring_queue_command_and_try_run(ring, arg); /* the flag is taken: it waits in the queue */
 }
 
 static void test_a_quiet_queue_is_polled_only_when_there_is_something_to_do(void **state)
@@ -606,7 +606,7 @@ static void test_progress_is_busy_within_a_sink(void **state)
 	        .key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = sink_call_ring_progress, .owner = &result};
 
 	(void)state;
-	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &flow), 0);
 	inject_udp_datagram(frame_dst_ip, 1, 53);
 	inject_udp_datagram(frame_dst_ip, 1, 53);
 	assert_int_equal(vma_ring_progress(ring), 2);
@@ -637,7 +637,7 @@ static void note_order_of_command(struct vma_ring_command *command)
 	note->order = ++*note->counter;
 	assert_int_equal(vma_ring_progress(ring), -EBUSY);
 	if (note->again-- > 0)
-		vma_ring_post(ring, command);
+		vma_ring_queue_command_and_try_run(ring, command);
 }
 
 static bool sink_post_three_ring_commands(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -646,7 +646,7 @@ static bool sink_post_three_ring_commands(struct vma_flow *flow, struct vma_buf 
 
 	(void)packet, (void)info;
 	for (int i = 0; i < 3; i++)
-		vma_ring_post(ring, &notes[i].command);
+		vma_ring_queue_command_and_try_run(ring, &notes[i].command);
 	assert_int_equal(*notes[0].counter, 0); /* not now: this thread drives already */
 	return false;
 }
@@ -662,13 +662,13 @@ static void test_posted_commands_run_once_in_order_with_the_flag_held(void **sta
 	(void)state;
 	for (int i = 0; i < 3; i++)
 		notes[i] = (struct note){.command = {.run = note_order_of_command}, .counter = &counter};
-	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &flow), 0);
 	inject_udp_datagram(frame_dst_ip, 1, 53);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(notes[i].order, i + 1);
 	notes[0].again = 5;
-	vma_ring_post(ring, &notes[0].command);
+	vma_ring_queue_command_and_try_run(ring, &notes[0].command);
 	assert_int_equal(counter, 9);
 	assert_int_equal(COUNT(rx_commands), 9);
 	vma_ring_detach_flow(ring, &flow);

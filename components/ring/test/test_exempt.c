@@ -19,8 +19,8 @@ static struct {
 	int rc;
 } kernel;
 
-int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_key *key,
-                               void (*see)(const struct vma_flow_key *connection, void *arg), void *arg)
+int vma_nic_for_each_kernel_connection(const struct vma_nic *nic, const struct vma_flow_key *key,
+                                       void (*see)(const struct vma_flow_key *connection, void *arg), void *arg)
 {
 	(void)nic;
 	assert_int_equal(key->peer_port_be, 0);
@@ -58,7 +58,7 @@ static int setup_ring_with_nic_caps(uint32_t caps)
 	listener = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0),
 	                             .flags = VMA_FLOW_LISTENER,
 	                             .sink = count_and_free_listener_packet};
-	assert_int_equal(vma_ring_attach(ring, &listener), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &listener), 0);
 	memset(&kernel, 0, sizeof(kernel));
 	heard = 0;
 	return 0;
@@ -172,7 +172,7 @@ static void test_one_connection_is_exempt_by_name_while_a_listener_covers_it(voi
 	assert_false(vma_ring_remove_exempts_of_ended_conns(ring));
 	vma_ring_exempt_kernel_connections(ring, &key); /* the NIC leaves it to the kernel */
 	assert_false(vma_ring_remove_exempts_of_ended_conns(ring));
-	assert_int_equal(vma_ring_attach(ring, &listener), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &listener), 0);
 	receive_segment_from_peer(1000);
 	assert_int_equal(heard, 1);
 }
@@ -184,7 +184,7 @@ static void test_a_connection_of_ours_is_not_exempt(void **state)
 	                        .sink = count_and_free_listener_packet};
 
 	(void)state;
-	assert_int_equal(vma_ring_attach(ring, &ours), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &ours), 0);
 	fake_kernel_add_connection(1000);
 	vma_ring_exempt_kernel_connections(ring, &listener.key);
 	receive_segment_from_peer(1000);
@@ -241,7 +241,7 @@ static int fake_hook_post_ring_command_once(struct fake_nic *nic, const struct v
 	(void)nic, (void)key;
 	if (!atomic_exchange(&is_posted, true)) {
 		waiting.run = note_exempts_left_at_command_run;
-		vma_ring_post(ring, &waiting);
+		vma_ring_queue_command_and_try_run(ring, &waiting);
 	}
 	return 0;
 }
@@ -254,7 +254,7 @@ static void test_a_sweep_of_many_lets_the_ring_go_on_in_between(void **state)
 	                        .sink = count_and_free_listener_packet};
 
 	(void)state;
-	assert_int_equal(vma_ring_attach(ring, &ours), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &ours), 0);
 	assert_int_equal(vma_ring_request_nic_rule_of_flow(ring, &ours), 0);
 	assert_true(vma_ring_detach_flow_keep_stale_rule(ring, &ours));
 	for (unsigned i = 0; i < RING_EXEMPTS_MAX; i++)
@@ -279,7 +279,7 @@ static void test_the_end_of_an_exemption_leaves_a_connection_of_the_same_key(voi
 	(void)state;
 	fake_kernel_add_connection(1000);
 	assert_true(vma_ring_exempt_kernel_connections(ring, &ours.key));
-	assert_int_equal(vma_ring_attach(ring, &ours), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &ours), 0);
 	kernel.n = 0;
 	assert_false(vma_ring_remove_exempts_of_ended_conns(ring));
 	assert_ptr_equal(vma_ring_find_first_flow_of_key(ring, &ours.key), &ours);
@@ -347,7 +347,7 @@ static void test_the_rings_end_tells_the_nic(void **state)
 	vma_ring_destroy(ring);
 	assert_int_equal(fake.exempts, 0);
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
-	assert_int_equal(vma_ring_attach(ring, &listener), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &listener), 0);
 }
 
 static void test_a_ring_without_the_listener_refuses(void **state)

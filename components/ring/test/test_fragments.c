@@ -43,7 +43,7 @@ static int setup_with(uint32_t caps)
 	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0),
 	                         .sink = fragments_sink_copy_payload};
-	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &flow), 0);
 	calls = 0;
 	proto = IPPROTO_UDP;
 	return 0;

@@ -33,7 +33,7 @@ static int leave_attach_tcp_flow(struct taker *taker, uint16_t peer_port, uint32
 	*taker = (struct taker){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port),
 	                                 .flags = flags,
 	                                 .sink = leave_sink_count_packet}};
-	return vma_ring_attach(ring, &taker->flow);
+	return vma_ring_attach_flow(ring, &taker->flow);
 }
 
 static void attach_steered(struct taker *taker, uint16_t peer_port)

@@ -77,7 +77,7 @@ static int ring_obtain_port_block(struct vma_ring *of, uint16_t local_port)
 {
 	const struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, local_port, 80);
 
-	return vma_ring_ports(of, &key);
+	return vma_ring_reserve_port_block_of_key(of, &key);
 }
 
 static int obtain_port_block(uint16_t local_port)
@@ -224,14 +224,14 @@ static void test_blocks_are_given_back_when_nobody_relies_on_them(void **state)
 	bool yes = true, no = false;
 
 	(void)state;
-	assert_false(vma_ring_has_ports(ring));
+	assert_false(vma_ring_has_port_blocks(ring));
 	assert_int_equal(obtain_port_block(40000), 1);
 	assert_int_equal(obtain_port_block(50000), 1);
-	vma_ring_ports_release(ring, block_is_unused, &no);
+	vma_ring_release_unused_port_blocks(ring, block_is_unused, &no);
 	assert_int_equal(device.count, 2);
-	vma_ring_ports_release(ring, block_is_unused, &yes);
+	vma_ring_release_unused_port_blocks(ring, block_is_unused, &yes);
 	assert_int_equal(device.count, 0);
-	assert_false(vma_ring_has_ports(ring));
+	assert_false(vma_ring_has_port_blocks(ring));
 	ports_inject_segment_to_local_port(40000);
 	assert_int_equal(unmatched_seen, 0);
 	assert_int_equal(obtain_port_block(40000), 1);

@@ -70,7 +70,7 @@ static int setup(void **state)
 		vma_ring_progress(ring);
 	packets = commands = 0;
 	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = proto_sink_count_packet};
-	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &flow), 0);
 	p = (struct protocol){.proto_ops = {.run = proto_run, .is_due = proto_is_due}};
 	vma_ring_attach_proto(ring, &p.proto_ops);
 	p.runs = p.asked = 0;
@@ -166,7 +166,7 @@ static void test_a_posted_command_is_followed_by_a_run(void **state)
 	struct vma_ring_command command = {.run = proto_count_command};
 
 	(void)state;
-	vma_ring_post(ring, &command);
+	vma_ring_queue_command_and_try_run(ring, &command);
 	assert_int_equal(commands, 1);
 	assert_int_equal(p.runs, 1);
 	assert_int_equal(p.commands_before, 1);
@@ -196,7 +196,7 @@ static struct vma_ring_command command_posted_again = {.run = proto_count_comman
 
 static void post_ring_command_again(void)
 {
-	vma_ring_post(ring, &command_posted_again);
+	vma_ring_queue_command_and_try_run(ring, &command_posted_again);
 	assert_int_equal(commands, 0); /* not within the run */
 }
 
@@ -253,7 +253,7 @@ static void test_a_protocol_that_was_ended_does_not_run(void **state)
 	p.runs = 0;
 	p.due = true;
 	inject_datagrams(1);
-	vma_ring_post(ring, &command);
+	vma_ring_queue_command_and_try_run(ring, &command);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(p.runs, 0);
 }

@@ -106,7 +106,7 @@ static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 	uint32_t len = udp_frame(frame, 1, 53, "x", 1);
 
 	(void)state;
-	assert_int_equal(vma_ring_attach(ring, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &flow), 0);
 	fake_nic_receive_frame(&fake, frame, len);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	old = kept;
@@ -278,17 +278,17 @@ static void test_revoked_flow_tells_all_its_members_once(void **state)
 		                            .owner = &kept,
 		                            .ops = i < 2 ? &flow_ops_counting_revocations : NULL};
 		if (i < 2)
-			assert_int_equal(vma_ring_attach(ring, &flow[i]), 0);
+			assert_int_equal(vma_ring_attach_flow(ring, &flow[i]), 0);
 	}
 	report_flow_revoked_from_thread(&flow[0].key);
 	report_flow_revoked_from_thread(&flow[0].key);
 	report_flow_revoked_from_thread(&stranger);
 	vma_ring_progress(ring);
 	assert_int_equal(revocations, 2);
-	assert_int_equal(vma_ring_attach(ring, &flow[2]), -EADDRINUSE);
+	assert_int_equal(vma_ring_attach_flow(ring, &flow[2]), -EADDRINUSE);
 	vma_ring_detach_flow(ring, &flow[0]);
 	vma_ring_detach_flow(ring, &flow[1]);
-	assert_int_equal(vma_ring_attach(ring, &flow[2]), 0); /* a new try, with the NIC asked again */
+	assert_int_equal(vma_ring_attach_flow(ring, &flow[2]), 0); /* a new try, with the NIC asked again */
 	assert_int_equal(fake.flows_added, 2);
 	vma_ring_detach_flow(ring, &flow[2]);
 }
@@ -329,14 +329,14 @@ static void *rebind_hold_rx_drive_flag_thread(void *arg)
 {
 	struct timespec pause = {.tv_nsec = 50000000};
 	struct holder *holder = arg;
-	bool acquired = drive_acquire(&ring->rx);
+	bool acquired = drive_flag_acquire(&ring->rx);
 
 	atomic_store(&holder->held, true);
 	do
 		nanosleep(&pause, NULL);
 	while (atomic_load(&holder->longer));
 	if (acquired)
-		ring_rx_release(ring, drive_get_own_thread_id());
+		ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	return NULL;
 }
 

@@ -41,7 +41,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	vma_ring_flush_tx(ring);
-	vma_cq_reap(ring->cq);
+	vma_cq_reap_sent_bufs(ring->cq);
 	assert_int_equal(count_free_tx_bufs(), 512);
 	vma_ring_destroy(ring);
 	fake_fini(&fake);

@@ -33,7 +33,7 @@ static int steer_attach_tcp_flow(struct taker *taker, uint16_t peer_port, uint32
 	*taker = (struct taker){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port),
 	                                 .flags = flags,
 	                                 .sink = steer_sink_count_and_steer}};
-	return vma_ring_attach(ring, &taker->flow);
+	return vma_ring_attach_flow(ring, &taker->flow);
 }
 
 static void steer_inject_tcp_ack(uint16_t peer_port)
@@ -213,7 +213,7 @@ static void test_a_refused_flow_is_not_attached(void **state)
 	assert_null(conn.flow.ring);
 	assert_null(vma_ring_find_first_flow_of_key(ring, &conn.flow.key));
 	device.refusal = 0;
-	assert_int_equal(vma_ring_attach(ring, &conn.flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring, &conn.flow), 0);
 	detach_flow_of_taker(&conn);
 }
 

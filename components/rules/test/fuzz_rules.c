@@ -13,7 +13,7 @@ struct heard {
 	uint32_t errors, line;
 };
 
-static void rules_check(bool holds)
+static void rules_abort_unless(bool holds)
 {
 	if (!holds)
 		abort();
@@ -23,8 +23,8 @@ static void check_rules_message(void *arg, const struct vma_rules_message *messa
 {
 	struct heard *heard = arg;
 
-	rules_check(message->line >= heard->line && message->column >= 1);
-	rules_check(message->text[0] != '\0' && strlen(message->text) < 256);
+	rules_abort_unless(message->line >= heard->line && message->column >= 1);
+	rules_abort_unless(message->text[0] != '\0' && strlen(message->text) < 256);
 	heard->line = message->line;
 	heard->errors += message->is_error;
 }
@@ -33,8 +33,8 @@ static void check_range(const struct vma_rules_range *range)
 {
 	const uint32_t host = ~range->mask;
 
-	rules_check((range->address & host) == 0 && (host & (host + 1)) == 0);
-	rules_check(range->first_port <= range->last_port && range->last_port <= 65536);
+	rules_abort_unless((range->address & host) == 0 && (host & (host + 1)) == 0);
+	rules_abort_unless(range->first_port <= range->last_port && range->last_port <= 65536);
 }
 
 static void check_rule(const struct vma_rules *rules, const struct vma_rule *rule)
@@ -42,7 +42,7 @@ static void check_rule(const struct vma_rules *rules, const struct vma_rule *rul
 	struct vma_rules_name names[2];
 	const struct vma_rule *found;
 
-	rules_check(rule->role < VMA_RULES_ROLE_COUNT);
+	rules_abort_unless(rule->role < VMA_RULES_ROLE_COUNT);
 	for (unsigned i = 0; i < 2; i++) {
 		check_range(&rule->names[i]);
 		if (rule->names[i].first_port == 65536)
@@ -50,8 +50,8 @@ static void check_rule(const struct vma_rules *rules, const struct vma_rule *rul
 		names[i] = (struct vma_rules_name){rule->names[i].address, (uint16_t)rule->names[i].first_port};
 	}
 	found = vma_rules_match(rules, (enum vma_rules_role)rule->role, &names[0], &names[1]);
-	rules_check(found != NULL && found <= rule && found->role == rule->role);
-	rules_check(!rule->by_os || vma_rules_may_leave_to_os(rules, (enum vma_rules_role)rule->role));
+	rules_abort_unless(found != NULL && found <= rule && found->role == rule->role);
+	rules_abort_unless(!rule->by_os || vma_rules_may_leave_to_os(rules, (enum vma_rules_role)rule->role));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct vma_rules *rules;
 	const int rc = vma_rules_parse(&attr, (const char *)data, size, &rules);
 
-	rules_check(rc >= 0 && (uint32_t)rc == heard.errors && rules != NULL);
+	rules_abort_unless(rc >= 0 && (uint32_t)rc == heard.errors && rules != NULL);
 	for (uint32_t i = 0; i < rules->count && i < 64; i++)
 		check_rule(rules, &rules->at[i]);
 	vma_rules_destroy(rules);

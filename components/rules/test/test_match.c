@@ -7,7 +7,7 @@
 
 static struct vma_rules *rules;
 
-static void parse(const char *text)
+static void parse_rules_text(const char *text)
 {
 	const struct vma_rules_attr attr = {.file = "test.conf"};
 
@@ -39,7 +39,7 @@ static uint32_t line_of_matching_rule(enum vma_rules_role role, unsigned last_by
 static void test_first_match_of_overlapping_ranges_wins(void **state)
 {
 	(void)state;
-	parse("use vma tcp_server 10.9.0.1:80\nuse os tcp_server *:80-90\nuse vma tcp_server *:85\n");
+	parse_rules_text("use vma tcp_server 10.9.0.1:80\nuse os tcp_server *:80-90\nuse vma tcp_server *:85\n");
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 80), 1);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 2, 80), 2);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 85), 2);
@@ -51,7 +51,7 @@ static void test_first_match_of_overlapping_ranges_wins(void **state)
 static void test_a_role_does_not_match_another(void **state)
 {
 	(void)state;
-	parse("use os udp_receiver *:*\n");
+	parse_rules_text("use os udp_receiver *:*\n");
 	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_RECEIVER, 1, 1), 1);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_SENDER, 1, 1), 0);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 1), 0);
@@ -63,7 +63,8 @@ static void test_a_role_does_not_match_another(void **state)
 static void test_prefixes_leave_out_the_bits_of_the_host(void **state)
 {
 	(void)state;
-	parse("use os tcp_client 10.9.0.77/25:*\nuse os udp_sender 10.9.0.77/32:*\nuse os udp_connect 1.2.3.4/0:*\n");
+	parse_rules_text(
+	        "use os tcp_client 10.9.0.77/25:*\nuse os udp_sender 10.9.0.77/32:*\nuse os udp_connect 1.2.3.4/0:*\n");
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_CLIENT, 127, 1), 1);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_CLIENT, 128, 1), 0);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_SENDER, 77, 1), 2);
@@ -74,8 +75,8 @@ static void test_prefixes_leave_out_the_bits_of_the_host(void **state)
 static void test_second_name_counts_where_the_role_has_one(void **state)
 {
 	(void)state;
-	parse("use os tcp_client *:80:10.9.0.1:*\nuse vma tcp_client *:80:10.9.0.200:9\nuse os udp_connect "
-	      "*:80:*:10\n");
+	parse_rules_text("use os tcp_client *:80:10.9.0.1:*\nuse vma tcp_client *:80:10.9.0.200:9\nuse os udp_connect "
+	                 "*:80:*:10\n");
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_CLIENT, 1, 80), 2);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_CONNECT, 1, 80), 0);
 }
@@ -83,7 +84,7 @@ static void test_second_name_counts_where_the_role_has_one(void **state)
 static void test_ports_have_no_hole_at_their_ends(void **state)
 {
 	(void)state;
-	parse("use os tcp_server *:0\nuse os tcp_server *:65535-65536\nuse os udp_sender *:65536\n");
+	parse_rules_text("use os tcp_server *:0\nuse os tcp_server *:65535-65536\nuse os udp_sender *:65536\n");
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 0), 1);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 1), 0);
 	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 65534), 0);

@@ -11,7 +11,7 @@ static char
         heard[4096]; /* the messages of the last parse: "line:column: text\n", a note with "note: " before its text */
 static struct vma_rules *rules;
 
-static void hear(void *arg, const struct vma_rules_message *message)
+static void append_rules_message_to_heard(void *arg, const struct vma_rules_message *message)
 {
 	const size_t len = strlen(heard);
 
@@ -20,9 +20,10 @@ static void hear(void *arg, const struct vma_rules_message *message)
 	         message->is_error ? "" : "note: ", message->text);
 }
 
-static int parse_for(const char *program, const char *id, const char *text, size_t size)
+static int parse_rules_for_program(const char *program, const char *id, const char *text, size_t size)
 {
-	const struct vma_rules_attr attr = {.file = "test.conf", .program = program, .id = id, .tell = hear};
+	const struct vma_rules_attr attr = {
+	        .file = "test.conf", .program = program, .id = id, .tell = append_rules_message_to_heard};
 
 	heard[0] = '\0';
 	vma_rules_destroy(rules);
@@ -31,18 +32,18 @@ static int parse_for(const char *program, const char *id, const char *text, size
 
 static int parse(const char *text)
 {
-	return parse_for("tcp-lat", "B1", text, strlen(text));
+	return parse_rules_for_program("tcp-lat", "B1", text, strlen(text));
 }
 
 /* One statement that is wrong, in one place. */
-static void assert_error(const char *text, const char *message)
+static void assert_parse_error_is(const char *text, const char *message)
 {
 	assert_int_equal(parse(text), 1);
 	assert_string_equal(heard, message);
 	assert_int_equal(rules->count, 0);
 }
 
-static int end_of_cases(void **state)
+static int teardown_free_rules(void **state)
 {
 	(void)state;
 	vma_rules_destroy(rules);
@@ -131,9 +132,9 @@ static void test_statements_hold_for_the_application_before_them(void **state)
 	assert_int_equal(rules->at[1].line, 3);
 	assert_int_equal(rules->at[2].line, 7);
 	assert_int_equal(rules->at[3].line, 11);
-	parse_for(NULL, NULL, text, sizeof(text) - 1);
+	parse_rules_for_program(NULL, NULL, text, sizeof(text) - 1);
 	assert_int_equal(rules->count, 1);
-	parse_for("tcp-lat", "VMA_DEFAULT_APPLICATION_ID", text, sizeof(text) - 1);
+	parse_rules_for_program("tcp-lat", "VMA_DEFAULT_APPLICATION_ID", text, sizeof(text) - 1);
 	assert_int_equal(rules->count, 3);
 }
 
@@ -142,9 +143,9 @@ static void test_words_in_quotes_may_have_blanks(void **state)
 	static const char text[] = "application-id \"my # program\" \"an ID\"\nuse os tcp_server *:1\n";
 
 	(void)state;
-	assert_int_equal(parse_for("my # program", "an ID", text, sizeof(text) - 1), 0);
+	assert_int_equal(parse_rules_for_program("my # program", "an ID", text, sizeof(text) - 1), 0);
 	assert_int_equal(rules->count, 1);
-	assert_int_equal(parse_for("my # program", "\"an ID\"", text, sizeof(text) - 1), 0);
+	assert_int_equal(parse_rules_for_program("my # program", "\"an ID\"", text, sizeof(text) - 1), 0);
 	assert_int_equal(rules->count, 0);
 	assert_int_equal(parse("application-id \"tcp-lat B1\nuse os tcp_server *:1\n"), 1);
 	assert_string_equal(heard, "1:16: the quote is not closed\n"
@@ -158,9 +159,9 @@ static void test_program_names_of_any_length_are_compared_whole(void **state)
 	static const char text[] = "application-id a-program-with-a-long-name *\nuse os tcp_server *:1\n";
 
 	(void)state;
-	parse_for("a-program-with-a-long-name", "", text, sizeof(text) - 1);
+	parse_rules_for_program("a-program-with-a-long-name", "", text, sizeof(text) - 1);
 	assert_int_equal(rules->count, 1);
-	parse_for("a-program-with-", "", text, sizeof(text) - 1);
+	parse_rules_for_program("a-program-with-", "", text, sizeof(text) - 1);
 	assert_int_equal(rules->count, 0);
 }
 
@@ -177,36 +178,43 @@ static void test_an_error_has_its_place_and_drops_its_statement_alone(void **sta
 static void test_errors_of_statements(void **state)
 {
 	(void)state;
-	assert_error("  allow *:1", "1:3: 'allow' is no statement: application-id or use\n");
-	assert_error("use os", "1:7: the role is missing\n");
-	assert_error("use os server *:1",
-	             "1:8: 'server' is no role: tcp_server, tcp_client, udp_receiver, udp_sender or udp_connect\n");
-	assert_error("use os tcp_server", "1:18: an address is missing: a.b.c.d, a.b.c.d/length or *\n");
-	assert_error("use os tcp_server #*:1", "1:19: an address is missing: a.b.c.d, a.b.c.d/length or *\n");
-	assert_error("use os tcp_server *", "1:20: ':' and a port (or *) are missing after the address\n");
-	assert_error("use os tcp_server *:1 *:2", "1:23: '*:2' is too much\n");
-	assert_error("use os tcp_server *:1x", "1:22: 'x' is too much\n");
-	assert_error("use os tcp_server *:1:*:2", "1:22: tcp_server has one address and port\n");
-	assert_error("use os udp_sender *:1:*:2", "1:22: udp_sender has one address and port\n");
-	assert_error("use os tcp_client *:1:", "1:23: an address is missing: a.b.c.d, a.b.c.d/length or *\n");
-	assert_error("use os tcp_client *:1:*:2:*:3", "1:26: ':*:3' is too much\n");
-	assert_error("use os tcp_server ::1:80", "1:19: an address is missing: a.b.c.d, a.b.c.d/length or *\n");
+	assert_parse_error_is("  allow *:1", "1:3: 'allow' is no statement: application-id or use\n");
+	assert_parse_error_is("use os", "1:7: the role is missing\n");
+	assert_parse_error_is(
+	        "use os server *:1",
+	        "1:8: 'server' is no role: tcp_server, tcp_client, udp_receiver, udp_sender or udp_connect\n");
+	assert_parse_error_is("use os tcp_server", "1:18: an address is missing: a.b.c.d, a.b.c.d/length or *\n");
+	assert_parse_error_is("use os tcp_server #*:1", "1:19: an address is missing: a.b.c.d, a.b.c.d/length or *\n");
+	assert_parse_error_is("use os tcp_server *", "1:20: ':' and a port (or *) are missing after the address\n");
+	assert_parse_error_is("use os tcp_server *:1 *:2", "1:23: '*:2' is too much\n");
+	assert_parse_error_is("use os tcp_server *:1x", "1:22: 'x' is too much\n");
+	assert_parse_error_is("use os tcp_server *:1:*:2", "1:22: tcp_server has one address and port\n");
+	assert_parse_error_is("use os udp_sender *:1:*:2", "1:22: udp_sender has one address and port\n");
+	assert_parse_error_is("use os tcp_client *:1:", "1:23: an address is missing: a.b.c.d, a.b.c.d/length or *\n");
+	assert_parse_error_is("use os tcp_client *:1:*:2:*:3", "1:26: ':*:3' is too much\n");
+	assert_parse_error_is("use os tcp_server ::1:80",
+	                      "1:19: an address is missing: a.b.c.d, a.b.c.d/length or *\n");
 }
 
 static void test_errors_of_addresses_and_ports(void **state)
 {
 	(void)state;
-	assert_error("use os tcp_server 10.0.0:1", "1:25: an IPv4 address has four parts: a.b.c.d\n");
-	assert_error("use os tcp_server 10.0.0.256:1", "1:26: a part of an address is a number from 0 to 255\n");
-	assert_error("use os tcp_server 10..0.1:1", "1:22: a part of an address is missing: a number from 0 to 255\n");
-	assert_error("use os tcp_server 10.0.0.1/33:1", "1:28: a prefix length is a number from 0 to 32\n");
-	assert_error("use os tcp_server 10.0.0.1/:1", "1:28: a prefix length is missing: a number from 0 to 32\n");
-	assert_error("use os tcp_server *:65537", "1:21: a port is a number from 0 to 65536\n");
-	assert_error("use os tcp_server *:99999999999999999999999", "1:21: a port is a number from 0 to 65536\n");
-	assert_error("use os tcp_server *:-1", "1:21: a port is missing: a number from 0 to 65536\n");
-	assert_error("use os tcp_server *:1-", "1:23: the last port of a range is missing: a number from 0 to 65536\n");
-	assert_error("use os tcp_server *:9-8", "1:21: the range of ports ends before it begins\n");
-	assert_error("use os tcp_server *:", "1:21: a port is missing: a number from 0 to 65536\n");
+	assert_parse_error_is("use os tcp_server 10.0.0:1", "1:25: an IPv4 address has four parts: a.b.c.d\n");
+	assert_parse_error_is("use os tcp_server 10.0.0.256:1",
+	                      "1:26: a part of an address is a number from 0 to 255\n");
+	assert_parse_error_is("use os tcp_server 10..0.1:1",
+	                      "1:22: a part of an address is missing: a number from 0 to 255\n");
+	assert_parse_error_is("use os tcp_server 10.0.0.1/33:1", "1:28: a prefix length is a number from 0 to 32\n");
+	assert_parse_error_is("use os tcp_server 10.0.0.1/:1",
+	                      "1:28: a prefix length is missing: a number from 0 to 32\n");
+	assert_parse_error_is("use os tcp_server *:65537", "1:21: a port is a number from 0 to 65536\n");
+	assert_parse_error_is("use os tcp_server *:99999999999999999999999",
+	                      "1:21: a port is a number from 0 to 65536\n");
+	assert_parse_error_is("use os tcp_server *:-1", "1:21: a port is missing: a number from 0 to 65536\n");
+	assert_parse_error_is("use os tcp_server *:1-",
+	                      "1:23: the last port of a range is missing: a number from 0 to 65536\n");
+	assert_parse_error_is("use os tcp_server *:9-8", "1:21: the range of ports ends before it begins\n");
+	assert_parse_error_is("use os tcp_server *:", "1:21: a port is missing: a number from 0 to 65536\n");
 }
 
 static void test_a_wrong_application_leaves_its_statements_to_nobody(void **state)
@@ -244,12 +252,12 @@ static void test_any_bytes_and_lines_of_any_length_are_harmless(void **state)
 	(void)state;
 	memset(text, 'x', sizeof(text));
 	memcpy(text + sizeof(text) - 23, "\nuse os tcp_server *:1\n", 23);
-	assert_int_equal(parse_for("p", "", text, sizeof(text)), 1);
+	assert_int_equal(parse_rules_for_program("p", "", text, sizeof(text)), 1);
 	assert_string_equal(
 	        heard, "1:1: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...' is no statement: application-id or use\n");
 	assert_int_equal(rules->count, 1);
 	memcpy(text, "a\0\033b\n", 5);
-	assert_int_equal(parse_for("p", "", text, 5), 1);
+	assert_int_equal(parse_rules_for_program("p", "", text, 5), 1);
 	assert_string_equal(heard, "1:1: 'a??b' is no statement: application-id or use\n");
 }
 
@@ -262,10 +270,10 @@ static void test_as_many_rules_as_a_file_can_hold(void **state)
 	assert_non_null(text);
 	for (unsigned i = 0; i < LINES; i++)
 		memcpy(text + (size_t)i * LINE, "use os tcp_server *:*\n", LINE);
-	assert_int_equal(parse_for("p", "", text, (size_t)LINES * LINE), 0);
+	assert_int_equal(parse_rules_for_program("p", "", text, (size_t)LINES * LINE), 0);
 	assert_int_equal(rules->count, LINES);
 	assert_int_equal(rules->at[LINES - 1].line, LINES);
-	assert_int_equal(parse_for("p", "", text, VMA_RULES_FILE_MAX + 1), -EFBIG);
+	assert_int_equal(parse_rules_for_program("p", "", text, VMA_RULES_FILE_MAX + 1), -EFBIG);
 	assert_null(rules);
 	free(text);
 }
@@ -303,4 +311,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_long_file_name_keeps_its_end),
 };
 
-VMA_TEST_MAIN_WITH(tests, NULL, end_of_cases)
+VMA_TEST_MAIN_WITH(tests, NULL, teardown_free_rules)

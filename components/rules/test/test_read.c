@@ -13,7 +13,7 @@
 static char folder[] = "/tmp/vma-test-rules-XXXXXX";
 static char path[sizeof(folder) + 8];
 
-static int begin_cases(void **state)
+static int setup_temp_folder(void **state)
 {
 	(void)state;
 	if (mkdtemp(folder) == NULL)
@@ -22,13 +22,13 @@ static int begin_cases(void **state)
 	return 0;
 }
 
-static int end_cases(void **state)
+static int teardown_temp_folder(void **state)
 {
 	(void)state;
 	return rmdir(folder);
 }
 
-static void write_file(const char *text, size_t len)
+static void write_rules_file(const char *text, size_t len)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
@@ -37,7 +37,7 @@ static void write_file(const char *text, size_t len)
 	close(fd);
 }
 
-static int read_file(char **text, size_t *size)
+static int read_rules_and_check_out_params(char **text, size_t *size)
 {
 	int rc = vma_rules_read(path, text, size);
 
@@ -51,8 +51,8 @@ static void test_a_file_is_read_whole(void **state)
 	size_t size;
 
 	(void)state;
-	write_file("use os\0x", 8);
-	assert_int_equal(read_file(&text, &size), 0);
+	write_rules_file("use os\0x", 8);
+	assert_int_equal(read_rules_and_check_out_params(&text, &size), 0);
 	assert_int_equal(size, 8);
 	assert_memory_equal(text, "use os\0x", 8);
 	vma_rules_text_unmap(text);
@@ -66,8 +66,8 @@ static void test_an_empty_file_has_no_text(void **state)
 	size_t size;
 
 	(void)state;
-	write_file("", 0);
-	assert_int_equal(read_file(&text, &size), 0);
+	write_rules_file("", 0);
+	assert_int_equal(read_rules_and_check_out_params(&text, &size), 0);
 	assert_null(text);
 	assert_int_equal(size, 0);
 	unlink(path);
@@ -91,16 +91,16 @@ static void test_what_is_no_file_is_refused_without_waiting(void **state)
 	size_t size;
 
 	(void)state;
-	assert_int_equal(read_file(&text, &size), -ENOENT);
+	assert_int_equal(read_rules_and_check_out_params(&text, &size), -ENOENT);
 	assert_int_equal(mkfifo(path, 0600), 0);
-	assert_int_equal(read_file(&text, &size), -EINVAL);
+	assert_int_equal(read_rules_and_check_out_params(&text, &size), -EINVAL);
 	unlink(path);
 	assert_int_equal(mkdir(path, 0700), 0);
-	assert_int_equal(read_file(&text, &size), -EISDIR);
+	assert_int_equal(read_rules_and_check_out_params(&text, &size), -EISDIR);
 	rmdir(path);
 	assert_int_equal(vma_rules_read("/dev/zero", &text, &size), -EINVAL);
 	assert_int_equal(symlink("conf", path), 0);
-	assert_int_equal(read_file(&text, &size), -ELOOP);
+	assert_int_equal(read_rules_and_check_out_params(&text, &size), -ELOOP);
 	unlink(path);
 }
 
@@ -110,13 +110,13 @@ static void test_a_huge_file_is_refused(void **state)
 	size_t size;
 
 	(void)state;
-	write_file("#", 1);
+	write_rules_file("#", 1);
 	assert_int_equal(truncate(path, VMA_RULES_FILE_MAX), 0);
-	assert_int_equal(read_file(&text, &size), 0);
+	assert_int_equal(read_rules_and_check_out_params(&text, &size), 0);
 	assert_int_equal(size, VMA_RULES_FILE_MAX);
 	vma_rules_text_unmap(text);
 	assert_int_equal(truncate(path, VMA_RULES_FILE_MAX + 1), 0);
-	assert_int_equal(read_file(&text, &size), -EFBIG);
+	assert_int_equal(read_rules_and_check_out_params(&text, &size), -EFBIG);
 	unlink(path);
 }
 
@@ -129,7 +129,7 @@ static void test_errno_and_descriptors_stay(void **state)
 	(void)state;
 	close(before);
 	errno = EXDEV;
-	read_file(&text, &size);
+	read_rules_and_check_out_params(&text, &size);
 	vma_rules_read("/dev/zero", &text, &size);
 	assert_int_equal(errno, EXDEV);
 	assert_int_equal(dup(0), before);
@@ -145,4 +145,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errno_and_descriptors_stay),
 };
 
-VMA_TEST_MAIN_WITH(tests, begin_cases, end_cases)
+VMA_TEST_MAIN_WITH(tests, setup_temp_folder, teardown_temp_folder)

@@ -23,7 +23,7 @@
 #define RULE "---------------------------------------------------------------------------"
 
 /* The arguments lie one after the other, each with its zero. A long line is cut. */
-static void command_line(char *out, size_t size)
+static void read_own_command_line(char *out, size_t size)
 {
 	long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
 	long n = fd >= 0 ? syscall(SYS_read, fd, out, size - 1) : 0;
@@ -60,7 +60,7 @@ static void log_machine(void)
  * A tree of processes says it once. A forked child knows by its memory; a program that was started, by the statistics
  * file of its parent, of which nothing but its owner is looked at. (Another shell in between is not seen.)
  */
-static bool banner_claim_first_print(const struct vma_conf *conf)
+static bool banner_was_printed_before_or_mark(const struct vma_conf *conf)
 {
 	static bool said;
 	char path[PATH_MAX];
@@ -76,17 +76,17 @@ static bool banner_claim_first_print(const struct vma_conf *conf)
 }
 
 /* From details on each process says it. */
-void engine_banner(const struct vma_conf *conf)
+void engine_log_startup_banner(const struct vma_conf *conf)
 {
 	char line[512];
 
 	if (!vma_log_level_is_enabled(VMA_LOG_INFO) ||
-	    (banner_claim_first_print(conf) && !vma_log_level_is_enabled(VMA_LOG_DETAILS)))
+	    (banner_was_printed_before_or_mark(conf) && !vma_log_level_is_enabled(VMA_LOG_DETAILS)))
 		return;
-	command_line(line, sizeof(line));
+	read_own_command_line(line, sizeof(line));
 	vma_log_info(RULE);
 	vma_log_info("VMA_VERSION: %s-0 %s built on %s", VMA_VERSION, KIND, __DATE__);
 	vma_log_info("Cmd Line: %s", line);
 	log_machine();
-	vma_conf_banner(conf);
+	vma_conf_log_all_params(conf);
 }

@@ -159,7 +159,7 @@ static bool device_retry_is_due(const struct vma_device *device, uint64_t now)
 }
 
 /* With the lock. */
-static int device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
+static int device_find_or_open(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
 {
 	struct vma_device *device = device_find(engine, ifindex);
 	uint64_t now;
@@ -183,18 +183,18 @@ static int device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_de
 	if (device->priv->refused < 0)
 		return device->priv->refused;
 	if (before < 0)
-		notify_files(); /* others were refused it, too */
-	taken_open_server();
+		schedule_notify_of_all_files(); /* others were refused it, too */
+	taken_open_hand_over_server();
 	*out = device;
 	return 0;
 }
 
-int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
+int vma_device_find_or_open(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
 {
 	int rc;
 
 	pthread_mutex_lock(&devices_lock);
-	rc = device_get(engine, ifindex, out);
+	rc = device_find_or_open(engine, ifindex, out);
 	pthread_mutex_unlock(&devices_lock);
 	return rc;
 }
@@ -217,7 +217,7 @@ bool vma_device_has_hw_timestamps(struct vma_engine *engine, uint32_t ifindex)
 {
 	struct vma_device *device;
 
-	return vma_device_get(engine, ifindex, &device) == 0 &&
+	return vma_device_find_or_open(engine, ifindex, &device) == 0 &&
 	       (vma_nic_info(device->nic)->caps & VMA_NIC_CAP_HW_TIMESTAMP) != 0;
 }
 
@@ -229,7 +229,7 @@ static uint32_t inherited[INHERITED_MAX]; /* interfaces that the parent had open
 static unsigned n_inherited;
 
 /* A parent without an engine has what its own parent had. */
-__attribute__((cold)) void device_fork_child(struct vma_engine *engine)
+__attribute__((cold)) void device_record_parents_devices_in_child(struct vma_engine *engine)
 {
 	pthread_mutex_init(&devices_lock, NULL);
 	if (engine == NULL)
@@ -241,10 +241,10 @@ __attribute__((cold)) void device_fork_child(struct vma_engine *engine)
 			inherited[n_inherited++] = device->ifindex;
 }
 
-void device_open_inherited(struct vma_engine *engine)
+void devices_open_those_parent_had(struct vma_engine *engine)
 {
 	struct vma_device *device;
 
 	for (unsigned i = 0; i < n_inherited; i++)
-		vma_device_get(engine, inherited[i], &device);
+		vma_device_find_or_open(engine, inherited[i], &device);
 }

@@ -30,7 +30,7 @@ static _Atomic bool failed; /* and it has been said why */
 
 /* ---- the steps of a start; each is undone only by the end of the process ---- */
 
-static int start_conf(struct vma_engine *engine)
+static int engine_load_configuration(struct vma_engine *engine)
 {
 	/* A log file that cannot be opened has been warned of and is no reason not to start. */
 	vma_conf_load_and_init_log(&engine->conf, environ);
@@ -66,7 +66,7 @@ static void unguard_stats(const struct vma_engine *engine)
 		vma_fd_remove(vma_stats_capture_fd(engine->stats));
 }
 
-static int start_memory(struct vma_engine *engine)
+static int engine_create_buffer_pools(struct vma_engine *engine)
 {
 	struct vma_bufarena_attr arena = {.stats = engine->stats};
 	struct vma_bufpool_attr spill = {.name = "spill", .stats = engine->stats};
@@ -80,7 +80,7 @@ static int start_memory(struct vma_engine *engine)
 	return vma_bufpool_create(&spill, &engine->spill);
 }
 
-static int start_net(struct vma_engine *engine)
+static int engine_create_net_monitor(struct vma_engine *engine)
 {
 	/* Who calls is inside (vma_enter), where handlers wait, or the internal thread, which has blocked all signals.
 	 */
@@ -110,7 +110,7 @@ static const char *library_file_path(void)
 	return dladdr((void *)&vma_engine_now, &info) != 0 ? info.dli_fname : NULL;
 }
 
-static int start_cores(struct vma_engine *engine)
+static int engine_count_cores_and_find_vmad(struct vma_engine *engine)
 {
 	cpu_set_t cpus;
 
@@ -127,7 +127,7 @@ static void nic_fd_guard_callback(int fd, bool on)
 		vma_fd_remove(fd);
 }
 
-static int start_hooks(struct vma_engine *engine)
+static int engine_install_fd_and_signal_hooks(struct vma_engine *engine)
 {
 	vma_nic_fd_hook = nic_fd_guard_callback;
 	vma_signals_set_logging(engine->conf.handle_sigsegv, engine->conf.handle_sigintr);
@@ -139,11 +139,16 @@ static const struct step {
 	const char *name;
 	int (*start)(struct vma_engine *engine);
 } steps[] = {
-        {"configuration", start_conf},   {"rules", engine_rules_start},
-        {"statistics", start_stats},     {"VMA_STATS_FILE", stats_log_start},
-        {"packet memory", start_memory}, {"network", start_net},
-        {"cores", start_cores},          {"signals", start_hooks},
-        {"thread", internal_start},      {"requests", stats_requests_start},
+        {"configuration", engine_load_configuration},
+        {"rules", engine_read_rules_once},
+        {"statistics", start_stats},
+        {"VMA_STATS_FILE", stats_log_start},
+        {"packet memory", engine_create_buffer_pools},
+        {"network", engine_create_net_monitor},
+        {"cores", engine_count_cores_and_find_vmad},
+        {"signals", engine_install_fd_and_signal_hooks},
+        {"thread", internal_thread_setup_and_start},
+        {"requests", stats_requests_start},
 };
 
 static void engine_unguard_fds(struct vma_engine *engine)
@@ -184,7 +189,7 @@ static struct vma_engine *engine_start(void)
 				break;
 		}
 	if (rc == 0) {
-		engine_banner(&engine->conf);
+		engine_log_startup_banner(&engine->conf);
 		return engine;
 	}
 	vma_log_error("cannot start (%s: %s): all sockets are the kernel's", step->name, strerrordesc_np(-rc));
@@ -226,7 +231,7 @@ static bool counter_take_below_limit(_Atomic uint32_t *taken, uint32_t most)
 	return false;
 }
 
-static bool engine_take_socket_stats_block(struct vma_engine *engine)
+static bool engine_reserve_socket_stats_block(struct vma_engine *engine)
 {
 	if (!counter_take_below_limit(&engine->priv->stats_counted, (uint32_t)engine->conf.stats_fd_num))
 		return false;
@@ -236,12 +241,12 @@ static bool engine_take_socket_stats_block(struct vma_engine *engine)
 	return false;
 }
 
-struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd, _Atomic bool *counts)
+struct vma_stats_socket *vma_engine_alloc_socket_stats(struct vma_engine *engine, int fd, _Atomic bool *counts)
 {
 	struct vma_stats_socket *block;
 	char name[VMA_STATS_NAME_MAX];
 
-	if (!engine_take_socket_stats_block(engine)) {
+	if (!engine_reserve_socket_stats_block(engine)) {
 		atomic_fetch_add_explicit(&engine->process_stats->sockets_unseen, 1, memory_order_relaxed);
 		return NULL;
 	}
@@ -253,25 +258,25 @@ struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd,
 }
 
 /* A close may come before the block: then the end of the block is what counts. */
-void vma_engine_stats_closed(struct vma_engine *engine, _Atomic bool *counts)
+void vma_engine_uncount_socket_stats_at_close(struct vma_engine *engine, _Atomic bool *counts)
 {
 	if (atomic_exchange_explicit(counts, false, memory_order_relaxed))
 		atomic_fetch_sub_explicit(&engine->priv->stats_counted, 1, memory_order_relaxed);
 }
 
-void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block, _Atomic bool *counts)
+void vma_engine_free_socket_stats(struct vma_engine *engine, struct vma_stats_socket *block, _Atomic bool *counts)
 {
 	if (block == NULL)
 		return;
 	stats_log_socket(engine, block);
 	vma_stats_block_free(engine->stats, block);
 	atomic_fetch_sub_explicit(&engine->priv->stats_in_use, 1, memory_order_relaxed);
-	vma_engine_stats_closed(engine, counts);
+	vma_engine_uncount_socket_stats_at_close(engine, counts);
 }
 
 /* ---- the end ---- */
 
-static void ring_ctx_flush(struct vma_ring_ctx *ring_ctx, void *arg)
+static void ring_ctx_flush_at_exit(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 
@@ -282,7 +287,7 @@ static void ring_ctx_flush(struct vma_ring_ctx *ring_ctx, void *arg)
 }
 
 /* Nothing is taken down: other threads may be in the middle of anything, and the kernel takes all of it back. */
-void vma_engine_exit(void)
+void vma_engine_flush_and_log_at_exit(void)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 	struct vma_thread *self;
@@ -290,10 +295,10 @@ void vma_engine_exit(void)
 	if (engine == NULL)
 		return;
 	self = vma_enter();
-	tcp_housekeeping_steer_covered(&engine->conf);
-	ring_ctxs_each(ring_ctx_flush, NULL);
+	tcp_steer_all_conns_under_wide_rules(&engine->conf);
+	ring_ctxs_each(ring_ctx_flush_at_exit, NULL);
 	vma_leave(self);
-	stats_log_exit(engine);
+	stats_log_all_open_sockets_at_exit(engine);
 	vma_stats_remove_file(engine->stats);
 }
 
@@ -305,11 +310,11 @@ void vma_engine_exit(void)
  */
 void vma_engine_fork_prepare(void)
 {
-	vma_engine_steer_covered(); /* a child may serve listeners of ours, too */
+	vma_engine_steer_conns_under_wide_rules(); /* a child may serve listeners of ours, too */
 	files_lock_before_fork();
 }
 
-void vma_engine_fork_parent(void)
+void vma_engine_after_fork_in_parent(void)
 {
 	files_unlock_after_fork_in_parent();
 }
@@ -345,7 +350,7 @@ static void collect_engine_needs_of_file(struct vma_file *file, void *arg)
 		engine_needs->engine = true;
 }
 
-void vma_engine_start_early(void)
+void vma_engine_start_if_open_files_need_it(void)
 {
 	const int saved = errno;
 	struct vma_engine *engine = NULL;
@@ -359,24 +364,24 @@ void vma_engine_start_early(void)
 	if (engine_needs.engine)
 		engine = vma_engine_start();
 	if (engine != NULL && engine_needs.devices)
-		device_open_inherited(engine);
+		devices_open_those_parent_had(engine);
 	vma_leave(self);
 	errno = saved;
 }
 
-static __attribute__((cold)) void guard_engine_fds(struct vma_engine *engine)
+static __attribute__((cold)) void engine_close_parent_fds_in_fork_child(struct vma_engine *engine)
 {
 	int fds[FDS_MAX];
 	unsigned n = vma_net_fds(engine->net, fds, FDS_MAX);
 
 	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
 		vma_fd_unguard_close(fds[i]);
-	stats_log_forked(engine);
+	stats_log_close_in_fork_child(engine);
 	unguard_stats(engine);
 	vma_stats_detach_from_parent_after_fork(engine->stats);
 }
 
-__attribute__((cold)) void vma_engine_fork_child(void)
+__attribute__((cold)) void vma_engine_reset_in_fork_child(void)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
 	struct vma_thread *self;
@@ -387,11 +392,11 @@ __attribute__((cold)) void vma_engine_fork_child(void)
 	pthread_mutex_init(&start_lock, NULL);
 	atomic_store_explicit(&failed, false, memory_order_relaxed);
 	atomic_store_explicit(&vma_engine_now, NULL, memory_order_relaxed);
-	device_fork_child(engine);
-	ring_ctxs_fork_child();
-	internal_fork_child();
+	device_record_parents_devices_in_child(engine);
+	ring_ctxs_forget_in_fork_child();
+	internal_thread_reset_in_fork_child();
 	if (engine != NULL)
-		guard_engine_fds(engine);
+		engine_close_parent_fds_in_fork_child(engine);
 	files_reset_in_fork_child();
 	vma_leave(self);
 }

@@ -17,7 +17,7 @@ static int exception_mode(void)
 	return engine != NULL ? engine->conf.exception_handling : VMA_EXCEPTION_DEBUG;
 }
 
-int vma_engine_exception(int error, const char *fmt, ...)
+int vma_engine_apply_offload_failure_policy(int error, const char *fmt, ...)
 {
 	const int mode = exception_mode();
 	const enum vma_log_level level = mode >= VMA_EXCEPTION_ERROR_TO_OS ? VMA_LOG_ERROR : VMA_LOG_DEBUG;
@@ -36,7 +36,7 @@ int vma_engine_exception(int error, const char *fmt, ...)
 }
 
 /* It was asked for, there was nothing to offload, or it is too early to tell. Options are told when they are set. */
-static bool reason_is_requested(enum vma_sock_reason reason)
+static bool reason_is_expected_or_undecided(enum vma_sock_reason reason)
 {
 	switch (reason) {
 	case VMA_SOCK_OFFLOADED:
@@ -61,10 +61,11 @@ static bool reason_is_final(enum vma_sock_reason reason)
 	       reason != VMA_SOCK_INHERITED;
 }
 
-int vma_engine_fallback(enum vma_sock_reason reason, int error, const char *what)
+int vma_engine_report_kernel_fallback(enum vma_sock_reason reason, int error, const char *what)
 {
 	if (reason_is_final(reason))
 		VMA_PROBE3(fallback, reason, vma_sock_reason_text(reason), what);
-	return reason_is_requested(reason) ? 0
-	                                   : vma_engine_exception(error, "%s: %s", what, vma_sock_reason_text(reason));
+	return reason_is_expected_or_undecided(reason)
+	               ? 0
+	               : vma_engine_apply_offload_failure_policy(error, "%s: %s", what, vma_sock_reason_text(reason));
 }

@@ -44,14 +44,14 @@ static int open_icmp_raw_socket(void)
 	return vma_fd_move_high_and_guard(fd);
 }
 
-void icmp_housekeeping_begin(void)
+void icmp_open_and_watch_raw_socket_once(void)
 {
 	int fd;
 
 	pthread_mutex_lock(&open_lock);
 	if (atomic_load(&icmp_fd) == -1) {
 		fd = open_icmp_raw_socket();
-		if (fd >= 0 && internal_set_add(fd, EPOLLIN, INTERNAL_NET, INTERNAL_NET_ICMP) < 0) {
+		if (fd >= 0 && internal_epoll_add_fd(fd, EPOLLIN, INTERNAL_NET, INTERNAL_NET_ICMP) < 0) {
 			vma_fd_unguard_close(fd);
 			fd = -ENODEV;
 		}
@@ -63,7 +63,7 @@ void icmp_housekeeping_begin(void)
 }
 
 /* Of the interface that it came by, which as a rule is the one that the quoted packet left by. */
-static uint16_t vlan_of(struct vma_engine *engine, struct msghdr *msg)
+static uint16_t vlan_of_receiving_interface(struct vma_engine *engine, struct msghdr *msg)
 {
 	struct vma_net_link link;
 
@@ -95,7 +95,7 @@ static void icmp_deliver_to_stack(struct vma_ring_ctx *ring_ctx, void *arg)
 }
 
 /* The kernel has checked the sum, and the IP header is whole. */
-void icmp_housekeeping_take(struct vma_engine *engine)
+void icmp_receive_errors_for_tcp_stacks(struct vma_engine *engine)
 {
 	uint8_t bytes[576];
 	_Alignas(struct cmsghdr) char control[64];
@@ -112,12 +112,14 @@ void icmp_housekeeping_take(struct vma_engine *engine)
 			return;
 		if ((size_t)n <= header)
 			continue;
-		m = (struct message){.icmp = bytes + header, .len = (size_t)n - header, .vlan = vlan_of(engine, &msg)};
+		m = (struct message){.icmp = bytes + header,
+		                     .len = (size_t)n - header,
+		                     .vlan = vlan_of_receiving_interface(engine, &msg)};
 		ring_ctxs_each(icmp_deliver_to_stack, &m);
 	}
 }
 
-void icmp_housekeeping_fork_child(void)
+void icmp_housekeeping_close_in_fork_child(void)
 {
 	int fd = atomic_exchange(&icmp_fd, -1);
 

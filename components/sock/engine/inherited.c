@@ -55,7 +55,7 @@ static struct {
 	_Atomic uint64_t name_hash, until_ns;
 } unresponsive[UNRESPONSIVE_MAX];
 
-static uint64_t inherited_number_of(const char *text)
+static uint64_t inherited_hash_of_text(const char *text)
 {
 	uint64_t h = 14695981039346656037ULL;
 
@@ -67,7 +67,7 @@ static uint64_t inherited_number_of(const char *text)
 static bool inherited_is_unresponsive(const char *text, uint64_t now)
 {
 	for (int i = 0; i < UNRESPONSIVE_MAX; i++)
-		if (atomic_load(&unresponsive[i].name_hash) == inherited_number_of(text) &&
+		if (atomic_load(&unresponsive[i].name_hash) == inherited_hash_of_text(text) &&
 		    now < atomic_load(&unresponsive[i].until_ns))
 			return true;
 	return false;
@@ -83,13 +83,13 @@ static void inherited_mark_unresponsive(const struct names *names)
 			const uint32_t place = atomic_fetch_add(&at, 1) % UNRESPONSIVE_MAX;
 
 			atomic_store(&unresponsive[place].until_ns, until);
-			atomic_store(&unresponsive[place].name_hash, inherited_number_of(names->at[i].text));
+			atomic_store(&unresponsive[place].name_hash, inherited_hash_of_text(names->at[i].text));
 		}
 	}
 }
 
 /* A line of /proc/net/unix ends with the socket's name, if it has one. */
-static void inherited_take_line(struct names *names, const char *line, uint64_t now)
+static void inherited_add_name_of_unix_line(struct names *names, const char *line, uint64_t now)
 {
 	const char *at = strstr(line, " @" TAKEN_NAME);
 	size_t len = at != NULL ? strlen(at + 2) : 0;
@@ -103,14 +103,14 @@ static void inherited_take_line(struct names *names, const char *line, uint64_t 
 /* Opened when the program begins: it may be in another root directory when it uses a socket. */
 static int proc_net_unix_fd = -1;
 
-static int inherited_open_list(void)
+static int inherited_open_proc_net_unix(void)
 {
 	return (int)syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC);
 }
 
-static void inherited_keep_list(void)
+static void inherited_keep_proc_net_unix_open(void)
 {
-	const int fd = proc_net_unix_fd < 0 ? inherited_open_list() : -1;
+	const int fd = proc_net_unix_fd < 0 ? inherited_open_proc_net_unix() : -1;
 
 	if (fd < 0)
 		return;
@@ -119,9 +119,9 @@ static void inherited_keep_list(void)
 		syscall(SYS_close, fd);
 }
 
-static void inherited_read_names(struct names *names)
+static void inherited_list_library_unix_sockets(struct names *names)
 {
-	const int fd = proc_net_unix_fd >= 0 ? proc_net_unix_fd : inherited_open_list();
+	const int fd = proc_net_unix_fd >= 0 ? proc_net_unix_fd : inherited_open_proc_net_unix();
 	const uint64_t now = vma_now_ns();
 	char text[2048];
 	size_t deferred_signals = 0;
@@ -136,7 +136,7 @@ static void inherited_read_names(struct names *names)
 		text[deferred_signals] = '\0';
 		for (; (end = memchr(line, '\n', deferred_signals - (size_t)(line - text))) != NULL; line = end + 1) {
 			*end = '\0';
-			inherited_take_line(names, line, now);
+			inherited_add_name_of_unix_line(names, line, now);
 		}
 		deferred_signals -= (size_t)(line - text);
 		if (deferred_signals == sizeof(text) - 1)
@@ -229,7 +229,7 @@ static void inherited_receive_reply(int fd, struct names *names, struct inherite
 		syscall(SYS_close, message.fd);
 }
 
-static int inherited_exchange(int fd, struct names *names, int socket_fd, uint64_t cookie)
+static int inherited_ask_processes_for_socket(int fd, struct names *names, int socket_fd, uint64_t cookie)
 {
 	struct inherited_request question = {.cookie = cookie, .number = socket_fd};
 	const uint64_t deadline_ns = vma_now_ns() + REPLY_TIMEOUT_NS;
@@ -242,7 +242,7 @@ static int inherited_exchange(int fd, struct names *names, int socket_fd, uint64
 	return waiting_fd;
 }
 
-int vma_inherited_request_socket(int socket_fd)
+int vma_inherited_ask_owners_for_conn_queue_fd(int socket_fd)
 {
 	const uint64_t cookie = vma_sock_cookie(socket_fd);
 	struct names *names;
@@ -253,10 +253,10 @@ int vma_inherited_request_socket(int socket_fd)
 	names = mmap(NULL, sizeof(*names), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (names == MAP_FAILED)
 		return -1;
-	inherited_read_names(names);
+	inherited_list_library_unix_sockets(names);
 	fd = names->n != 0 ? vma_unix_open_autobound_dgram() : -1;
 	if (fd >= 0) {
-		waiting_fd = inherited_exchange(fd, names, socket_fd, cookie);
+		waiting_fd = inherited_ask_processes_for_socket(fd, names, socket_fd, cookie);
 		syscall(SYS_close, fd);
 	}
 	munmap(names, sizeof(*names));
@@ -271,7 +271,7 @@ static struct {
 } waits[WAITS_MAX];
 static uint32_t n_inherited_waits; /* changes before there are threads */
 
-void vma_inherited_register_waits(int fd)
+void vma_inherited_record_conn_queue_fd(int fd)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
 	socklen_t len = sizeof(name);
@@ -289,7 +289,7 @@ void vma_inherited_register_waits(int fd)
 	n_inherited_waits++;
 }
 
-static int inherited_take_waits(uint64_t cookie)
+static int inherited_take_conn_queue_fd_of_cookie(uint64_t cookie)
 {
 	int guarded = -1, fd;
 
@@ -317,9 +317,10 @@ static bool inherited_listens(int fd)
 }
 
 /* What has waited longest: of two that may be, the one that this process has had itself. */
-static int inherited_request_socket(int fd)
+static int inherited_get_conn_queue_fd(int fd)
 {
-	const int requested = vma_inherited_request_socket(fd), mine = inherited_take_waits(vma_sock_cookie(fd));
+	const int requested = vma_inherited_ask_owners_for_conn_queue_fd(fd),
+	          mine = inherited_take_conn_queue_fd_of_cookie(vma_sock_cookie(fd));
 
 	if (mine < 0)
 		return requested;
@@ -328,7 +329,7 @@ static int inherited_request_socket(int fd)
 	return mine;
 }
 
-static bool inherited_give_listener(int fd, int waiting_fd)
+static bool inherited_give_conn_queue_to_listener(int fd, int waiting_fd)
 {
 	const bool given = vma_inherited_listener(fd, waiting_fd);
 
@@ -338,7 +339,7 @@ static bool inherited_give_listener(int fd, int waiting_fd)
 }
 
 /* Another number of the same file finds the listener that the first one has got. */
-static void inherited_touch(struct vma_file *file, int fd)
+static void inherited_ask_and_adopt_listener_once(struct vma_file *file, int fd)
 {
 	struct inherited *inherited = (struct inherited *)file;
 	int waiting_fd = -1;
@@ -346,13 +347,13 @@ static void inherited_touch(struct vma_file *file, int fd)
 	pthread_mutex_lock(&inherited->request_lock);
 	if (!inherited->requested) {
 		inherited->requested = true;
-		waiting_fd = inherited_request_socket(fd);
+		waiting_fd = inherited_get_conn_queue_fd(fd);
 		inherited->is_listener = waiting_fd >= 0 && vma_inherited_listener != NULL && inherited_listens(fd);
 		if (waiting_fd >= 0 && !inherited->is_listener)
 			syscall(SYS_close, waiting_fd);
 		if (inherited->is_listener)
-			inherited->is_listener = inherited_give_listener(fd, waiting_fd);
-		sock_log_reason_inside(fd, true);
+			inherited->is_listener = inherited_give_conn_queue_to_listener(fd, waiting_fd);
+		sock_log_why_not_offloaded_inside(fd, true);
 	} else if (inherited->is_listener) {
 		vma_inherited_listener(fd, -1);
 	}
@@ -360,13 +361,13 @@ static void inherited_touch(struct vma_file *file, int fd)
 }
 
 /* Passed on without having been used. */
-static void inherited_hand_over(struct vma_file *file)
+static void inherited_ask_and_adopt_before_passing_on(struct vma_file *file)
 {
-	inherited_touch(file, atomic_load(&file->fd));
+	inherited_ask_and_adopt_listener_once(file, atomic_load(&file->fd));
 }
 
 /* A thread that is not here may have been asking. */
-static __attribute__((cold)) void inherited_forked(struct vma_file *file)
+static __attribute__((cold)) void inherited_reset_lock_in_fork_child(struct vma_file *file)
 {
 	pthread_mutex_init(&((struct inherited *)file)->request_lock, NULL);
 }
@@ -398,8 +399,8 @@ static void inherited_op_placeholder(void)
 #define USE                                                                                                            \
 	.name = "inherited", USES(bind), USES(connect), USES(listen), USES(accept4), USES(shutdown), USES(ioctl),      \
 	USES(recvmsg), USES(sendmsg), .poll = inherited_poll_nothing, .rings = inherited_no_rings,                     \
-	.reason = inherited_reason_of, .forked = inherited_forked, .hand_over = inherited_hand_over,                   \
-	.touch = inherited_touch
+	.reason = inherited_reason_of, .forked = inherited_reset_lock_in_fork_child,                                   \
+	.hand_over = inherited_ask_and_adopt_before_passing_on, .touch = inherited_ask_and_adopt_listener_once
 
 /* Of a listener and a UDP socket the kernel's knows all but what has come; of a connection it knows nothing. */
 static const struct vma_file_ops ops = {USE};
@@ -407,13 +408,13 @@ static const struct vma_file_ops connection_ops = {USE, USES(setsockopt), USES(g
 #undef USE
 #undef USES
 
-void vma_inherited_register(int fd)
+void vma_inherited_fd_install_placeholder(int fd)
 {
 	struct inherited *inherited = vma_alloc(sizeof(*inherited));
 
 	if (inherited == NULL)
 		return;
-	inherited_keep_list();
+	inherited_keep_proc_net_unix_open();
 	vma_file_init(&inherited->file, VMA_FILE_EXEC,
 	              vma_os_getsockopt_int_or(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP && !inherited_listens(fd)
 	                      ? &connection_ops

@@ -49,7 +49,7 @@ static struct {
  * over what A released, and the thread's look finds the change; if not, the eventfd is written and the thread comes
  * again.
  */
-void internal_wake(void)
+void internal_thread_wake(void)
 {
 	const uint64_t one = 1;
 	const int saved = errno;
@@ -60,10 +60,10 @@ void internal_wake(void)
 	errno = saved;
 }
 
-void internal_wake_by(uint64_t at_ns)
+void internal_thread_wake_no_later_than(uint64_t at_ns)
 {
-	if (internal_sleeps_until() > internal_timer_end(at_ns))
-		internal_wake();
+	if (internal_sleeps_until() > round_up_to_timer_resolution(at_ns))
+		internal_thread_wake();
 }
 
 /*
@@ -71,7 +71,7 @@ void internal_wake_by(uint64_t at_ns)
  * it set for ever. What has no type of file is what eventfds, and nothing that a program writes to, are: it is ours
  * unless the child has closed the number and made another such descriptor under it.
  */
-bool internal_wake_from_vfork(void)
+bool internal_thread_wake_from_vfork_child(void)
 {
 	const uint64_t one = 1;
 	struct stat stat;
@@ -80,7 +80,7 @@ bool internal_wake_from_vfork(void)
 	       syscall(SYS_write, internal.wake_fd, &one, sizeof(one)) == (long)sizeof(one);
 }
 
-uint64_t internal_timer_end(uint64_t at_ns)
+uint64_t round_up_to_timer_resolution(uint64_t at_ns)
 {
 	const uint64_t step = internal.resolution_ns;
 
@@ -102,7 +102,7 @@ static void internal_drain_wake_eventfd(void)
 
 /* ---- the set ---- */
 
-int internal_set_add(int fd, uint32_t events, enum internal_source source, uint64_t number)
+int internal_epoll_add_fd(int fd, uint32_t events, enum internal_source source, uint64_t number)
 {
 	struct epoll_event event = {.events = events, .data.u64 = (uint64_t)source << INTERNAL_SOURCE_SHIFT | number};
 	const int saved = errno;
@@ -118,7 +118,7 @@ int internal_set_add(int fd, uint32_t events, enum internal_source source, uint6
 	return rc;
 }
 
-void internal_set_remove(int fd)
+void internal_epoll_remove_fd(int fd)
 {
 	struct epoll_event none = {0};
 	const int saved = errno;
@@ -174,7 +174,7 @@ static void internal_run_watched_task(uint64_t place)
 		task->run(task);
 }
 
-int vma_engine_watch(int fd, uint32_t events, struct vma_internal_task *task)
+int vma_engine_watch_fd_with_task(int fd, uint32_t events, struct vma_internal_task *task)
 {
 	for (uint64_t place = 0; place < WATCHED_MAX; place++) {
 		struct vma_internal_task *none = NULL;
@@ -182,7 +182,7 @@ int vma_engine_watch(int fd, uint32_t events, struct vma_internal_task *task)
 
 		if (!atomic_compare_exchange_strong(&watched[place], &none, task))
 			continue;
-		rc = internal_set_add(fd, events, INTERNAL_WAKE, INTERNAL_WAKE_WATCHED + place);
+		rc = internal_epoll_add_fd(fd, events, INTERNAL_WAKE, INTERNAL_WAKE_WATCHED + place);
 		if (rc < 0)
 			atomic_store(&watched[place], NULL);
 		return rc;
@@ -190,9 +190,9 @@ int vma_engine_watch(int fd, uint32_t events, struct vma_internal_task *task)
 	return -EBUSY;
 }
 
-void vma_engine_unwatch(int fd, struct vma_internal_task *task)
+void vma_engine_unwatch_fd(int fd, struct vma_internal_task *task)
 {
-	internal_set_remove(fd);
+	internal_epoll_remove_fd(fd);
 	for (unsigned place = 0; place < WATCHED_MAX; place++) {
 		struct vma_internal_task *mine = task;
 
@@ -200,14 +200,14 @@ void vma_engine_unwatch(int fd, struct vma_internal_task *task)
 	}
 }
 
-static void internal_take_event(const struct epoll_event *event)
+static void internal_dispatch_epoll_event(const struct epoll_event *event)
 {
 	const uint64_t number = event->data.u64 & ((1ULL << INTERNAL_SOURCE_SHIFT) - 1);
 
 	switch ((enum internal_source)(event->data.u64 >> INTERNAL_SOURCE_SHIFT)) {
 	case INTERNAL_NET:
 		if (number == INTERNAL_NET_ICMP)
-			icmp_housekeeping_take(internal.engine);
+			icmp_receive_errors_for_tcp_stacks(internal.engine);
 		else
 			vma_net_process_events(internal.engine->net);
 		break;
@@ -218,10 +218,10 @@ static void internal_take_event(const struct epoll_event *event)
 			internal_drain_wake_eventfd();
 		break;
 	case INTERNAL_RING_CTX:
-		ring_housekeeping_take_event(internal.engine, number);
+		ring_housekeeping_handle_ring_readable(internal.engine, number);
 		break;
 	case INTERNAL_ERROR:
-		notify_take_error(number);
+		notify_file_of_socket_error(number);
 		break;
 	}
 }
@@ -238,17 +238,17 @@ static uint64_t internal_run_once(const struct epoll_event *events, long n)
 	uint64_t now, next;
 
 	for (long i = 0; i < n; i++)
-		internal_take_event(&events[i]);
-	tcp_housekeeping_run_pruning();
+		internal_dispatch_epoll_event(&events[i]);
+	tcp_housekeeping_delete_stale_rules();
 	tasks_run();
 	vfork_handoffs_run();
 	now = vma_now_ns();
 	next = ring_housekeeping_run(internal.engine, now);
 	next = earlier_ns(next, tcp_housekeeping_run(&internal.engine->conf, now));
-	next = earlier_ns(next, notify_run(internal.engine, now));
+	next = earlier_ns(next, notify_files_of_changes_when_due(internal.engine, now));
 	vma_leave(self);
 	vma_run_due_deferred_frees();
-	return earlier_ns(next, ring_housekeeping_run_ending(now));
+	return earlier_ns(next, ring_housekeeping_reclaim_due_with_backoff(now));
 }
 
 static void set_affinity(const char *wanted)
@@ -290,12 +290,13 @@ static uint64_t publish_sleep_time(uint64_t deadline)
 	struct vma_thread *self;
 	uint64_t again;
 
-	deadline = internal_timer_end(deadline);
+	deadline = round_up_to_timer_resolution(deadline);
 	sleep_time_publish(&internal.sleeps, deadline);
 	self = vma_enter();
-	again = earlier_ns(ring_housekeeping_next_due_ns(), earlier_ns(tcp_housekeeping_next_due_ns(), tasks_due()));
+	again = earlier_ns(ring_housekeeping_next_due_ns(),
+	                   earlier_ns(tcp_housekeeping_next_due_ns(), tasks_next_due_ns()));
 	vma_leave(self);
-	return earlier_ns(deadline, internal_timer_end(again));
+	return earlier_ns(deadline, round_up_to_timer_resolution(again));
 }
 
 /*
@@ -325,7 +326,7 @@ static void *internal_thread_main(void *arg)
 	(void)arg;
 	vma_thread_self()->is_internal = true;
 	internal_signal_thread_running();
-	vma_ring_thread_is_helper();
+	vma_ring_mark_thread_as_internal_driver();
 	pthread_setname_np(pthread_self(), "vma-internal");
 	join_cpuset(internal.engine->conf.internal_thread_cpuset);
 	set_affinity(internal.engine->conf.internal_thread_affinity);
@@ -370,7 +371,7 @@ static int internal_guard_new_fd(long fd)
 	return fd < 0 ? -errno : vma_fd_move_high_and_guard((int)fd);
 }
 
-int internal_start(struct vma_engine *engine)
+int internal_thread_setup_and_start(struct vma_engine *engine)
 {
 	int rc;
 
@@ -383,9 +384,9 @@ int internal_start(struct vma_engine *engine)
 	internal.wake_fd = internal_guard_new_fd(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 	rc = internal.epoll_fd < 0 ? internal.epoll_fd : internal.wake_fd;
 	if (rc >= 0)
-		rc = internal_set_add(internal.wake_fd, EPOLLIN, INTERNAL_WAKE, 0);
+		rc = internal_epoll_add_fd(internal.wake_fd, EPOLLIN, INTERNAL_WAKE, 0);
 	if (rc == 0)
-		rc = internal_set_add(vma_net_fd(engine->net), EPOLLIN, INTERNAL_NET, 0);
+		rc = internal_epoll_add_fd(vma_net_fd(engine->net), EPOLLIN, INTERNAL_NET, 0);
 	if (rc == 0)
 		rc = internal_start_thread();
 	if (rc < 0) {
@@ -393,22 +394,22 @@ int internal_start(struct vma_engine *engine)
 		return rc;
 	}
 	atomic_store(&internal.woken, false); /* what was left before there was a thread wrote nowhere */
-	internal_wake();
+	internal_thread_wake();
 	return 0;
 }
 
-__attribute__((cold)) void internal_fork_child(void)
+__attribute__((cold)) void internal_thread_reset_in_fork_child(void)
 {
 	internal_close_fds();
-	taken_fork_child();
+	taken_server_close_in_fork_child();
 	internal.engine = NULL;
 	for (unsigned place = 0; place < WATCHED_MAX; place++)
 		atomic_store(&watched[place], NULL);
 	atomic_store(&internal.woken, false);
 	sleep_time_publish(&internal.sleeps, 0);
-	ring_housekeeping_fork_child();
-	tcp_housekeeping_fork_child();
-	icmp_housekeeping_fork_child();
-	notify_fork_child();
-	tasks_fork_child();
+	ring_housekeeping_reset_in_fork_child();
+	tcp_housekeeping_reset_in_fork_child();
+	icmp_housekeeping_close_in_fork_child();
+	notify_reset_in_fork_child();
+	tasks_discard_in_fork_child();
 }

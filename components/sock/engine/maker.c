@@ -10,12 +10,12 @@
 
 #define REQUEST_SET (1ULL << 63)
 
-static _Atomic uint64_t *request_of_side(struct vma_file *file, enum vma_ring_ctx_side side)
+static _Atomic uint64_t *ring_request_slot_of_side(struct vma_file *file, enum vma_ring_ctx_side side)
 {
 	return &file->ring_requests[side == VMA_RING_CTX_TX];
 }
 
-struct vma_ring_request vma_file_ring_request(const struct vma_file *file, enum vma_ring_ctx_side side)
+struct vma_ring_request vma_file_get_ring_alloc_request(const struct vma_file *file, enum vma_ring_ctx_side side)
 {
 	const uint64_t request =
 	        atomic_load_explicit(&file->ring_requests[side == VMA_RING_CTX_TX], memory_order_relaxed);
@@ -26,10 +26,10 @@ struct vma_ring_request vma_file_ring_request(const struct vma_file *file, enum 
 	                                 .user_id = (uint32_t)request};
 }
 
-static bool requests_logic(const struct vma_file *file, enum vma_ring_logic logic)
+static bool file_requests_ring_logic(const struct vma_file *file, enum vma_ring_logic logic)
 {
-	const struct vma_ring_request rx = vma_file_ring_request(file, VMA_RING_CTX_RX),
-	                              tx = vma_file_ring_request(file, VMA_RING_CTX_TX);
+	const struct vma_ring_request rx = vma_file_get_ring_alloc_request(file, VMA_RING_CTX_RX),
+	                              tx = vma_file_get_ring_alloc_request(file, VMA_RING_CTX_TX);
 
 	return (rx.is_set && rx.logic == logic) || (tx.is_set && tx.logic == logic);
 }
@@ -41,17 +41,17 @@ void vma_file_inherit_ring_requests(struct vma_file *file, const struct vma_file
 		                      atomic_load_explicit(&from->ring_requests[side], memory_order_relaxed),
 		                      memory_order_relaxed);
 	if (vma_file_has_ring_request(file))
-		vma_file_record_maker(file);
+		vma_file_record_creating_thread_and_core(file);
 }
 
 void vma_file_set_ring_request(struct vma_file *file, enum vma_ring_ctx_side side,
                                const struct vma_ring_request *request)
 {
-	atomic_store_explicit(request_of_side(file, side),
+	atomic_store_explicit(ring_request_slot_of_side(file, side),
 	                      REQUEST_SET | (uint64_t)request->logic << 56 |
 	                              (uint64_t)(request->profile & 0xffffff) << 32 | request->user_id,
 	                      memory_order_relaxed);
-	vma_file_record_maker(file);
+	vma_file_record_creating_thread_and_core(file);
 }
 
 /* ---- the maker ---- */
@@ -59,7 +59,7 @@ void vma_file_set_ring_request(struct vma_file *file, enum vma_ring_ctx_side sid
 static bool file_uses_ring_logic(const struct vma_conf *conf, const struct vma_file *file, enum vma_ring_logic logic)
 {
 	return conf->ring_allocation_logic_rx == (int64_t)logic || conf->ring_allocation_logic_tx == (int64_t)logic ||
-	       (vma_file_has_ring_request(file) && requests_logic(file, logic));
+	       (vma_file_has_ring_request(file) && file_requests_ring_logic(file, logic));
 }
 
 static uint32_t core_of_socket_maker(const struct vma_conf *conf, const struct vma_file *file, struct vma_thread *self)
@@ -69,7 +69,7 @@ static uint32_t core_of_socket_maker(const struct vma_conf *conf, const struct v
 	return file_uses_ring_logic(conf, file, VMA_RING_LOGIC_PER_CORE) ? vma_thread_current_core() : 0;
 }
 
-void vma_file_record_maker(struct vma_file *file)
+void vma_file_record_creating_thread_and_core(struct vma_file *file)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 	struct vma_thread *self = vma_thread_self();
@@ -88,13 +88,13 @@ void vma_file_record_ring_move(struct vma_file *file, const struct vma_ring_requ
 		file->maker_core = where->core;
 }
 
-struct vma_ring_requester vma_file_ring_key_input(const struct vma_file *file, const void *local)
+struct vma_ring_requester vma_file_get_ring_requester(const struct vma_file *file, const void *local)
 {
 	struct vma_ring_requester where = {
 	        .socket_id = file->id, .thread_id = file->maker_thread, .core = file->maker_core};
 
-	where.rx = vma_file_ring_request(file, VMA_RING_CTX_RX);
-	where.tx = vma_file_ring_request(file, VMA_RING_CTX_TX);
+	where.rx = vma_file_get_ring_alloc_request(file, VMA_RING_CTX_RX);
+	where.tx = vma_file_get_ring_alloc_request(file, VMA_RING_CTX_TX);
 
 	memcpy(where.local, local, 4);
 	return where;
@@ -102,7 +102,7 @@ struct vma_ring_requester vma_file_ring_key_input(const struct vma_file *file, c
 
 /* ---- the logic of a side ---- */
 
-enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ctx_side side)
+enum vma_ring_logic conf_ring_allocation_logic_of_side(const struct vma_conf *conf, enum vma_ring_ctx_side side)
 {
 	int64_t logic = conf->ring_allocation_logic_rx;
 
@@ -130,7 +130,7 @@ struct vma_ring_key ring_ctx_key(const struct vma_conf *conf, enum vma_ring_ctx_
 	struct vma_ring_requester own;
 
 	if (!request->is_set)
-		return vma_ring_key(ring_ctx_logic(conf, side), where);
+		return vma_ring_key(conf_ring_allocation_logic_of_side(conf, side), where);
 	own = *where;
 	own.user_id = request->user_id;
 	own.profile = request->profile;
@@ -141,13 +141,13 @@ static struct vma_ring_key ring_key_for_interface(const struct vma_engine *engin
                                                   enum vma_ring_ctx_side side)
 {
 	const uint32_t same = 0; /* a connection has its listener's address */
-	const struct vma_ring_requester where = vma_file_ring_key_input(file, &same);
+	const struct vma_ring_requester where = vma_file_get_ring_requester(file, &same);
 
 	return ring_ctx_key(&engine->conf, side, &where);
 }
 
-bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *conn,
-                             const struct vma_file *listener)
+bool vma_conn_ring_may_differ_from_listener(const struct vma_engine *engine, const struct vma_file *conn,
+                                            const struct vma_file *listener)
 {
 	const struct vma_ring_key a = ring_key_for_interface(engine, conn, VMA_RING_CTX_TCP),
 	                          b = ring_key_for_interface(engine, listener, VMA_RING_CTX_RX);
@@ -155,9 +155,9 @@ bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_f
 	return memcmp(&a, &b, sizeof(a)) != 0;
 }
 
-bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine, const struct vma_file *file)
+bool vma_ring_depends_on_creating_thread(const struct vma_engine *engine, const struct vma_file *file)
 {
-	const struct vma_ring_request rx = vma_file_ring_request(file, VMA_RING_CTX_RX);
+	const struct vma_ring_request rx = vma_file_get_ring_alloc_request(file, VMA_RING_CTX_RX);
 
 	if (engine == NULL)
 		return false;

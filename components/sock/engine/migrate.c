@@ -9,7 +9,7 @@ void vma_migration_init(struct vma_migration *migration, const struct vma_conf *
                         bool is_tcp)
 {
 	const bool rx = side == VMA_RING_CTX_RX;
-	const int logic = (int)ring_ctx_logic(conf, is_tcp ? VMA_RING_CTX_TCP : side);
+	const int logic = (int)conf_ring_allocation_logic_of_side(conf, is_tcp ? VMA_RING_CTX_TCP : side);
 	const int64_t ratio = rx ? conf->ring_migration_ratio_rx : conf->ring_migration_ratio_tx;
 	const bool is_given =
 	        conf->given[rx ? VMA_CONF_AT_ring_migration_ratio_rx : VMA_CONF_AT_ring_migration_ratio_tx];
@@ -21,7 +21,7 @@ void vma_migration_init(struct vma_migration *migration, const struct vma_conf *
 	migration->ratio = (uint32_t)ratio;
 }
 
-uint64_t vma_migration_place(const struct vma_migration *migration)
+uint64_t vma_migration_current_thread_or_core(const struct vma_migration *migration)
 {
 	int core;
 
@@ -31,7 +31,8 @@ uint64_t vma_migration_place(const struct vma_migration *migration)
 	return core >= 0 ? (uint64_t)core + 1 : 1;
 }
 
-struct vma_ring_requester vma_migration_where(const struct vma_migration *migration, uint64_t place, uint64_t socket_id)
+struct vma_ring_requester vma_migration_requester_of_place(const struct vma_migration *migration, uint64_t place,
+                                                           uint64_t socket_id)
 {
 	struct vma_ring_requester where = {.socket_id = socket_id};
 
@@ -42,9 +43,9 @@ struct vma_ring_requester vma_migration_where(const struct vma_migration *migrat
 	return where;
 }
 
-bool vma_migration_count_slow(struct vma_migration *migration, uint32_t accesses)
+bool vma_migration_count_access_slow(struct vma_migration *migration, uint32_t accesses)
 {
-	const uint64_t place = vma_migration_place(migration);
+	const uint64_t place = vma_migration_current_thread_or_core(migration);
 	uint64_t candidate = atomic_load_explicit(&migration->candidate, memory_order_relaxed);
 	const bool ends = accesses >= migration->ratio;
 
@@ -59,10 +60,10 @@ bool vma_migration_count_slow(struct vma_migration *migration, uint32_t accesses
 	return candidate == UINT64_MAX;
 }
 
-void vma_migration_deny_slow(struct vma_migration *migration)
+void vma_migration_drop_other_candidate_slow(struct vma_migration *migration)
 {
 	uint64_t candidate = atomic_load_explicit(&migration->candidate, memory_order_relaxed);
 
-	if (candidate != vma_migration_place(migration))
+	if (candidate != vma_migration_current_thread_or_core(migration))
 		atomic_store_explicit(&migration->candidate, 0, memory_order_relaxed);
 }

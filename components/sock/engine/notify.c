@@ -21,19 +21,19 @@ void (*vma_engine_on_error)(struct vma_file *file);
 
 /* ---- the network, and refused offloads ---- */
 
-void vma_engine_retry(void)
+void vma_engine_schedule_offload_retry(void)
 {
 	if (!atomic_exchange(&notify.retry, true))
-		internal_wake();
+		internal_thread_wake();
 }
 
-void notify_files(void)
+void schedule_notify_of_all_files(void)
 {
 	if (!atomic_exchange(&notify.tell, true))
-		internal_wake();
+		internal_thread_wake();
 }
 
-static bool sock_is_refused_for_now(struct vma_file *file)
+static bool sock_offload_may_be_retried(struct vma_file *file)
 {
 	const enum vma_sock_reason reason = file->ops->reason != NULL ? file->ops->reason(file) : VMA_SOCK_OFFLOADED;
 
@@ -50,13 +50,13 @@ static void file_notify_net_changed(struct vma_file *file, void *arg)
 {
 	struct round *round = arg;
 
-	if (file->ops->net_changed == NULL || (!round->all && !sock_is_refused_for_now(file)))
+	if (file->ops->net_changed == NULL || (!round->all && !sock_offload_may_be_retried(file)))
 		return;
 	file->ops->net_changed(file);
-	round->again |= sock_is_refused_for_now(file);
+	round->again |= sock_offload_may_be_retried(file);
 }
 
-static void notify_all_files(bool all)
+static void notify_all_files_of_net_change(bool all)
 {
 	struct round round = {.all = all};
 
@@ -65,7 +65,7 @@ static void notify_all_files(bool all)
 		atomic_store(&notify.retry, true);
 }
 
-static void notify_run_net(const struct vma_net *net, uint64_t now)
+static void notify_files_of_net_change_when_due(const struct vma_net *net, uint64_t now)
 {
 	const uint64_t generation = vma_net_generation(net);
 
@@ -77,10 +77,10 @@ static void notify_run_net(const struct vma_net *net, uint64_t now)
 	notify.net_seen = generation;
 	atomic_store(&notify.tell, false);
 	notify.net_round_ns = now;
-	notify_all_files(true);
+	notify_all_files_of_net_change(true);
 }
 
-static void notify_run_retry(uint64_t now)
+static void notify_files_to_retry_offload_when_due(uint64_t now)
 {
 	if (notify.retry_ns == 0 && atomic_load(&notify.retry))
 		notify.retry_ns = now + RETRY_NS;
@@ -88,17 +88,17 @@ static void notify_run_retry(uint64_t now)
 		return;
 	notify.retry_ns = 0;
 	atomic_store(&notify.retry, false);
-	notify_all_files(false);
+	notify_all_files_of_net_change(false);
 	if (atomic_load(&notify.retry))
 		notify.retry_ns = now + RETRY_NS;
 }
 
-uint64_t notify_run(struct vma_engine *engine, uint64_t now)
+uint64_t notify_files_of_changes_when_due(struct vma_engine *engine, uint64_t now)
 {
 	uint64_t next = NO_DEADLINE;
 
-	notify_run_net(engine->net, now);
-	notify_run_retry(now);
+	notify_files_of_net_change_when_due(engine->net, now);
+	notify_files_to_retry_offload_when_due(now);
 	if (notify.net_ns != 0)
 		next = notify.net_ns;
 	if (notify.retry_ns != 0 && notify.retry_ns < next)
@@ -111,7 +111,7 @@ void notify_init(struct vma_engine *engine)
 	notify.net_seen = vma_net_generation(engine->net);
 }
 
-void notify_fork_child(void)
+void notify_reset_in_fork_child(void)
 {
 	notify.net_ns = notify.retry_ns = notify.net_round_ns = 0;
 	atomic_store(&notify.retry, false);
@@ -126,8 +126,8 @@ void notify_fork_child(void)
  */
 int vma_engine_watch_errors(int fd, struct vma_file *file)
 {
-	return internal_set_add(fd, EPOLLERR | EPOLLET, INTERNAL_ERROR,
-	                        (uint64_t)fd << FD_SHIFT | (file->id & ID_MASK));
+	return internal_epoll_add_fd(fd, EPOLLERR | EPOLLET, INTERNAL_ERROR,
+	                             (uint64_t)fd << FD_SHIFT | (file->id & ID_MASK));
 }
 
 struct search {
@@ -143,7 +143,7 @@ static void find_file_by_id(struct vma_file *file, void *arg)
 		search->found = file;
 }
 
-void notify_take_error(uint64_t number)
+void notify_file_of_socket_error(uint64_t number)
 {
 	struct search search = {.id = number & ID_MASK, .found = vma_fd_lookup((int)(number >> FD_SHIFT & ID_MASK))};
 

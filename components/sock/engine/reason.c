@@ -39,12 +39,12 @@ const char *vma_sock_reason_text(enum vma_sock_reason reason)
 	return (size_t)reason < sizeof(reason_texts) / sizeof(reason_texts[0]) ? reason_texts[reason] : "unknown";
 }
 
-static const char *remedy_of(enum vma_sock_reason reason)
+static const char *remedy_text_of_offload_reason(enum vma_sock_reason reason)
 {
 	return (size_t)reason < sizeof(remedies) / sizeof(remedies[0]) ? remedies[reason] : NULL;
 }
 
-enum vma_sock_reason vma_sock_reason_of(int error)
+enum vma_sock_reason vma_sock_reason_of_errno(int error)
 {
 	switch (-error) {
 	case 0:
@@ -61,13 +61,13 @@ enum vma_sock_reason vma_sock_reason_of(int error)
 	}
 }
 
-static enum vma_sock_reason file_reason_of(struct vma_file *file)
+static enum vma_sock_reason offload_reason_of_file(struct vma_file *file)
 {
 	return file != NULL && file->ops->reason != NULL ? file->ops->reason(file) : VMA_SOCK_TYPE;
 }
 
 /* There is nothing yet, or for good, that somebody could wonder about. */
-static bool reason_is_unremarkable(enum vma_sock_reason reason)
+static bool offload_reason_needs_no_log(enum vma_sock_reason reason)
 {
 	return reason == VMA_SOCK_OFFLOADED || reason == VMA_SOCK_NEW || reason == VMA_SOCK_DEFERRED ||
 	       reason == VMA_SOCK_INHERITED || reason == VMA_SOCK_TYPE;
@@ -81,7 +81,7 @@ union name {
 	struct sockaddr_in6 in6;
 };
 
-static bool query_name(long call, int fd, union name *name)
+static bool getsockname_or_getpeername(long call, int fd, union name *name)
 {
 	socklen_t len = sizeof(*name);
 
@@ -90,13 +90,13 @@ static bool query_name(long call, int fd, union name *name)
 	       (name->any.sa_family == AF_INET || name->any.sa_family == AF_INET6);
 }
 
-static uint16_t name_port_be(const union name *name)
+static uint16_t sockaddr_port_in_host_order(const union name *name)
 {
 	return ntohs(name->any.sa_family == AF_INET ? name->in.sin_port : name->in6.sin6_port);
 }
 
 /* The IPv4 address that it is or maps; false: there is none. */
-static bool ip4_of(const union name *name, uint32_t *ip4)
+static bool sockaddr_get_ipv4_or_mapped(const union name *name, uint32_t *ip4)
 {
 	if (name->any.sa_family == AF_INET)
 		*ip4 = name->in.sin_addr.s_addr;
@@ -111,7 +111,8 @@ static bool name_is_loopback(const union name *name)
 {
 	uint32_t ip4;
 
-	return ip4_of(name, &ip4) ? ntohl(ip4) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&name->in6.sin6_addr);
+	return sockaddr_get_ipv4_or_mapped(name, &ip4) ? ntohl(ip4) >> 24 == 127
+	                                               : IN6_IS_ADDR_LOOPBACK(&name->in6.sin6_addr);
 }
 
 static void address_text(const union name *name, char text[INET6_ADDRSTRLEN])
@@ -122,14 +123,14 @@ static void address_text(const union name *name, char text[INET6_ADDRSTRLEN])
 }
 
 /* The interface that has the address. */
-static bool name_interface_of(const union name *name, struct vma_net_link *link)
+static bool interface_of_local_address(const union name *name, struct vma_net_link *link)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_net_addr addrs[64];
 	uint32_t ip4;
 	int n;
 
-	if (engine == NULL || !ip4_of(name, &ip4) || ip4 == INADDR_ANY)
+	if (engine == NULL || !sockaddr_get_ipv4_or_mapped(name, &ip4) || ip4 == INADDR_ANY)
 		return false;
 	n = vma_net_addrs(engine->net, 0, addrs, 64);
 	for (int i = 0; i < n && i < 64; i++) {
@@ -170,27 +171,28 @@ static void describe_socket(struct reason_message *out, struct vma_file *file, i
 	out->detail[0] = '\0';
 	out->is_local = false;
 	out->served = 0;
-	if (!query_name(SYS_getsockname, fd, &local) || name_port_be(&local) == 0) {
+	if (!getsockname_or_getpeername(SYS_getsockname, fd, &local) || sockaddr_port_in_host_order(&local) == 0) {
 		snprintf(out->socket, sizeof(out->socket), "a %s socket", kind);
 		return;
 	}
 	out->is_local = name_is_loopback(&local);
-	if (name_interface_of(&local, &link))
+	if (interface_of_local_address(&local, &link))
 		snprintf(out->detail, sizeof(out->detail), " (%s)", link.name);
-	if (query_name(SYS_getpeername, fd, &peer)) {
+	if (getsockname_or_getpeername(SYS_getpeername, fd, &peer)) {
 		out->is_local |= name_is_loopback(&peer);
 		address_text(&peer, text);
-		snprintf(out->socket, sizeof(out->socket), "%s from port %u to %s port %u", kind, name_port_be(&local),
-		         text, name_port_be(&peer));
+		snprintf(out->socket, sizeof(out->socket), "%s from port %u to %s port %u", kind,
+		         sockaddr_port_in_host_order(&local), text, sockaddr_port_in_host_order(&peer));
 		return;
 	}
 	address_text(&local, text);
-	out->served = name_port_be(&local) < PORTS_OF_CLIENTS ? name_port_be(&local) : 0;
-	snprintf(out->socket, sizeof(out->socket), "%s port %u, bound to %s,", kind, name_port_be(&local), text);
+	out->served = sockaddr_port_in_host_order(&local) < PORTS_OF_CLIENTS ? sockaddr_port_in_host_order(&local) : 0;
+	snprintf(out->socket, sizeof(out->socket), "%s port %u, bound to %s,", kind,
+	         sockaddr_port_in_host_order(&local), text);
 }
 
 /* Servers that listen on 0.0.0.0 as well set it: there is nothing to be done about those. */
-static bool reason_is_v6only(int fd)
+static bool sock_fd_is_ipv6_only(int fd)
 {
 	int value = 0;
 	socklen_t len = sizeof(value);
@@ -212,7 +214,8 @@ static void describe_reason(struct reason_message *out, struct vma_file *file, i
 		snprintf(out->detail, sizeof(out->detail), " (%s:%u)", engine_rules_file(),
 		         atomic_load_explicit(&file->rule_line, memory_order_relaxed));
 	} else if (reason == VMA_SOCK_IPV6) {
-		snprintf(out->detail, sizeof(out->detail), "%s", reason_is_v6only(fd) ? " (IPV6_V6ONLY is set)" : "");
+		snprintf(out->detail, sizeof(out->detail), "%s",
+		         sock_fd_is_ipv6_only(fd) ? " (IPV6_V6ONLY is set)" : "");
 	} else if (reason != VMA_SOCK_NO_DEVICE) {
 		out->detail[0] = '\0';
 	}
@@ -221,10 +224,10 @@ static void describe_reason(struct reason_message *out, struct vma_file *file, i
 #define REASON_FORMAT "%s: %s is the kernel's: %s%s%s%s"
 #define REASON_FORMAT_ARGS(reason_message, reason)                                                                     \
 	program_invocation_short_name, (reason_message)->socket, vma_sock_reason_text(reason),                         \
-	        (reason_message)->detail, remedy_of(reason) != NULL ? "; " : "",                                       \
-	        remedy_of(reason) != NULL ? remedy_of(reason) : ""
+	        (reason_message)->detail, remedy_text_of_offload_reason(reason) != NULL ? "; " : "",                   \
+	        remedy_text_of_offload_reason(reason) != NULL ? remedy_text_of_offload_reason(reason) : ""
 
-int vma_sock_query(int fd, const char **text)
+int vma_sock_get_offload_reason(int fd, const char **text)
 {
 	static _Thread_local char answer[512];
 	enum vma_sock_reason reason;
@@ -236,12 +239,12 @@ int vma_sock_query(int fd, const char **text)
 		return -EBADF;
 	self = vma_enter();
 	file = vma_fd_lookup(fd);
-	reason = file_reason_of(file);
+	reason = offload_reason_of_file(file);
 	if (text != NULL && reason == VMA_SOCK_OFFLOADED && atomic_load(&file->rule_line) != 0) {
 		snprintf(answer, sizeof(answer), "%s; the kernel sends what it sends to names of a rule (%s:%u)",
 		         vma_sock_reason_text(reason), engine_rules_file(), atomic_load(&file->rule_line));
 		*text = answer;
-	} else if (text != NULL && reason_is_unremarkable(reason)) {
+	} else if (text != NULL && offload_reason_needs_no_log(reason)) {
 		*text = vma_sock_reason_text(reason);
 	} else if (text != NULL) {
 		describe_reason(&reason_message, file, fd, reason);
@@ -255,50 +258,52 @@ int vma_sock_query(int fd, const char **text)
 /* ---- the log ---- */
 
 /* Of sockets without a port that is served: each reason once for each protocol, without a question to the kernel. */
-static bool reason_check_logged(const struct vma_file *file, enum vma_sock_reason reason, bool tells_now)
+static bool reason_was_logged_or_mark_logged(const struct vma_file *file, enum vma_sock_reason reason, bool tells_now)
 {
 	static _Atomic uint64_t told[2];
 	_Atomic uint64_t *of = &told[file->kind == VMA_FILE_TCP];
 	const uint64_t bit = UINT64_C(1) << reason;
 
 	if (reason == VMA_SOCK_RULE) /* each rule is a reason of its own */
-		return engine_rule_is_told(file->kind == VMA_FILE_TCP ? ENGINE_RULES_TCP : ENGINE_RULES_UDP,
-		                           atomic_load_explicit(&file->rule_line, memory_order_relaxed), tells_now);
+		return engine_rule_was_logged_or_mark_logged(
+		        file->kind == VMA_FILE_TCP ? ENGINE_RULES_TCP : ENGINE_RULES_UDP,
+		        atomic_load_explicit(&file->rule_line, memory_order_relaxed), tells_now);
 	if (tells_now)
 		return (atomic_fetch_or_explicit(of, bit, memory_order_relaxed) & bit) != 0;
 	return (atomic_load_explicit(of, memory_order_relaxed) & bit) != 0;
 }
 _Static_assert(sizeof(reason_texts) / sizeof(reason_texts[0]) <= 64, "a bit each");
 
-static void log_reason(struct vma_file *file, int fd, enum vma_sock_reason reason, bool serves)
+static void log_why_socket_is_not_offloaded(struct vma_file *file, int fd, enum vma_sock_reason reason, bool serves)
 {
 	enum vma_log_level level = VMA_LOG_INFO;
 	struct reason_message reason_message;
 
-	if (!serves && reason_check_logged(file, reason, false))
+	if (!serves && reason_was_logged_or_mark_logged(file, reason, false))
 		return;
 	describe_reason(&reason_message, file, fd, reason);
 	if (reason_message.is_local || reason == VMA_SOCK_LOCAL)
 		level = VMA_LOG_DETAILS;
-	else if (reason_message.served == 0 && reason_check_logged(file, reason, true))
+	else if (reason_message.served == 0 && reason_was_logged_or_mark_logged(file, reason, true))
 		return;
 	if (vma_log_level_is_enabled(level))
 		vma_log_once(level, REASON_FORMAT, REASON_FORMAT_ARGS(&reason_message, reason));
 }
 
-void sock_log_reason_inside(int fd, bool serves)
+void sock_log_why_not_offloaded_inside(int fd, bool serves)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 	enum vma_sock_reason reason;
 
 	if (file == NULL || (file->kind != VMA_FILE_UDP && file->kind != VMA_FILE_TCP && file->kind != VMA_FILE_EXEC))
 		return;
-	reason = file_reason_of(file);
-	if (!reason_is_unremarkable(reason) && (reason != VMA_SOCK_LOCAL || vma_log_level_is_enabled(VMA_LOG_DETAILS)))
-		log_reason(file, fd, reason, serves);
+	reason = offload_reason_of_file(file);
+	if (!offload_reason_needs_no_log(reason) &&
+	    (reason != VMA_SOCK_LOCAL || vma_log_level_is_enabled(VMA_LOG_DETAILS)))
+		log_why_socket_is_not_offloaded(file, fd, reason, serves);
 }
 
-void vma_sock_log_reason(int fd, bool serves)
+void vma_sock_log_why_not_offloaded(int fd, bool serves)
 {
 	const int saved = errno;
 	struct vma_thread *self;
@@ -306,7 +311,7 @@ void vma_sock_log_reason(int fd, bool serves)
 	if (!vma_log_level_is_enabled(VMA_LOG_INFO))
 		return;
 	self = vma_enter();
-	sock_log_reason_inside(fd, serves);
+	sock_log_why_not_offloaded_inside(fd, serves);
 	vma_leave(self);
 	errno = saved;
 }

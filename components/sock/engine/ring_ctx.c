@@ -151,7 +151,7 @@ static struct vma_ring_ctx *ring_ctx_nth(struct vma_device *device, int n)
 }
 
 /* With the lock. The one for this key among those that there are; NULL: one is to be made. */
-static struct vma_ring_ctx *ring_ctx_of_key(struct vma_device *device, const struct vma_ring_key *key)
+static struct vma_ring_ctx *ring_ctx_find_or_share_by_key(struct vma_device *device, const struct vma_ring_key *key)
 {
 	const uint32_t limit = (uint32_t)device->engine->conf.ring_limit_per_interface;
 	struct vma_ring_ctx *ring_ctx = ring_ctx_find(device, key);
@@ -164,9 +164,9 @@ static struct vma_ring_ctx *ring_ctx_of_key(struct vma_device *device, const str
 }
 
 /* With the lock. */
-static int ring_ctx_get(struct vma_device *device, const struct vma_ring_key *key, struct vma_ring_ctx **out)
+static int ring_ctx_find_or_create(struct vma_device *device, const struct vma_ring_key *key, struct vma_ring_ctx **out)
 {
-	struct vma_ring_ctx *ring_ctx = ring_ctx_of_key(device, key);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_find_or_share_by_key(device, key);
 	int rc = 0;
 
 	if (ring_ctx == NULL)
@@ -182,8 +182,8 @@ static int ring_ctx_get(struct vma_device *device, const struct vma_ring_key *ke
 	return 0;
 }
 
-int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_requester *where,
-                     struct vma_ring_ctx **out)
+int vma_ring_ctx_find_or_create(struct vma_device *device, enum vma_ring_ctx_side side,
+                                const struct vma_ring_requester *where, struct vma_ring_ctx **out)
 {
 	const struct vma_ring_key key = ring_ctx_key(&device->engine->conf, side, where);
 	uint32_t before;
@@ -192,27 +192,27 @@ int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, con
 
 	pthread_mutex_lock(&ring_ctxs_lock);
 	before = device->priv->ring_ctxs_made;
-	rc = ring_ctx_get(device, &key, out);
+	rc = ring_ctx_find_or_create(device, &key, out);
 	is_new = device->priv->ring_ctxs_made != before;
 	pthread_mutex_unlock(&ring_ctxs_lock);
 	if (rc == 0 && is_new)
-		internal_wake(); /* it is to be looked after */
+		internal_thread_wake(); /* it is to be looked after */
 	return rc;
 }
 
-bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
-                        const struct vma_ring_requester *where)
+bool vma_ring_ctx_is_that_of_requester(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
+                                       const struct vma_ring_requester *where)
 {
 	const struct vma_ring_key key = ring_ctx_key(&ring_ctx->device->engine->conf, side, where);
 	bool is;
 
 	pthread_mutex_lock(&ring_ctxs_lock);
-	is = ring_ctx_of_key(ring_ctx->device, &key) == ring_ctx;
+	is = ring_ctx_find_or_share_by_key(ring_ctx->device, &key) == ring_ctx;
 	pthread_mutex_unlock(&ring_ctxs_lock);
 	return is;
 }
 
-bool vma_ring_ctx_hold(struct vma_ring_ctx *ring_ctx)
+bool vma_ring_ctx_try_add_ref(struct vma_ring_ctx *ring_ctx)
 {
 	bool lives;
 
@@ -224,7 +224,7 @@ bool vma_ring_ctx_hold(struct vma_ring_ctx *ring_ctx)
 	return lives;
 }
 
-int vma_ring_ctx_moderate(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_t period_usec)
+int vma_ring_ctx_set_moderation(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_t period_usec)
 {
 	if (!vma_ring_acquire(ring_ctx->ring))
 		return -EDEADLK;
@@ -257,7 +257,7 @@ static void unlink_ring_ctx(struct vma_ring_ctx *ring_ctx)
 	ring_ctx_list_remove(ring_ctx);
 }
 
-void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx)
+void ring_ctx_put_and_retire_if_last(struct vma_ring_ctx *ring_ctx)
 {
 	bool last;
 
@@ -268,8 +268,8 @@ void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx)
 	pthread_mutex_unlock(&ring_ctxs_lock);
 	if (!last)
 		return;
-	ring_file_ring_ended(ring_ctx);
-	ring_housekeeping_expect_end();
+	ring_file_detach_and_close_of_ended_ring(ring_ctx);
+	ring_housekeeping_wake_to_reclaim_ring();
 	vma_defer_free_until_no_readers(&ring_ctx->retired, ring_ctx_free_retired);
 }
 
@@ -286,16 +286,16 @@ void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx)
 		abandoned = !atomic_exchange(&ring_ctx->abandoned, true);
 	pthread_mutex_unlock(&ring_ctxs_lock);
 	if (abandoned)
-		tcp_housekeeping_on_abandoned();
+		tcp_housekeeping_count_abandoned_stack();
 	else
-		ring_ctx_put_last(ring_ctx);
+		ring_ctx_put_and_retire_if_last(ring_ctx);
 }
 
-__attribute__((cold)) void ring_ctxs_fork_child(void)
+__attribute__((cold)) void ring_ctxs_forget_in_fork_child(void)
 {
 	pthread_mutex_init(&ring_ctxs_lock, NULL);
-	ring_files_fork_child();
-	ring_ctx_tcp_fork_child();
+	ring_files_reset_in_fork_child();
+	ring_ctx_tcp_reset_in_fork_child();
 	for (unsigned bit = 0; bit < BITS; bit++)
 		atomic_store_explicit(&vma_ring_ctxs[bit], NULL, memory_order_relaxed);
 }
@@ -303,7 +303,7 @@ __attribute__((cold)) void ring_ctxs_fork_child(void)
 /* ---- the data path ---- */
 
 /* One sleeper for each datagram, as far as there are any; epoll sets once. */
-static inline void wake_after_release(struct vma_file *file, uint32_t datagrams)
+static inline void wake_file_readers_of_datagrams(struct vma_file *file, uint32_t datagrams)
 {
 	struct vma_watchers *watchers;
 
@@ -322,7 +322,7 @@ void vma_file_notify_readable(struct vma_file *file, uint32_t datagrams)
 #ifndef VMA_TSAN
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
-	wake_after_release(file, datagrams);
+	wake_file_readers_of_datagrams(file, datagrams);
 }
 
 /*
@@ -339,7 +339,7 @@ static inline int ring_ctx_drive(struct vma_thread *self, struct vma_ring *ring,
 	n = timers ? vma_ring_progress(ring) : vma_ring_poll(ring);
 	self->gathers = false;
 	if (self->readable != NULL) {
-		wake_after_release(self->readable, self->datagrams);
+		wake_file_readers_of_datagrams(self->readable, self->datagrams);
 		self->readable = NULL;
 	}
 	return n;
@@ -365,16 +365,18 @@ void vma_ring_ctxs_count_accept_slow(uint64_t rings)
 }
 
 /* For as long as a preempted thread may have to wait for a core. */
-static int __attribute__((cold, noinline)) drive_after_others(struct vma_thread *self, struct vma_ring *ring)
+static int __attribute__((cold, noinline))
+ring_poll_after_waiting_for_driver(struct vma_thread *self, struct vma_ring *ring)
 {
 	int n = -EBUSY;
 
-	for (int tries = 0; n == -EBUSY && tries < CATCH_UP_TRIES && vma_ring_await(ring, CATCH_UP_NSEC); tries++)
+	for (int tries = 0; n == -EBUSY && tries < CATCH_UP_TRIES && vma_ring_wait_for_rx_driver(ring, CATCH_UP_NSEC);
+	     tries++)
 		n = ring_ctx_drive(self, ring, true);
 	return n;
 }
 
-static inline __attribute__((always_inline)) int ring_ctxs_progress_some(uint64_t rings, bool timers, bool awaits)
+static inline __attribute__((always_inline)) int ring_ctxs_poll_rings_of_mask(uint64_t rings, bool timers, bool awaits)
 {
 	struct vma_thread *self = vma_thread_self();
 	int total = 0;
@@ -388,7 +390,7 @@ static inline __attribute__((always_inline)) int ring_ctxs_progress_some(uint64_
 			int n = ring_ctx_drive(self, ring_ctx->ring, timers);
 
 			if (awaits && __builtin_expect(n < 0, 0))
-				n = drive_after_others(self, ring_ctx->ring);
+				n = ring_poll_after_waiting_for_driver(self, ring_ctx->ring);
 			if (n < 0) {
 				busy = true;
 				continue;
@@ -396,7 +398,7 @@ static inline __attribute__((always_inline)) int ring_ctxs_progress_some(uint64_
 			total += n;
 			driven = true;
 			if (n != 0)
-				ring_ctx_count_busy(ring_ctx);
+				ring_ctx_count_busy_poll(ring_ctx);
 			/* Between two drivers a step may be lost; that it moves is all that counts. */
 			atomic_store_explicit(&ring_ctx->driven,
 			                      atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed) + 1,
@@ -408,12 +410,12 @@ static inline __attribute__((always_inline)) int ring_ctxs_progress_some(uint64_
 
 int vma_ring_ctxs_progress(uint64_t rings)
 {
-	return ring_ctxs_progress_some(rings, true, false);
+	return ring_ctxs_poll_rings_of_mask(rings, true, false);
 }
 
 int vma_ring_ctxs_catch_up(uint64_t rings)
 {
-	return ring_ctxs_progress_some(rings, true, true);
+	return ring_ctxs_poll_rings_of_mask(rings, true, true);
 }
 
 void vma_ring_ctxs_drive_overdue_slow(struct vma_thread *self)
@@ -422,7 +424,7 @@ void vma_ring_ctxs_drive_overdue_slow(struct vma_thread *self)
 	self->overdue_tsc = vma_tsc();
 }
 
-int ring_ctxs_poll(uint64_t rings)
+int ring_ctxs_poll_without_timers(uint64_t rings)
 {
-	return ring_ctxs_progress_some(rings, false, false);
+	return ring_ctxs_poll_rings_of_mask(rings, false, false);
 }

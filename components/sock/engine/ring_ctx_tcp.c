@@ -118,7 +118,7 @@ static void init_memory_limits(const struct vma_conf *conf)
 	memory.frames_max = conf->rx_bufs / ZCOPY_PART;
 }
 
-struct vma_tcp_memory *vma_ring_ctx_tcp_memory(void)
+struct vma_tcp_memory *vma_tcp_memory_of_process(void)
 {
 	return &memory;
 }
@@ -143,11 +143,11 @@ static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **o
 	                 .alloc = vma_alloc,
 	                 .alloc_bytes = vma_alloc_bytes,
 	                 .free = vma_free,
-	                 .due = tcp_housekeeping_on_earlier_timer,
-	                 .retire = tcp_housekeeping_retire,
-	                 .prune = tcp_housekeeping_prune,
+	                 .due = tcp_housekeeping_wake_for_earlier_timer,
+	                 .retire = tcp_housekeeping_queue_ended_conn_to_free,
+	                 .prune = tcp_housekeeping_schedule_rule_deletion,
 	                 .idle = tcp_housekeeping_on_stack_idle,
-	                 .control = engine->conf.tcp_ctl_thread != 0 ? tcp_housekeeping_control : NULL,
+	                 .control = engine->conf.tcp_ctl_thread != 0 ? tcp_housekeeping_schedule_control_conns : NULL,
 	                 .arg = ring_ctx},
 	        .no_tso = !stack_is_to_use_tso(&engine->conf, vma_nic_info(ring_ctx->device->nic)),
 	        .no_timestamps = !stack_is_to_use_timestamps(&engine->conf),
@@ -180,7 +180,7 @@ static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **o
 	return vma_tcp_create(&attr, out);
 }
 
-int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
+int vma_ring_ctx_get_or_create_tcp_stack(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
 {
 	struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 	int rc = 0;
@@ -210,7 +210,7 @@ void ring_ctx_tcp_end(struct vma_ring_ctx *ring_ctx)
 	vma_tcp_destroy(atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire));
 }
 
-void ring_ctx_tcp_fork_child(void)
+void ring_ctx_tcp_reset_in_fork_child(void)
 {
 	pthread_mutex_init(&tcp_stack_create_lock, NULL);
 	atomic_store(&memory.used, 0); /* the parent's connections are its own */

@@ -43,11 +43,11 @@ void ring_disarm_schedule(struct vma_ring_ctx *ring_ctx)
 	if (atomic_exchange_explicit(&ring_ctx->disarm_scheduled, true, memory_order_acquire))
 		return;
 	ring_ctx->disarm.run = ring_disarm_run;
-	vma_ring_post(ring_ctx->ring, &ring_ctx->disarm);
+	vma_ring_queue_command_and_try_run(ring_ctx->ring, &ring_ctx->disarm);
 }
 
 /* By two drivers at once, at worst a look comes early or late. */
-void ring_ctx_check_busy(struct vma_ring_ctx *ring_ctx, uint32_t busy)
+void ring_ctx_schedule_disarm_if_busy(struct vma_ring_ctx *ring_ctx, uint32_t busy)
 {
 	const uint32_t arms = atomic_load_explicit(&ring_ctx->arms, memory_order_relaxed);
 
@@ -76,5 +76,5 @@ void vma_ring_ctx_count_send_armed(struct vma_ring_ctx *ring_ctx)
 {
 	if (atomic_fetch_add_explicit(&ring_ctx->sends, 1, memory_order_relaxed) % DISARM_SENDS_MAX ==
 	    DISARM_SENDS_MAX - 1)
-		ring_housekeeping_on_sends(ring_ctx);
+		ring_housekeeping_wake_for_sending_ring(ring_ctx);
 }

@@ -42,21 +42,21 @@ static pthread_mutex_t ring_files_lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf: r
 
 _Atomic uint32_t vma_ring_files;
 
-static struct ring_file *ring_file_of(const struct vma_file *file)
+static struct ring_file *ring_file_of_vma_file(const struct vma_file *file)
 {
 	return (struct ring_file *)file;
 }
 
 struct vma_ring_ctx *vma_ring_file_ctx(const struct vma_file *file)
 {
-	return atomic_load_explicit(&ring_file_of(file)->ring_ctx, memory_order_acquire);
+	return atomic_load_explicit(&ring_file_of_vma_file(file)->ring_ctx, memory_order_acquire);
 }
 
-struct vma_ring_ctx *vma_ring_file_hold(const struct vma_file *file)
+struct vma_ring_ctx *vma_ring_file_get_ring_ref(const struct vma_file *file)
 {
 	struct vma_ring_ctx *ring_ctx = vma_ring_file_ctx(file);
 
-	return ring_ctx != NULL && vma_ring_ctx_hold(ring_ctx) ? ring_ctx : NULL;
+	return ring_ctx != NULL && vma_ring_ctx_try_add_ref(ring_ctx) ? ring_ctx : NULL;
 }
 
 /* ---- events ---- */
@@ -80,14 +80,14 @@ static void ring_file_on_ring_activity(struct vma_ring_listener *listener)
 	ring_file_wake(&ring_file->file, VMA_FILE_READABLE);
 }
 
-uint64_t vma_ring_file_heard_count(struct vma_file *file)
+uint64_t vma_ring_file_activity_count(struct vma_file *file)
 {
-	return atomic_load(&ring_file_of(file)->heard);
+	return atomic_load(&ring_file_of_vma_file(file)->heard);
 }
 
 void vma_ring_file_mark_seen(struct vma_file *file, uint64_t heard)
 {
-	struct ring_file *ring_file = ring_file_of(file);
+	struct ring_file *ring_file = ring_file_of_vma_file(file);
 
 	if (atomic_load_explicit(&ring_file->seen, memory_order_relaxed) != heard)
 		atomic_store(&ring_file->seen, heard);
@@ -95,14 +95,14 @@ void vma_ring_file_mark_seen(struct vma_file *file, uint64_t heard)
 
 void vma_ring_file_mark_all_seen(struct vma_file *file)
 {
-	vma_ring_file_mark_seen(file, vma_ring_file_heard_count(file));
+	vma_ring_file_mark_seen(file, vma_ring_file_activity_count(file));
 }
 
 /* ---- what is asked of the file ---- */
 
 static uint32_t ring_file_poll(struct vma_file *file)
 {
-	const struct ring_file *ring_file = ring_file_of(file);
+	const struct ring_file *ring_file = ring_file_of_vma_file(file);
 	const struct vma_ring_ctx *ring_ctx = vma_ring_file_ctx(file);
 
 	if (ring_ctx == NULL)
@@ -110,20 +110,20 @@ static uint32_t ring_file_poll(struct vma_file *file)
 	return atomic_load(&ring_file->heard) != atomic_load(&ring_file->seen) ? EPOLLIN : 0;
 }
 
-static uint64_t ring_file_rings(struct vma_file *file)
+static uint64_t ring_file_mask_of_rings(struct vma_file *file)
 {
 	const struct vma_ring_ctx *ring_ctx = vma_ring_file_ctx(file);
 
 	return ring_ctx != NULL ? vma_ring_ctx_bit(ring_ctx) : 0;
 }
 
-static ssize_t ring_file_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+static ssize_t ring_file_recvmsg_einval(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	(void)file, (void)fd, (void)msg, (void)flags;
 	return -EINVAL;
 }
 
-static ssize_t ring_file_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
+static ssize_t ring_file_sendmsg_einval(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	(void)file, (void)fd, (void)msg, (void)flags;
 	return -EINVAL;
@@ -144,7 +144,7 @@ static void ring_file_detach_ring(struct ring_file *ring_file, struct vma_ring_c
 
 static void ring_file_close(struct vma_file *file)
 {
-	struct ring_file *ring_file = ring_file_of(file);
+	struct ring_file *ring_file = ring_file_of_vma_file(file);
 	struct vma_ring_ctx *ring_ctx;
 	bool parts;
 
@@ -159,26 +159,26 @@ static void ring_file_close(struct vma_file *file)
 }
 
 /* The parent's ring context had a reference. */
-static void ring_file_forked(struct vma_file *file)
+static void ring_file_drop_ring_in_fork_child(struct vma_file *file)
 {
-	if (atomic_exchange(&ring_file_of(file)->ring_ctx, NULL) != NULL)
+	if (atomic_exchange(&ring_file_of_vma_file(file)->ring_ctx, NULL) != NULL)
 		vma_file_put(file);
 }
 
 static const struct vma_file_ops ring_file_ops = {
         .name = "ring",
-        .recvmsg = ring_file_recvmsg,
-        .sendmsg = ring_file_sendmsg,
+        .recvmsg = ring_file_recvmsg_einval,
+        .sendmsg = ring_file_sendmsg_einval,
         .poll = ring_file_poll,
-        .rings = ring_file_rings,
+        .rings = ring_file_mask_of_rings,
         .close = ring_file_close,
-        .forked = ring_file_forked,
+        .forked = ring_file_drop_ring_in_fork_child,
 };
 
 /* ---- its life ---- */
 
 /* On the internal thread, inside, with the ring context's reference. */
-static void ring_file_close_number(struct vma_internal_task *task)
+static void ring_file_close_fd_task(struct vma_internal_task *task)
 {
 	struct ring_file *ring_file = (struct ring_file *)((char *)task - offsetof(struct ring_file, close_task));
 	struct vma_file *file = &ring_file->file;
@@ -189,7 +189,7 @@ static void ring_file_close_number(struct vma_internal_task *task)
 	vma_file_put(file);
 }
 
-void ring_file_ring_ended(struct vma_ring_ctx *ring_ctx)
+void ring_file_detach_and_close_of_ended_ring(struct vma_ring_ctx *ring_ctx)
 {
 	struct ring_file *ring_file;
 
@@ -199,7 +199,7 @@ void ring_file_ring_ended(struct vma_ring_ctx *ring_ctx)
 		ring_file_detach_ring(ring_file, ring_ctx);
 	pthread_mutex_unlock(&ring_files_lock);
 	if (ring_file != NULL)
-		vma_engine_post(&ring_file->close_task);
+		vma_engine_post_task_to_internal_thread(&ring_file->close_task);
 }
 
 static struct ring_file *ring_file_create(void)
@@ -211,7 +211,7 @@ static struct ring_file *ring_file_create(void)
 	vma_file_init(&ring_file->file, VMA_FILE_RING, &ring_file_ops);
 	atomic_store(&ring_file->file.own_poll, true);
 	ring_file->listener.heard = ring_file_on_ring_activity;
-	ring_file->close_task.run = ring_file_close_number;
+	ring_file->close_task.run = ring_file_close_fd_task;
 	vma_file_get(&ring_file->file); /* the caller's: once it has a number, any thread may close it */
 	return ring_file;
 }
@@ -239,7 +239,7 @@ static int ring_file_open(struct ring_file **out)
 }
 
 /* With the lock. The one that is open, or -1. */
-static int ring_file_number(const struct vma_ring_ctx *ring_ctx)
+static int ring_file_fd_of_ring(const struct vma_ring_ctx *ring_ctx)
 {
 	return ring_ctx->file != NULL ? atomic_load(&ring_ctx->file->file.fd) : -1;
 }
@@ -255,8 +255,8 @@ static int ring_file_attach_ring(struct ring_file *ring_file, int fd, struct vma
 	int there;
 
 	pthread_mutex_lock(&ring_files_lock);
-	there = ring_file_number(ring_ctx);
-	if (there < 0 && vma_file_has_ended(&ring_file->file)) {
+	there = ring_file_fd_of_ring(ring_ctx);
+	if (there < 0 && vma_file_is_closed(&ring_file->file)) {
 		there = -EBADF;
 	} else if (there < 0) {
 		ended = ring_ctx->file;
@@ -276,7 +276,7 @@ static int ring_file_attach_ring(struct ring_file *ring_file, int fd, struct vma
 	return there;
 }
 
-static int ring_file_open_for(struct vma_ring_ctx *ring_ctx)
+static int ring_file_open_fd_of_ring(struct vma_ring_ctx *ring_ctx)
 {
 	struct ring_file *ring_file;
 	int fd = ring_file_open(&ring_file), joined;
@@ -292,23 +292,23 @@ static int ring_file_open_for(struct vma_ring_ctx *ring_ctx)
 	return joined;
 }
 
-int vma_ring_ctx_fd(struct vma_ring_ctx *ring_ctx)
+int vma_ring_ctx_get_or_open_fd(struct vma_ring_ctx *ring_ctx)
 {
 	int fd;
 
 	pthread_mutex_lock(&ring_files_lock);
-	fd = ring_file_number(ring_ctx);
+	fd = ring_file_fd_of_ring(ring_ctx);
 	pthread_mutex_unlock(&ring_files_lock);
 	if (fd >= 0)
 		return fd;
-	if (!vma_ring_ctx_hold(ring_ctx))
+	if (!vma_ring_ctx_try_add_ref(ring_ctx))
 		return -ENODEV;
-	fd = ring_file_open_for(ring_ctx);
+	fd = ring_file_open_fd_of_ring(ring_ctx);
 	vma_ring_ctx_put(ring_ctx);
 	return fd;
 }
 
-__attribute__((cold)) void ring_files_fork_child(void)
+__attribute__((cold)) void ring_files_reset_in_fork_child(void)
 {
 	pthread_mutex_init(&ring_files_lock, NULL);
 	atomic_store_explicit(&vma_ring_files, 0, memory_order_relaxed);

@@ -55,7 +55,7 @@ static struct {
  * bit. So a busy sender, for whom the thread looks at its ring context once a millisecond anyway, wakes
  * nobody.
  */
-void vma_engine_send_later(uint64_t ring_ctxs)
+void vma_engine_flush_rings_within_1ms(uint64_t ring_ctxs)
 {
 	uint64_t now;
 
@@ -65,7 +65,7 @@ void vma_engine_send_later(uint64_t ring_ctxs)
 	if (atomic_load(&housekeeping.later) == 0)
 		atomic_store_explicit(&housekeeping.later_since_ns, now, memory_order_relaxed);
 	if (atomic_fetch_or(&housekeeping.later, ring_ctxs) == 0)
-		internal_wake_by(now + SEND_LATER_NS);
+		internal_thread_wake_no_later_than(now + SEND_LATER_NS);
 }
 
 static bool ring_ctx_has_tcp_stack(const struct vma_ring_ctx *ring_ctx)
@@ -89,7 +89,7 @@ static uint64_t later_frames_due_ns(uint64_t after_ns)
 }
 
 /* When the next turn is due for them. */
-static uint64_t housekeeping_send_later(uint64_t now)
+static uint64_t housekeeping_flush_delayed_sends_when_due(uint64_t now)
 {
 	uint64_t ring_ctxs;
 
@@ -98,7 +98,7 @@ static uint64_t housekeeping_send_later(uint64_t now)
 	if (now < later_frames_due_ns(SEND_LATER_COALESCE_NS))
 		return later_frames_due_ns(SEND_LATER_NS);
 	ring_ctxs = atomic_exchange(&housekeeping.later, 0);
-	vma_ring_barrier();
+	vma_ring_membarrier_if_any_biased();
 	ring_ctxs_each(flush_ring_if_in_mask, &ring_ctxs);
 	return NO_DEADLINE;
 }
@@ -113,25 +113,26 @@ uint64_t ring_housekeeping_next_due_ns(void)
 
 /* ---- ring contexts that nobody drives ---- */
 
-bool ring_housekeeping_arm(struct vma_ring_ctx *ring_ctx)
+bool ring_housekeeping_arm_and_watch_ring(struct vma_ring_ctx *ring_ctx)
 {
 	const bool in_set = ring_ctx->armed;
 
 	ring_ctx->armed = true;
 	ring_ctx_count_arm(ring_ctx);
 	if (vma_ring_arm(ring_ctx->ring) == 0 &&
-	    (in_set || internal_set_add(vma_ring_fd(ring_ctx->ring), EPOLLIN, INTERNAL_RING_CTX, ring_ctx->id) == 0))
+	    (in_set ||
+	     internal_epoll_add_fd(vma_ring_fd(ring_ctx->ring), EPOLLIN, INTERNAL_RING_CTX, ring_ctx->id) == 0))
 		return true;
 	if (in_set)
-		internal_set_remove(vma_ring_fd(ring_ctx->ring));
+		internal_epoll_remove_fd(vma_ring_fd(ring_ctx->ring));
 	ring_ctx->armed = false;
 	return false;
 }
 
-void ring_housekeeping_disarm(struct vma_ring_ctx *ring_ctx)
+void ring_housekeeping_unwatch_ring_fd(struct vma_ring_ctx *ring_ctx)
 {
 	if (ring_ctx->armed)
-		internal_set_remove(vma_ring_fd(ring_ctx->ring));
+		internal_epoll_remove_fd(vma_ring_fd(ring_ctx->ring));
 	ring_ctx->armed = false;
 }
 
@@ -157,24 +158,24 @@ bool ring_housekeeping_drain(struct vma_ring_ctx *ring_ctx, int64_t max)
 
 static void drain_and_arm_ring_ctx(struct vma_ring_ctx *ring_ctx, int64_t max)
 {
-	if (!ring_housekeeping_drain(ring_ctx, max) || !ring_housekeeping_arm(ring_ctx))
-		ring_housekeeping_disarm(ring_ctx);
+	if (!ring_housekeeping_drain(ring_ctx, max) || !ring_housekeeping_arm_and_watch_ring(ring_ctx))
+		ring_housekeeping_unwatch_ring_fd(ring_ctx);
 }
 
 /* The packet that an armed ring context was waiting for. */
-void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number)
+void ring_housekeeping_handle_ring_readable(struct vma_engine *engine, uint64_t number)
 {
 	struct vma_ring_ctx *ring_ctx = ring_ctx_of_id((uint32_t)number);
 
 	if (ring_ctx == NULL)
 		return;
 	vma_cq_count_wakeup(vma_ring_cq(ring_ctx->ring));
-	if (tcp_housekeeping_take_event(ring_ctx, &engine->conf))
+	if (tcp_housekeeping_handle_ring_readable(ring_ctx, &engine->conf))
 		return;
 	if (internal_thread_arms_cq())
 		drain_and_arm_ring_ctx(ring_ctx, engine->conf.progress_engine_wce_max);
 	else
-		ring_housekeeping_disarm(ring_ctx);
+		ring_housekeeping_unwatch_ring_fd(ring_ctx);
 }
 
 static uint64_t ring_ctx_sent_since_last_look(struct vma_ring_ctx *ring_ctx)
@@ -186,24 +187,24 @@ static uint64_t ring_ctx_sent_since_last_look(struct vma_ring_ctx *ring_ctx)
 	return ring_ctx->sent_seen - before;
 }
 
-void ring_housekeeping_on_sends(struct vma_ring_ctx *ring_ctx)
+void ring_housekeeping_wake_for_sending_ring(struct vma_ring_ctx *ring_ctx)
 {
 	if (internal_thread_arms_cq())
 		return;
 	if (atomic_fetch_or(&housekeeping.sending, vma_ring_ctx_bit(ring_ctx)) == 0)
-		internal_wake();
+		internal_thread_wake();
 }
 
 static void disarm_ring_if_in_mask(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	if (!(*(const uint64_t *)arg & vma_ring_ctx_bit(ring_ctx)) || !ring_ctx->armed)
 		return;
-	ring_housekeeping_disarm(ring_ctx);
+	ring_housekeeping_unwatch_ring_fd(ring_ctx);
 	ring_ctx_sent_since_last_look(ring_ctx);
 	ring_disarm_schedule(ring_ctx);
 }
 
-static void housekeeping_send(void)
+static void housekeeping_disarm_sending_rings(void)
 {
 	uint64_t ring_ctxs;
 
@@ -228,11 +229,11 @@ static bool ring_housekeeping_drive(struct vma_ring_ctx *ring_ctx, int64_t max)
 	return total > 0 || n < 0;
 }
 
-static void ring_housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
+static void ring_housekeeping_poll_or_arm_ring(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const uint64_t driven = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 
-	if (ring_ctx->armed || ring_ctx_has_tcp_stack(ring_ctx) || ring_ctx_is_held(ring_ctx))
+	if (ring_ctx->armed || ring_ctx_has_tcp_stack(ring_ctx) || ring_ctx_has_timed_sleeper(ring_ctx))
 		return;
 	if (internal_thread_arms_cq())
 		drain_and_arm_ring_ctx(ring_ctx, *(const int64_t *)arg);
@@ -240,15 +241,15 @@ static void ring_housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 		ring_ctx->driven_seen = driven;
 	else if (!ring_housekeeping_drive(ring_ctx, *(const int64_t *)arg) &&
 	         ring_ctx_sent_since_last_look(ring_ctx) < SENDS_BUSY)
-		ring_housekeeping_arm(ring_ctx);
+		ring_housekeeping_arm_and_watch_ring(ring_ctx);
 }
 
-static void count_unarmed_ring(struct vma_ring_ctx *ring_ctx, void *arg)
+static void count_unarmed_ring_without_tcp(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	*(unsigned *)arg += !ring_ctx->armed && !ring_ctx_has_tcp_stack(ring_ctx);
 }
 
-static bool conf_has_housekeeping(const struct vma_conf *conf)
+static bool conf_enables_periodic_ring_polling(const struct vma_conf *conf)
 {
 	return conf->internal_thread_arm_cq ||
 	       (conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0);
@@ -258,20 +259,20 @@ bool ring_housekeeping_drives(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
-	return engine != NULL && conf_has_housekeeping(&engine->conf);
+	return engine != NULL && conf_enables_periodic_ring_polling(&engine->conf);
 }
 
 /*
  * The busy poller is counted before (A). So, as with LATER frames, the thread sees it in this look, or in the one at
  * `busy_polled` before it sleeps.
  */
-void ring_housekeeping_on_busy_poller(void)
+void ring_housekeeping_wake_for_busy_poller(void)
 {
 	if (!atomic_load(&housekeeping.busy_polled) && !atomic_exchange(&housekeeping.busy_polled, true))
-		internal_wake_by(vma_now_ns() + BUSY_POLL_NS);
+		internal_thread_wake_no_later_than(vma_now_ns() + BUSY_POLL_NS);
 }
 
-static void find_ring_with_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
+static void set_if_ring_has_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	*(bool *)arg |= busy_poller_exists(ring_ctx->id % 64);
 }
@@ -283,7 +284,7 @@ static uint64_t housekeeping_interval_ns(const struct vma_conf *conf)
 	bool busy_polled = atomic_load(&housekeeping.busy_polled) && atomic_exchange(&housekeeping.busy_polled, false);
 
 	if (!busy_polled)
-		ring_ctxs_each(find_ring_with_busy_poller, &busy_polled);
+		ring_ctxs_each(set_if_ring_has_busy_poller, &busy_polled);
 	return busy_polled && interval > BUSY_POLL_NS ? BUSY_POLL_NS : interval;
 }
 
@@ -293,15 +294,15 @@ static void housekeeping_drive_rings(const struct vma_conf *conf, uint64_t now)
 	const uint64_t interval = housekeeping_interval_ns(conf);
 	unsigned awake = 0;
 
-	if (!conf_has_housekeeping(conf)) {
+	if (!conf_enables_periodic_ring_polling(conf)) {
 		housekeeping.drive_ns = 0;
 		return;
 	}
 	if (housekeeping.drive_ns != 0 && now >= housekeeping.drive_ns) {
-		ring_ctxs_each(ring_housekeeping_serve, &max);
+		ring_ctxs_each(ring_housekeeping_poll_or_arm_ring, &max);
 		housekeeping.drive_ns = 0;
 	}
-	ring_ctxs_each(count_unarmed_ring, &awake);
+	ring_ctxs_each(count_unarmed_ring_without_tcp, &awake);
 	if (awake == 0)
 		housekeeping.drive_ns = 0;
 	else if (housekeeping.drive_ns == 0 || housekeeping.drive_ns > now + interval)
@@ -310,9 +311,9 @@ static void housekeeping_drive_rings(const struct vma_conf *conf, uint64_t now)
 
 uint64_t ring_housekeeping_run(struct vma_engine *engine, uint64_t now)
 {
-	uint64_t next = housekeeping_send_later(now);
+	uint64_t next = housekeeping_flush_delayed_sends_when_due(now);
 
-	housekeeping_send();
+	housekeeping_disarm_sending_rings();
 	housekeeping_drive_rings(&engine->conf, now);
 	if (housekeeping.drive_ns != 0 && housekeeping.drive_ns < next)
 		next = housekeeping.drive_ns;
@@ -321,21 +322,21 @@ uint64_t ring_housekeeping_run(struct vma_engine *engine, uint64_t now)
 
 /* ---- retired ring contexts ---- */
 
-void ring_housekeeping_expect_end(void)
+void ring_housekeeping_wake_to_reclaim_ring(void)
 {
 	atomic_fetch_add(&housekeeping.ending, 1);
-	internal_wake();
+	internal_thread_wake();
 }
 
-void vma_ring_files_left_slow(void)
+void vma_ring_files_wake_reclaim_slow(void)
 {
 	atomic_store(&housekeeping.left, LEFT_TURNS);
-	internal_wake();
+	internal_thread_wake();
 }
 
 void ring_housekeeping_remove(struct vma_ring_ctx *ring_ctx)
 {
-	internal_set_remove(vma_ring_fd(ring_ctx->ring));
+	internal_epoll_remove_fd(vma_ring_fd(ring_ctx->ring));
 	atomic_fetch_sub(&housekeeping.ending, 1);
 }
 
@@ -343,7 +344,7 @@ void ring_housekeeping_remove(struct vma_ring_ctx *ring_ctx)
  * Retired ring contexts give their queue pairs back only when they are ended, which takes everybody who is inside to
  * leave: microseconds, as a rule. Who stays inside for long is waited for with ever longer pauses.
  */
-uint64_t ring_housekeeping_run_ending(uint64_t now)
+uint64_t ring_housekeeping_reclaim_due_with_backoff(uint64_t now)
 {
 	const uint32_t left = atomic_load(&housekeeping.left);
 
@@ -361,7 +362,7 @@ uint64_t ring_housekeeping_run_ending(uint64_t now)
 	return housekeeping.end_ns = now + housekeeping.end_step_ns;
 }
 
-void ring_housekeeping_fork_child(void)
+void ring_housekeeping_reset_in_fork_child(void)
 {
 	housekeeping.drive_ns = housekeeping.end_ns = housekeeping.end_step_ns = 0;
 	atomic_store(&housekeeping.later, 0);

@@ -25,7 +25,7 @@ struct listener {
 	unsigned errors;
 };
 
-static void log_message(void *arg, const struct vma_rules_message *message)
+static void log_rules_message(void *arg, const struct vma_rules_message *message)
 {
 	struct listener *listener = arg;
 
@@ -37,13 +37,13 @@ static void log_message(void *arg, const struct vma_rules_message *message)
 		             message->column, message->text);
 }
 
-static void parse_text(const struct vma_conf *conf, const char *file, const char *text, size_t size)
+static void engine_parse_rules_text(const struct vma_conf *conf, const char *file, const char *text, size_t size)
 {
 	struct listener listener = {.file = file};
 	const struct vma_rules_attr attr = {.file = file,
 	                                    .program = program_invocation_short_name,
 	                                    .id = conf->application_id,
-	                                    .tell = log_message,
+	                                    .tell = log_rules_message,
 	                                    .arg = &listener};
 	const int rc = vma_rules_parse(&attr, text, size, &process_rules);
 
@@ -68,14 +68,14 @@ _Static_assert(VMA_RULES_FILE_MAX == 1048576, "why_not_read");
 
 /* 0: there is such a file. What stands between the program and its rules is warned of, for they say what must stay with
  * the kernel. */
-static int read_file(const struct vma_conf *conf, const char *file, bool must_be_there)
+static int read_rules_file(const struct vma_conf *conf, const char *file, bool must_be_there)
 {
 	char *text;
 	size_t size;
 	const int rc = vma_rules_read(file, &text, &size);
 
 	if (rc == 0 && text != NULL)
-		parse_text(conf, file, text, size);
+		engine_parse_rules_text(conf, file, text, size);
 	vma_rules_text_unmap(text);
 	if (rc < 0 && (must_be_there || rc != -ENOENT))
 		vma_log_warn("%s%s is not read: %s: none of its rules has an effect",
@@ -87,9 +87,9 @@ static void read_rules(const struct vma_conf *conf)
 {
 	if (conf->given[VMA_CONF_AT_config_file]) {
 		if (conf->config_file[0] != '\0')
-			read_file(conf, conf->config_file, true);
-	} else if (read_file(conf, conf->config_file, false) == -ENOENT) {
-		read_file(conf, OTHER_FILE, false);
+			read_rules_file(conf, conf->config_file, true);
+	} else if (read_rules_file(conf, conf->config_file, false) == -ENOENT) {
+		read_rules_file(conf, OTHER_FILE, false);
 	}
 }
 
@@ -101,7 +101,7 @@ int vma_engine_add_rule(struct vma_engine *engine, const char *line)
 	const struct vma_rules_attr attr = {.file = process_rules != NULL ? process_rules->file : "add_conf_rule",
 	                                    .program = program_invocation_short_name,
 	                                    .id = engine->conf.application_id,
-	                                    .tell = log_message,
+	                                    .tell = log_rules_message,
 	                                    .arg = &listener};
 	struct vma_rules *fresh;
 	int rc;
@@ -116,7 +116,7 @@ int vma_engine_add_rule(struct vma_engine *engine, const char *line)
 	return rc;
 }
 
-int engine_rules_start(struct vma_engine *engine)
+int engine_read_rules_once(struct vma_engine *engine)
 {
 	if (!rules_are_read)
 		read_rules(&engine->conf);
@@ -133,7 +133,7 @@ const char *engine_rules_file(void)
 }
 
 /* The first 4096 lines of a file, and those that share a bit with them. */
-bool engine_rule_is_told(unsigned kind, uint32_t line, bool tells_now)
+bool engine_rule_was_logged_or_mark_logged(unsigned kind, uint32_t line, bool tells_now)
 {
 	static _Atomic uint64_t told[ENGINE_RULES_KINDS][64] __attribute__((section(".bss.far")));
 	_Atomic uint64_t *const of = &told[kind][line / 64 % 64];
@@ -144,12 +144,13 @@ bool engine_rule_is_told(unsigned kind, uint32_t line, bool tells_now)
 	return (atomic_load_explicit(of, memory_order_relaxed) & bit) != 0;
 }
 
-void vma_sock_note_sender_rule(struct vma_file *file, const struct vma_rule *rule)
+void vma_sock_record_and_log_kernel_send_rule(struct vma_file *file, const struct vma_rule *rule)
 {
 	if (atomic_load_explicit(&file->rule_line, memory_order_relaxed) != rule->line)
 		atomic_store_explicit(&file->rule_line, rule->line, memory_order_relaxed);
-	if (vma_log_level_is_enabled(VMA_LOG_INFO) && !engine_rule_is_told(ENGINE_RULES_SENDERS, rule->line, false) &&
-	    !engine_rule_is_told(ENGINE_RULES_SENDERS, rule->line, true))
+	if (vma_log_level_is_enabled(VMA_LOG_INFO) &&
+	    !engine_rule_was_logged_or_mark_logged(ENGINE_RULES_SENDERS, rule->line, false) &&
+	    !engine_rule_was_logged_or_mark_logged(ENGINE_RULES_SENDERS, rule->line, true))
 		vma_log_info("%s: the kernel sends what UDP sockets send to names of a rule (%s:%u)",
 		             program_invocation_short_name, process_rules->file, rule->line);
 }

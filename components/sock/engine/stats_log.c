@@ -70,7 +70,7 @@ static double percent_of_sum(uint64_t part, uint64_t rest)
 #define N(field) vma_stats_read_counter(&s->field)
 #define HEAD "VMA: [fd=%" PRIu64 "] "
 
-static int format_lines(char lines[LINES_BYTES], const struct vma_stats_socket *s)
+static int format_socket_stats_lines(char lines[LINES_BYTES], const struct vma_stats_socket *s)
 {
 	return snprintf(lines, LINES_BYTES,
 	                HEAD "Tx Offload: %" PRIu64 " / %" PRIu64 " / %" PRIu64 " [kilobytes/packets/errors]\n" //
@@ -99,7 +99,7 @@ static void stats_log_write(const struct vma_engine *engine, const struct vma_st
 
 	if (N(tx_packets) + N(tx_os_packets) + N(rx_packets) + N(rx_os_packets) == 0)
 		return;
-	len = format_lines(lines, s);
+	len = format_socket_stats_lines(lines, s);
 	if (len > 0 && len < LINES_BYTES && file_may_grow(fd, (size_t)len))
 		syscall(SYS_write, fd, lines, len);
 }
@@ -119,7 +119,7 @@ static void log_socket_at_exit(void *arg, const void *counts)
 	stats_log_write(arg, counts);
 }
 
-void stats_log_exit(struct vma_engine *engine)
+void stats_log_all_open_sockets_at_exit(struct vma_engine *engine)
 {
 	if (engine->priv->stats_log_fd >= 0)
 		vma_stats_for_each_block(engine->stats, VMA_STATS_TYPE_SOCKET, log_socket_at_exit, engine);
@@ -127,7 +127,7 @@ void stats_log_exit(struct vma_engine *engine)
 }
 
 /* The parent's sockets are told of by the parent. */
-void stats_log_forked(struct vma_engine *engine)
+void stats_log_close_in_fork_child(struct vma_engine *engine)
 {
 	if (engine->priv->stats_log_fd >= 0)
 		vma_fd_unguard_close(engine->priv->stats_log_fd);

@@ -21,25 +21,25 @@ static struct vma_engine *requests_engine;
 static struct vma_internal_task requests_read_task, requests_remaining_task, requests_capture_task;
 static struct vma_stats_request capture_request; /* the last one for a capture */
 
-static void dump_socket_if_requested(struct vma_file *file, void *arg)
+static void dump_socket_unless_closed(struct vma_file *file, void *arg)
 {
 	const struct vma_stats_request *request = arg;
 	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
 
-	if (file->ops->dump != NULL && !vma_file_has_ended(file))
+	if (file->ops->dump != NULL && !vma_file_is_closed(file))
 		file->ops->dump(file, request->fd != 0 ? request->fd : fd, (enum vma_log_level)request->value);
 }
 
-static void dump_requested(struct vma_stats_request *request)
+static void dump_sockets_of_request(struct vma_stats_request *request)
 {
 	struct vma_file *file = request->fd > 0 ? vma_fd_lookup(request->fd) : NULL;
 
 	if (request->value < VMA_LOG_PANIC || request->value > VMA_LOG_ALL)
 		return;
 	if (request->fd == 0)
-		vma_file_each(dump_socket_if_requested, request);
+		vma_file_each(dump_socket_unless_closed, request);
 	else if (file != NULL)
-		dump_socket_if_requested(file, request);
+		dump_socket_unless_closed(file, request);
 	else
 		vma_log_write((enum vma_log_level)request->value, "statistics: fd %d is no socket of the library's",
 		              request->fd);
@@ -51,21 +51,21 @@ static void serve_capture(struct vma_internal_task *task)
 	struct vma_stats *stats = requests_engine->stats;
 	const int fd = vma_stats_capture_fd(stats);
 	struct vma_capture *capture;
-	const int rc = vma_stats_capture(stats, capture_request.value, capture_request.fd, &capture);
+	const int rc = vma_stats_enable_packet_capture(stats, capture_request.value, capture_request.fd, &capture);
 
 	if (fd < 0 && vma_stats_capture_fd(stats) >= 0)
 		vma_fd_guard_same_number(vma_stats_capture_fd(stats));
 	if (rc == 0) {
 		vma_nic_tap_start_capture(capture);
-		vma_stats_capture_granted(stats);
+		vma_stats_count_capture_grant(stats);
 	} else if (rc == -EAGAIN) {
-		vma_engine_post_lazily(task);
+		vma_engine_post_task_within_1ms(task);
 	} else if (rc != -EINVAL) {
 		vma_log_warn("packets cannot be captured: %s", strerrordesc_np(-rc));
 	}
 }
 
-static void serve_request(struct vma_engine *engine, struct vma_stats_request *request)
+static void serve_stats_request(struct vma_engine *engine, struct vma_stats_request *request)
 {
 	int rc;
 
@@ -84,7 +84,7 @@ static void serve_request(struct vma_engine *engine, struct vma_stats_request *r
 			vma_log_set_details((unsigned)request->value);
 		break;
 	case VMA_STATS_REQUEST_DUMP:
-		dump_requested(request);
+		dump_sockets_of_request(request);
 		break;
 	case VMA_STATS_REQUEST_CAPTURE:
 		capture_request = *request;
@@ -104,9 +104,9 @@ static void serve_requests(struct vma_internal_task *task)
 	for (unsigned i = 0; i < REQUESTS_AT_ONCE; i++) {
 		if (!vma_stats_next_request(requests_engine->stats, &request))
 			return;
-		serve_request(requests_engine, &request);
+		serve_stats_request(requests_engine, &request);
 	}
-	vma_engine_post_lazily(&requests_remaining_task);
+	vma_engine_post_task_within_1ms(&requests_remaining_task);
 }
 
 /* Without a thread nobody reads them: the counters are seen all the same. */
@@ -118,6 +118,6 @@ int stats_requests_start(struct vma_engine *engine)
 	requests_read_task = requests_remaining_task = (struct vma_internal_task){.run = serve_requests};
 	requests_capture_task = (struct vma_internal_task){.run = serve_capture};
 	if (vma_stats_fds(engine->stats, fds) == VMA_STATS_FDS)
-		vma_engine_watch(fds[VMA_STATS_FDS - 1], EPOLLIN | EPOLLET, &requests_read_task);
+		vma_engine_watch_fd_with_task(fds[VMA_STATS_FDS - 1], EPOLLIN | EPOLLET, &requests_read_task);
 	return 0;
 }

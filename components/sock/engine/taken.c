@@ -25,7 +25,7 @@
  * So many messages in a millisecond are looked at, then the thread goes on with its work. Senders wait in the kernel
  * meanwhile: the queue of a socket is short.
  *
- * Threads: taken_open_server under the devices' lock; the internal thread answers; any thread asks.
+ * Threads: taken_open_hand_over_server under the devices' lock; the internal thread answers; any thread asks.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -74,14 +74,14 @@ static bool read_fdinfo_of_pidfd(int pidfd, char *text, size_t size)
 	return n > 0;
 }
 
-int taken_pid(const char *fdinfo)
+int parse_pid_of_fdinfo(const char *fdinfo)
 {
 	const char *line = strstr(fdinfo, "\nPid:\t");
 
 	return line != NULL ? atoi(line + sizeof("\nPid:\t") - 1) : 0;
 }
 
-int taken_innermost_pid(const char *fdinfo)
+int parse_innermost_pid_of_fdinfo(const char *fdinfo)
 {
 	const char *line = strstr(fdinfo, "\nNSpid:\t"), *last;
 
@@ -95,7 +95,7 @@ int taken_innermost_pid(const char *fdinfo)
 }
 
 /* The same for all who have a pidfd of the process. */
-static bool name_of_process(int pidfd, char name[NAME_BYTES])
+static bool unix_socket_name_of_process(int pidfd, char name[NAME_BYTES])
 {
 	char text[1024];
 	struct statfs fs;
@@ -106,7 +106,7 @@ static bool name_of_process(int pidfd, char name[NAME_BYTES])
 		snprintf(name, NAME_BYTES, TAKEN_NAME "%llu", (unsigned long long)state.st_ino);
 		return true;
 	}
-	pid = read_fdinfo_of_pidfd(pidfd, text, sizeof(text)) ? taken_innermost_pid(text) : 0;
+	pid = read_fdinfo_of_pidfd(pidfd, text, sizeof(text)) ? parse_innermost_pid_of_fdinfo(text) : 0;
 	snprintf(name, NAME_BYTES, TAKEN_NAME "pid/%d", pid);
 	return pid > 0;
 }
@@ -124,7 +124,7 @@ static struct {
  * A number leaves the table before the kernel closes it: if the file is still there after the look at the socket, the
  * socket is the file's.
  */
-static enum taken_reply serve_taken_request(const struct taken_request *question, int shown)
+static enum taken_reply hand_over_socket_taken_by_process(const struct taken_request *question, int shown)
 {
 	struct vma_file *file = vma_fd_lookup(question->number);
 
@@ -144,7 +144,7 @@ struct search {
 	struct vma_file *found;
 };
 
-static void search_file(struct vma_file *file, void *arg)
+static void find_file_by_socket_cookie(struct vma_file *file, void *arg)
 {
 	struct search *search = arg;
 	const int fd = atomic_load(&file->fd);
@@ -155,7 +155,7 @@ static void search_file(struct vma_file *file, void *arg)
 }
 
 /* 1: it is; 0: it is not; -EPERM, -ENOSYS, ...: the kernel does not say. */
-static int is_same_file(int fd, pid_t other, int number)
+static int process_fd_is_same_open_file(int fd, pid_t other, int number)
 {
 	const long rc = other > 0 ? syscall(SYS_kcmp, syscall(SYS_getpid), other, KCMP_FILE, fd, number) : -1;
 
@@ -167,21 +167,22 @@ static int is_same_file(int fd, pid_t other, int number)
  * question that nothing comes of costs a system call for each socket, so the next one waits for the next
  * millisecond.
  */
-static enum taken_reply serve_inherited_request(const struct inherited_request *question,
-                                                const struct vma_unix_message *message, int *waiting_fd)
+static enum taken_reply answer_request_for_inherited_socket(const struct inherited_request *question,
+                                                            const struct vma_unix_message *message, int *waiting_fd)
 {
 	struct search search = {.cookie = question->cookie};
 	const bool is_trusted = vma_unix_sender_is_root_or_self(&message->sender);
 	int same;
 
 	if (question->cookie != 0)
-		vma_file_each(search_file, &search);
+		vma_file_each(find_file_by_socket_cookie, &search);
 	if (search.found == NULL) {
 		server.messages = is_trusted ? server.messages : MESSAGES_IN_MS;
 		return is_trusted ? TAKEN_NOT_MINE : TAKEN_REFUSED;
 	}
 	same = message->fd >= 0 ? vma_sock_cookie(message->fd) == question->cookie
-	                        : is_same_file(atomic_load(&search.found->fd), message->sender.pid, question->number);
+	                        : process_fd_is_same_open_file(atomic_load(&search.found->fd), message->sender.pid,
+	                                                       question->number);
 	if (same <= 0)
 		return !is_trusted ? TAKEN_REFUSED : same == 0 ? TAKEN_NOT_MINE : TAKEN_SHOW_SOCKET;
 	if (search.found->ops->exec_export != NULL)
@@ -192,7 +193,7 @@ static enum taken_reply serve_inherited_request(const struct inherited_request *
 }
 
 /* False: there is none. */
-static bool serve_one_request(void)
+static bool serve_one_taken_or_inherited_request(void)
 {
 	union {
 		struct taken_request taken;
@@ -209,9 +210,9 @@ static bool serve_one_request(void)
 	if (rc < 0)
 		return false;
 	if (rc == sizeof(question.taken) && vma_unix_sender_is_root_or_self(&message.sender))
-		answer = serve_taken_request(&question.taken, message.fd);
+		answer = hand_over_socket_taken_by_process(&question.taken, message.fd);
 	else if (rc == sizeof(question.inherited))
-		answer = serve_inherited_request(&question.inherited, &message, &waiting_fd);
+		answer = answer_request_for_inherited_socket(&question.inherited, &message, &waiting_fd);
 	if (message.fd >= 0)
 		syscall(SYS_close, message.fd);
 	byte = (uint8_t)answer;
@@ -226,7 +227,7 @@ static bool serve_one_request(void)
  * The descriptor is watched for edges: a message that comes while others are left does not wake the thread again and
  * again, and what is left is looked at a millisecond later.
  */
-static void serve_requests(void)
+static void serve_taken_requests_rate_limited(void)
 {
 	const uint64_t now = vma_now_ns();
 
@@ -235,22 +236,22 @@ static void serve_requests(void)
 		server.messages = 0;
 	}
 	while (server.messages < MESSAGES_IN_MS) {
-		if (!serve_one_request())
+		if (!serve_one_taken_or_inherited_request())
 			return;
 		server.messages++;
 	}
-	vma_engine_post_lazily(&server.rest);
+	vma_engine_post_task_within_1ms(&server.rest);
 }
 
 static void taken_serve_task(struct vma_internal_task *task)
 {
 	(void)task;
 	if (server.fd >= 0)
-		serve_requests();
+		serve_taken_requests_rate_limited();
 }
 
 /* Without a name its sockets stay with this process. */
-void taken_open_server(void)
+void taken_open_hand_over_server(void)
 {
 	const int pidfd = server.fd < 0 ? (int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0) : -1;
 	char name[NAME_BYTES];
@@ -258,12 +259,12 @@ void taken_open_server(void)
 
 	if (pidfd < 0)
 		return;
-	rc = name_of_process(pidfd, name) ? vma_unix_bind_abstract(name) : -ENOTSUP;
+	rc = unix_socket_name_of_process(pidfd, name) ? vma_unix_bind_abstract(name) : -ENOTSUP;
 	syscall(SYS_close, pidfd);
 	if (rc >= 0) {
 		server.fd = rc;
 		server.answer.run = server.rest.run = taken_serve_task;
-		rc = vma_engine_watch(server.fd, EPOLLIN | EPOLLET, &server.answer);
+		rc = vma_engine_watch_fd_with_task(server.fd, EPOLLIN | EPOLLET, &server.answer);
 	}
 	if (rc >= 0)
 		return;
@@ -274,7 +275,7 @@ void taken_open_server(void)
 }
 
 /* The name is the parent's. */
-__attribute__((cold)) void taken_fork_child(void)
+__attribute__((cold)) void taken_server_close_in_fork_child(void)
 {
 	if (server.fd >= 0)
 		vma_fd_unguard_close(server.fd);
@@ -289,7 +290,8 @@ __attribute__((cold)) void taken_fork_child(void)
 static _Atomic int taken_unresponsive_pid;
 static _Atomic uint64_t taken_unresponsive_until_ns;
 
-static int taken_exchange(int fd, int pid, const struct taken_request *question, int shown, uint64_t deadline_ns)
+static int taken_send_request_and_await_reply(int fd, int pid, const struct taken_request *question, int shown,
+                                              uint64_t deadline_ns)
 {
 	const struct vma_unix_message asked = {.data = (void *)question, .size = sizeof(*question), .fd = shown};
 	uint8_t answer = TAKEN_NOT_MINE;
@@ -309,7 +311,7 @@ static int taken_exchange(int fd, int pid, const struct taken_request *question,
 	return answered.sender.pid == pid ? answer : -EPERM;
 }
 
-static int taken_request_by_name(const char *name, int pid, int number, int copy)
+static int taken_ask_process_to_hand_over(const char *name, int pid, int number, int copy)
 {
 	const struct taken_request question = {.cookie = vma_sock_cookie(copy), .number = number};
 	const uint64_t now = vma_now_ns(), deadline_ns = now + REPLY_TIMEOUT_NS;
@@ -322,9 +324,9 @@ static int taken_request_by_name(const char *name, int pid, int number, int copy
 	fd = vma_unix_connect_abstract(name);
 	if (fd < 0)
 		return fd;
-	rc = taken_exchange(fd, pid, &question, -1, deadline_ns);
+	rc = taken_send_request_and_await_reply(fd, pid, &question, -1, deadline_ns);
 	if (rc == TAKEN_SHOW_SOCKET)
-		rc = taken_exchange(fd, pid, &question, copy, deadline_ns);
+		rc = taken_send_request_and_await_reply(fd, pid, &question, copy, deadline_ns);
 	syscall(SYS_close, fd);
 	if (rc == -ETIMEDOUT) {
 		atomic_store(&taken_unresponsive_until_ns, vma_now_ns() + UNRESPONSIVE_NS);
@@ -333,14 +335,14 @@ static int taken_request_by_name(const char *name, int pid, int number, int copy
 	return rc == TAKEN_SHOW_SOCKET ? -EPROTO : rc;
 }
 
-int vma_engine_request_hand_over(int pidfd, int number, int copy)
+int vma_engine_ask_process_to_hand_over_fd(int pidfd, int number, int copy)
 {
 	char name[NAME_BYTES], text[1024];
-	const int saved = errno, pid = read_fdinfo_of_pidfd(pidfd, text, sizeof(text)) ? taken_pid(text) : 0;
+	const int saved = errno, pid = read_fdinfo_of_pidfd(pidfd, text, sizeof(text)) ? parse_pid_of_fdinfo(text) : 0;
 	int rc = -ESRCH;
 
-	if (pid > 0 && name_of_process(pidfd, name))
-		rc = taken_request_by_name(name, pid, number, copy);
+	if (pid > 0 && unix_socket_name_of_process(pidfd, name))
+		rc = taken_ask_process_to_hand_over(name, pid, number, copy);
 	errno = saved;
 	switch (rc) {
 	case TAKEN_NOT_MINE:

@@ -18,26 +18,27 @@ static void task_push(struct vma_internal_task *task)
 /*
  * `queued` says that the task is in the queue or about to be taken from it. It is cleared before run: who posts from
  * then on pushes anew, so what he changed before posting is seen by this run or by the next. The push comes before the
- * wake, see internal_wake.
+ * wake, see internal_thread_wake.
  */
-void vma_engine_post(struct vma_internal_task *task)
+void vma_engine_post_task_to_internal_thread(struct vma_internal_task *task)
 {
 	if (atomic_exchange(&task->queued, true))
 		return;
 	task_push(task);
-	internal_wake();
+	internal_thread_wake();
 }
 
-/* The push is published before the thread's time is asked for, and tasks_due looks after it was said: sleep_time.h. */
-void vma_engine_post_lazily(struct vma_internal_task *task)
+/* The push is published before the thread's time is asked for, and tasks_next_due_ns looks after it was said:
+ * sleep_time.h. */
+void vma_engine_post_task_within_1ms(struct vma_internal_task *task)
 {
 	if (atomic_exchange(&task->queued, true))
 		return;
 	task_push(task);
-	internal_wake_by(vma_now_ns() + MS);
+	internal_thread_wake_no_later_than(vma_now_ns() + MS);
 }
 
-uint64_t tasks_due(void)
+uint64_t tasks_next_due_ns(void)
 {
 	return ck_pr_load_ptr(&queue.head) != NULL ? vma_now_ns() + MS : NO_DEADLINE;
 }
@@ -55,7 +56,7 @@ void tasks_run(void)
 }
 
 /* In a forked child: what the parent's thread was to do is not to be done here; but the tasks may be posted again. */
-void tasks_fork_child(void)
+void tasks_discard_in_fork_child(void)
 {
 	ck_stack_entry_t *lists[] = {tasks_to_run, vma_mpsc_take_all(&queue)};
 

@@ -24,8 +24,8 @@
  * watched, and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is
  * to be looked at: a server with many connections has something due every few microseconds, most of which has moved on
  * when its time comes. A thread that goes to sleep on the ring makes itself known (ring_ctx->watcher), then asks for
- * what is due (tcp_housekeeping_on_earlier_timer). If the user's interval is long, the thread comes a millisecond after
- * what is due instead. VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1: it comes in time, whoever drives.
+ * what is due (tcp_housekeeping_wake_for_earlier_timer). If the user's interval is long, the thread comes a millisecond
+ * after what is due instead. VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1: it comes in time, whoever drives.
  */
 #include <errno.h>
 #include <string.h>
@@ -121,7 +121,7 @@ static uint64_t tcp_timer_check_interval(const struct vma_conf *conf, uint64_t o
 	               : NO_DEADLINE;
 }
 
-static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
+static void housekeeping_schedule_check_of_ring(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
 	const uint64_t interval = tcp_timer_check_interval(conf_of_ring_ctx(ring_ctx), step);
 
@@ -133,29 +133,29 @@ static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t 
 static bool ring_is_driven_by_others(const struct vma_ring_ctx *ring_ctx)
 {
 	return atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed) != ring_ctx->driven_seen ||
-	       ring_ctx_is_held(ring_ctx);
+	       ring_ctx_has_timed_sleeper(ring_ctx);
 }
 
 /* Others are at it. */
-static void housekeeping_leave_to_others(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
+static void housekeeping_unarm_and_check_ring_later(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
-	ring_housekeeping_disarm(ring_ctx);
-	housekeeping_watch_ring_ctx(ring_ctx, now, step);
+	ring_housekeeping_unwatch_ring_fd(ring_ctx);
+	housekeeping_schedule_check_of_ring(ring_ctx, now, step);
 }
 
 /* Nobody else is. */
 static void housekeeping_drive_undriven_ring(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
-	if (ring_housekeeping_drain(ring_ctx, max) && ring_housekeeping_arm(ring_ctx)) {
+	if (ring_housekeeping_drain(ring_ctx, max) && ring_housekeeping_arm_and_watch_ring(ring_ctx)) {
 		ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 		ring_ctx->armed_ns = now;
 	} else {
-		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MIN_NS);
+		housekeeping_unarm_and_check_ring_later(ring_ctx, now, CHECK_INTERVAL_MIN_NS);
 	}
 }
 
 /* Who sleeps on it wakes as well: it is that thread's packet, and it will go on driving. */
-bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma_conf *conf)
+bool tcp_housekeeping_handle_ring_readable(struct vma_ring_ctx *ring_ctx, const struct vma_conf *conf)
 {
 	const uint64_t now = vma_now_ns();
 
@@ -164,24 +164,25 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 	if (conf->internal_thread_arm_cq)
 		housekeeping_drive_undriven_ring(ring_ctx, now, conf->progress_engine_wce_max);
 	else if (user_sets_progress_interval(conf))
-		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
+		housekeeping_unarm_and_check_ring_later(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
 	else if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
-		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
+		housekeeping_unarm_and_check_ring_later(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
 	else if (ring_is_driven_by_others(ring_ctx))
-		housekeeping_leave_to_others(ring_ctx, now,
-		                             now - ring_ctx->armed_ns < ALWAYS_DRIVEN_NS ? CHECK_INTERVAL_MAX_NS
-		                                                                         : CHECK_INTERVAL_MIN_NS);
+		housekeeping_unarm_and_check_ring_later(
+		        ring_ctx, now,
+		        now - ring_ctx->armed_ns < ALWAYS_DRIVEN_NS ? CHECK_INTERVAL_MAX_NS : CHECK_INTERVAL_MIN_NS);
 	else
 		housekeeping_drive_undriven_ring(ring_ctx, now, conf->progress_engine_wce_max);
 	return true;
 }
 
-static void tcp_check_stack_timers(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
+static void tcp_watch_or_poll_stack_for_timers(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
 	uint64_t step = ring_ctx->check_interval_ns * 2;
 
 	if (ring_is_driven_by_others(ring_ctx) && !conf_of_ring_ctx(ring_ctx)->internal_thread_arm_cq)
-		housekeeping_watch_ring_ctx(ring_ctx, now, step < CHECK_INTERVAL_MAX_NS ? step : CHECK_INTERVAL_MAX_NS);
+		housekeeping_schedule_check_of_ring(ring_ctx, now,
+		                                    step < CHECK_INTERVAL_MAX_NS ? step : CHECK_INTERVAL_MAX_NS);
 	else
 		housekeeping_drive_undriven_ring(ring_ctx, now, max);
 }
@@ -210,7 +211,7 @@ static uint64_t stack_timers_due_ns(const struct vma_ring_ctx *ring_ctx, const s
 }
 
 /* The same, after the stack was driven if that was due. */
-static uint64_t tcp_keep_stack_timers(struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp, uint64_t now)
+static uint64_t tcp_poll_stack_if_timers_due(struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp, uint64_t now)
 {
 	uint64_t due = stack_timers_due_ns(ring_ctx, tcp);
 
@@ -222,7 +223,8 @@ static uint64_t tcp_keep_stack_timers(struct vma_ring_ctx *ring_ctx, const struc
 }
 
 /* When connections that wait to be made are due, after they were made if they were. */
-static uint64_t housekeeping_run_control(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, uint64_t now)
+static uint64_t housekeeping_run_control_conns_when_due(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp,
+                                                        uint64_t now)
 {
 	const uint64_t due = atomic_load_explicit(&ring_ctx->control_ns, memory_order_relaxed);
 
@@ -240,7 +242,7 @@ static uint64_t stale_rules_prune_due_ns(const struct vma_ring_ctx *ring_ctx, ui
 	return due > soon ? due : soon;
 }
 
-static void housekeeping_serve_stack(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_poll_stack_timers_of_ring(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct round *round = arg;
 	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
@@ -248,13 +250,13 @@ static void housekeeping_serve_stack(struct vma_ring_ctx *ring_ctx, void *arg)
 	if (tcp == NULL)
 		return;
 	if (!ring_ctx->armed && ring_ctx->check_ns == 0)
-		housekeeping_watch_ring_ctx(ring_ctx, round->now, CHECK_INTERVAL_MIN_NS);
+		housekeeping_schedule_check_of_ring(ring_ctx, round->now, CHECK_INTERVAL_MIN_NS);
 	if (ring_ctx->check_ns > round->now + CHECK_INTERVAL_MAX_NS && busy_poller_exists(ring_ctx->id % 64))
 		ring_ctx->check_ns = round->now + CHECK_INTERVAL_MAX_NS; /* it may lose its core: wait/busy_poller.c */
 	if (!ring_ctx->armed && round->now >= ring_ctx->check_ns)
-		tcp_check_stack_timers(ring_ctx, round->now, round->max);
-	min_deadline_update(&round->next, tcp_keep_stack_timers(ring_ctx, tcp, round->now));
-	min_deadline_update(&round->next, housekeeping_run_control(ring_ctx, tcp, round->now));
+		tcp_watch_or_poll_stack_for_timers(ring_ctx, round->now, round->max);
+	min_deadline_update(&round->next, tcp_poll_stack_if_timers_due(ring_ctx, tcp, round->now));
+	min_deadline_update(&round->next, housekeeping_run_control_conns_when_due(ring_ctx, tcp, round->now));
 	if (!ring_ctx->armed)
 		min_deadline_update(&round->next, ring_ctx->check_ns);
 	if (atomic_load(&ring_ctx->to_prune))
@@ -268,7 +270,7 @@ static void housekeeping_serve_stack(struct vma_ring_ctx *ring_ctx, void *arg)
  * sees what is due now, and if it was asked later, what it has armed is seen here. For who goes to sleep it is the same
  * with a driver who still found nobody asleep: he asked before, and what he has published is seen.
  */
-void tcp_housekeeping_on_earlier_timer(void *arg)
+void tcp_housekeeping_wake_for_earlier_timer(void *arg)
 {
 	struct vma_ring_ctx *ring_ctx = arg;
 	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
@@ -277,12 +279,13 @@ void tcp_housekeeping_on_earlier_timer(void *arg)
 	if (tcp == NULL)
 		return;
 	until = internal_sleeps_until();
-	if (until > vma_tcp_next_due_ns(tcp) && until > internal_timer_end(stack_timers_due_ns(ring_ctx, tcp)))
-		internal_wake();
+	if (until > vma_tcp_next_due_ns(tcp) &&
+	    until > round_up_to_timer_resolution(stack_timers_due_ns(ring_ctx, tcp)))
+		internal_thread_wake();
 }
 
 /* With the receive flag. */
-void tcp_housekeeping_control(void *arg)
+void tcp_housekeeping_schedule_control_conns(void *arg)
 {
 	struct vma_ring_ctx *ring_ctx = arg;
 	const struct vma_conf *conf = conf_of_ring_ctx(ring_ctx);
@@ -290,14 +293,15 @@ void tcp_housekeeping_control(void *arg)
 	const uint64_t due = conf->tcp_ctl_thread == CTL_BY_TIMER ? (vma_now_ns() / step + 1) * step : 0;
 
 	atomic_store_explicit(&ring_ctx->control_ns, due, memory_order_relaxed);
-	internal_wake_by(due);
+	internal_thread_wake_no_later_than(due);
 }
 
 /*
- * What was due when the turn looked is being driven by somebody else, or was left to them (tcp_keep_stack_timers): not
- * to sleep until they have done it would take the core from them, if they have none at this moment.
+ * What was due when the turn looked is being driven by somebody else, or was left to them
+ * (tcp_poll_stack_if_timers_due): not to sleep until they have done it would take the core from them, if they have none
+ * at this moment.
  */
-static void housekeeping_check_due(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_min_next_due_of_ring(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
 	uint64_t due = tcp != NULL ? stack_timers_due_ns(ring_ctx, tcp) : NO_DEADLINE;
@@ -318,7 +322,7 @@ static bool stale_rules_are_pruned_late(const struct vma_ring_ctx *ring_ctx)
 }
 
 /* With the receive flag. Cleared before the thread looks for them: what comes after that sets it again. */
-void tcp_housekeeping_prune(void *arg)
+void tcp_housekeeping_schedule_rule_deletion(void *arg)
 {
 	struct vma_ring_ctx *ring_ctx = arg;
 	uint64_t due;
@@ -328,11 +332,11 @@ void tcp_housekeeping_prune(void *arg)
 	due = vma_now_ns() + (stale_rules_are_pruned_late(ring_ctx) ? PRUNE_LATE_NS : PRUNE_NS);
 	atomic_store(&ring_ctx->prune_ns, due); /* before it counts */
 	if (!atomic_exchange(&ring_ctx->to_prune, true))
-		internal_wake_by(due);
+		internal_thread_wake_no_later_than(due);
 }
 
 /* Each rule stays its own time: what is not due is looked at again a tenth of that later. */
-static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_delete_stale_rules_of_ring(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const bool late = stale_rules_are_pruned_late(ring_ctx);
 	const unsigned burst = late ? PRUNE_LATE_AT_ONCE : PRUNE_AT_ONCE;
@@ -356,21 +360,21 @@ static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg
 	atomic_store(&ring_ctx->to_prune, true);
 }
 
-void tcp_housekeeping_run_pruning(void)
+void tcp_housekeeping_delete_stale_rules(void)
 {
 	if (atomic_load(&housekeeping.used))
-		ring_ctxs_each(housekeeping_prune_ring_ctx, NULL);
+		ring_ctxs_each(housekeeping_delete_stale_rules_of_ring, NULL);
 }
 
 /* ---- connections that are the kernel's ---- */
 
-static void ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
+static void ring_ctx_leave_flow_to_kernel(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
 {
 	if (!vma_ring_exempt_kernel_connections(ring_ctx->ring, key))
 		return;
 	atomic_store(&ring_ctx->to_sweep, true);
 	if (!atomic_exchange(&housekeeping.sweeps, true))
-		internal_wake_by(vma_now_ns() + SWEEP_NS);
+		internal_thread_wake_no_later_than(vma_now_ns() + SWEEP_NS);
 }
 
 struct exemption {
@@ -378,27 +382,27 @@ struct exemption {
 	const struct vma_flow_key *key;
 };
 
-static void ring_ctx_exempt_of_device(struct vma_ring_ctx *ring_ctx, void *arg)
+static void ring_ctx_leave_flow_to_kernel_if_on_device(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const struct exemption *exemption = arg;
 
 	if (ring_ctx->device == exemption->device && tcp_stack_of_ring_ctx(ring_ctx) != NULL)
-		ring_ctx_exempt(ring_ctx, exemption->key);
+		ring_ctx_leave_flow_to_kernel(ring_ctx, exemption->key);
 }
 
 /* The listener of a connection that has moved is on another ring. A ring without it refuses. */
-void vma_ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
+void vma_ring_ctx_leave_flow_to_kernel(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
 {
 	struct exemption exemption = {.device = ring_ctx->device, .key = key};
 
 	if (key->peer_port_be == 0)
-		ring_ctx_exempt(ring_ctx, key);
+		ring_ctx_leave_flow_to_kernel(ring_ctx, key);
 	else
-		ring_ctxs_each(ring_ctx_exempt_of_device, &exemption);
+		ring_ctxs_each(ring_ctx_leave_flow_to_kernel_if_on_device, &exemption);
 }
 
 /* Cleared before the look: an exemption that comes after that sets it again. */
-static void housekeeping_sweep_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_expire_exempt_flows_of_ring(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	bool *any = arg;
 
@@ -409,7 +413,7 @@ static void housekeeping_sweep_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg
 	*any |= atomic_load(&ring_ctx->to_sweep);
 }
 
-static uint64_t housekeeping_run_sweep(uint64_t now)
+static uint64_t housekeeping_expire_exempt_flows_when_due(uint64_t now)
 {
 	bool any = false;
 
@@ -421,7 +425,7 @@ static uint64_t housekeeping_run_sweep(uint64_t now)
 		return housekeeping.sweep_due_ns;
 	housekeeping.sweep_due_ns = 0;
 	atomic_store(&housekeeping.sweeps, false);
-	ring_ctxs_each(housekeeping_sweep_ring_ctx, &any);
+	ring_ctxs_each(housekeeping_expire_exempt_flows_of_ring, &any);
 	if (!any)
 		return NO_DEADLINE;
 	atomic_store(&housekeeping.sweeps, true);
@@ -436,7 +440,7 @@ void tcp_housekeeping_on_stack_idle(void *ring_ctx)
 {
 	(void)ring_ctx;
 	if (!atomic_exchange(&housekeeping.idle, true))
-		internal_wake_by(vma_now_ns() + IDLE_NS);
+		internal_thread_wake_no_later_than(vma_now_ns() + IDLE_NS);
 }
 
 static void housekeeping_release_idle_ports(struct vma_ring_ctx *ring_ctx, void *arg)
@@ -449,7 +453,7 @@ static void housekeeping_release_idle_ports(struct vma_ring_ctx *ring_ctx, void 
 }
 
 /* Who has a connection again by then is left out, and says so when that has ended. */
-static uint64_t housekeeping_run_idle(uint64_t now)
+static uint64_t housekeeping_release_idle_ports_when_due(uint64_t now)
 {
 	if (!atomic_load(&housekeeping.idle))
 		return NO_DEADLINE;
@@ -465,10 +469,10 @@ static uint64_t housekeeping_run_idle(uint64_t now)
 
 /* ---- ring contexts that nobody holds ---- */
 
-void tcp_housekeeping_on_abandoned(void)
+void tcp_housekeeping_count_abandoned_stack(void)
 {
 	atomic_fetch_add(&housekeeping.abandoned, 1);
-	internal_wake();
+	internal_thread_wake();
 }
 
 static void tcp_stack_end_if_unused(struct vma_ring_ctx *ring_ctx, void *arg)
@@ -480,10 +484,10 @@ static void tcp_stack_end_if_unused(struct vma_ring_ctx *ring_ctx, void *arg)
 		return;
 	atomic_store(&ring_ctx->abandoned, false);
 	atomic_fetch_sub(&housekeeping.abandoned, 1);
-	ring_ctx_put_last(ring_ctx);
+	ring_ctx_put_and_retire_if_last(ring_ctx);
 }
 
-static uint64_t housekeeping_run_abandoned(uint64_t now)
+static uint64_t housekeeping_free_abandoned_stacks_when_due(uint64_t now)
 {
 	if (atomic_load(&housekeeping.abandoned) == 0) {
 		housekeeping.abandoned_due_ns = 0;
@@ -498,7 +502,7 @@ static uint64_t housekeeping_run_abandoned(uint64_t now)
 
 /* ---- connections that were accepted ---- */
 
-void vma_engine_steer(struct vma_tcp_conn *conn)
+void vma_engine_schedule_steer_of_conn(struct vma_tcp_conn *conn)
 {
 	struct pending_steer *pending_steer = vma_alloc(sizeof(*pending_steer));
 
@@ -507,32 +511,32 @@ void vma_engine_steer(struct vma_tcp_conn *conn)
 	vma_tcp_conn_get(conn);
 	pending_steer->conn = conn;
 	vma_mpsc_push(&housekeeping.accepted, (ck_stack_entry_t *)&pending_steer->link);
-	internal_wake_by(vma_now_ns() + STEER_NS);
+	internal_thread_wake_no_later_than(vma_now_ns() + STEER_NS);
 }
 
 void vma_engine_steer_pending_now(void)
 {
 	atomic_store(&housekeeping.steer_all_now, true);
-	internal_wake();
+	internal_thread_wake();
 }
 
 /* With VMA_TCP_3T_RULES and VMA_TCP_2T_RULES connections wait for nothing else. */
-static void ring_ctx_steer_covered(struct vma_ring_ctx *ring_ctx, void *arg)
+static void ring_ctx_steer_all_conns(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
 
 	(void)arg;
 	if (tcp != NULL)
-		vma_tcp_steer_all(tcp);
+		vma_tcp_steer_all_conns_to_own_rules(tcp);
 }
 
-void tcp_housekeeping_steer_covered(const struct vma_conf *conf)
+void tcp_steer_all_conns_under_wide_rules(const struct vma_conf *conf)
 {
 	if (conf->tcp_3t_rules || conf->tcp_2t_rules)
-		ring_ctxs_each(ring_ctx_steer_covered, NULL);
+		ring_ctxs_each(ring_ctx_steer_all_conns, NULL);
 }
 
-void vma_engine_steer_covered(void)
+void vma_engine_steer_conns_under_wide_rules(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -546,7 +550,7 @@ static void steer_pending_conn(struct pending_steer *pending_steer)
 	int rc = 0;
 
 	if (state != TCP_CLOSE && state != TCP_TIME_WAIT)
-		rc = vma_tcp_steer(pending_steer->conn);
+		rc = vma_tcp_conn_add_own_nic_rule(pending_steer->conn);
 	if (rc < 0)
 		vma_log_debug("tcp: a connection has no rule of its own: %s", strerrordesc_np(-rc));
 	vma_tcp_conn_put(pending_steer->conn);
@@ -566,7 +570,7 @@ static void tcp_rotate_steer_candidates(uint64_t now)
 	const bool steer_all_now = atomic_exchange(&housekeeping.steer_all_now, false);
 
 	if (steer_all_now)
-		tcp_housekeeping_steer_covered(&vma_engine()->conf);
+		tcp_steer_all_conns_under_wide_rules(&vma_engine_get_or_start()->conf);
 
 	if (!steer_all_now && now < housekeeping.steer_due_ns)
 		return;
@@ -579,13 +583,13 @@ static void tcp_rotate_steer_candidates(uint64_t now)
 	}
 }
 
-bool vma_engine_is_steering(void)
+bool vma_engine_has_conns_to_steer(void)
 {
 	return atomic_load(&housekeeping.steers) || atomic_load(&housekeeping.steer_all_now) ||
 	       ck_pr_load_ptr(&housekeeping.accepted.head) != NULL;
 }
 
-static uint64_t housekeeping_run_steering(uint64_t now)
+static uint64_t housekeeping_steer_pending_conns(uint64_t now)
 {
 	const uint64_t until = vma_now_ns() + RULES_NS; /* rings have been served since `now` */
 
@@ -606,14 +610,14 @@ static uint64_t housekeeping_run_steering(uint64_t now)
 /* ---- connections that have ended ---- */
 
 /* With the receive flag. Never waits: vma_defer_free_until_no_readers would, for a lock. */
-void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *arg)
+void tcp_housekeeping_queue_ended_conn_to_free(struct vma_tcp_conn *conn, void *arg)
 {
 	struct ended *ended = vma_tcp_conn_scratch_memory_for_host(conn);
 
 	(void)arg;
 	ended->conn = conn;
 	vma_mpsc_push(&housekeeping.ended, (ck_stack_entry_t *)&ended->link);
-	internal_wake_by(vma_now_ns() + STEER_NS);
+	internal_thread_wake_no_later_than(vma_now_ns() + STEER_NS);
 }
 
 static void free_conn(struct vma_retired *retired)
@@ -621,7 +625,7 @@ static void free_conn(struct vma_retired *retired)
 	vma_tcp_conn_free(((struct ended *)retired)->conn); /* its stack may be gone */
 }
 
-static uint64_t housekeeping_run_ended(uint64_t now)
+static uint64_t housekeeping_retire_ended_conns(uint64_t now)
 {
 	ck_stack_entry_t *entry = vma_mpsc_take_all(&housekeeping.ended);
 
@@ -653,12 +657,12 @@ uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now)
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
 	housekeeping.last_run_ns = now;
-	ring_ctxs_each(housekeeping_serve_stack, &round);
-	min_deadline_update(&round.next, housekeeping_run_steering(now));
-	min_deadline_update(&round.next, housekeeping_run_ended(now));
-	min_deadline_update(&round.next, housekeeping_run_abandoned(now));
-	min_deadline_update(&round.next, housekeeping_run_idle(now));
-	min_deadline_update(&round.next, housekeeping_run_sweep(now));
+	ring_ctxs_each(housekeeping_poll_stack_timers_of_ring, &round);
+	min_deadline_update(&round.next, housekeeping_steer_pending_conns(now));
+	min_deadline_update(&round.next, housekeeping_retire_ended_conns(now));
+	min_deadline_update(&round.next, housekeeping_free_abandoned_stacks_when_due(now));
+	min_deadline_update(&round.next, housekeeping_release_idle_ports_when_due(now));
+	min_deadline_update(&round.next, housekeeping_expire_exempt_flows_when_due(now));
 	return round.next;
 }
 
@@ -668,7 +672,7 @@ uint64_t tcp_housekeeping_next_due_ns(void)
 
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
-	ring_ctxs_each(housekeeping_check_due, &next);
+	ring_ctxs_each(housekeeping_min_next_due_of_ring, &next);
 	if (ck_pr_load_ptr(&housekeeping.accepted.head) != NULL || ck_pr_load_ptr(&housekeeping.ended.head) != NULL)
 		min_deadline_update(&next, vma_now_ns() + STEER_NS);
 	if (atomic_load(&housekeeping.idle))
@@ -683,12 +687,12 @@ uint64_t tcp_housekeeping_next_due_ns(void)
 void tcp_housekeeping_begin(void)
 {
 	atomic_store(&housekeeping.used, true);
-	icmp_housekeeping_begin();
-	internal_wake();
+	icmp_open_and_watch_raw_socket_once();
+	internal_thread_wake();
 }
 
 /* What waited here was the parent's. */
-void tcp_housekeeping_fork_child(void)
+void tcp_housekeeping_reset_in_fork_child(void)
 {
 	memset(&housekeeping, 0, sizeof(housekeeping));
 }

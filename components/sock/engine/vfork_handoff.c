@@ -27,7 +27,7 @@
 
 static _Atomic bool asked;
 
-static void vfork_handoff_file(struct vma_file *file, void *arg)
+static void vfork_hand_over_file_if_asked(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (!atomic_load(&file->handoff))
@@ -40,16 +40,16 @@ static void vfork_handoff_file(struct vma_file *file, void *arg)
 void vfork_handoffs_run(void)
 {
 	if (__builtin_expect(atomic_load(&asked), 0) && atomic_exchange(&asked, false))
-		vma_file_each(vfork_handoff_file, NULL);
+		vma_file_each(vfork_hand_over_file_if_asked, NULL);
 }
 
 /* A file that has ended meanwhile, by another thread's close, is not among all any more. */
-static bool vfork_handoff_is_due(struct vma_file *file)
+static bool vfork_handoff_is_pending(struct vma_file *file)
 {
 	return atomic_load(&file->handoff) && (atomic_load(&file->slots) & VMA_FILE_ENDED) == 0;
 }
 
-void vma_engine_hand_over(struct vma_file *file)
+void vma_engine_hand_over_from_vfork_child(struct vma_file *file)
 {
 	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	const int saved = errno;
@@ -57,9 +57,9 @@ void vma_engine_hand_over(struct vma_file *file)
 
 	atomic_store(&file->handoff, true);
 	atomic_store(&asked, true);
-	if (!internal_wake_from_vfork())
+	if (!internal_thread_wake_from_vfork_child())
 		atomic_store(&file->handoff, false); /* a thread that starts later is not to do it */
-	while (vfork_handoff_is_due(file) && vma_now_ns() < deadline_ns)
+	while (vfork_handoff_is_pending(file) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
 	errno = saved;
 }

@@ -19,7 +19,7 @@ static inline struct vma_engine *start_engine_with_few_buffers(const char *bufs,
 	/* The defaults, but asked for: waits spin however busy the host is (test_load.c has what it does otherwise). */
 	setenv("VMA_RX_POLL", "100000", 1);
 	setenv("VMA_SELECT_POLL", "100000", 1);
-	return vma_engine();
+	return vma_engine_get_or_start();
 }
 
 #endif

@@ -27,7 +27,7 @@ static void send_one_packet_later(void)
 	memset(vma_buf_data(fixture.device.engine->arena, buf) + headers.len, 'x', 8);
 	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(fixture.device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
 	assert_int_equal(vma_ring_send(fixture.ring_ctx->ring, &seg, 1, VMA_RING_SEND_LATER), 1);
-	vma_engine_send_later(vma_ring_ctx_bit(fixture.ring_ctx));
+	vma_engine_flush_rings_within_1ms(vma_ring_ctx_bit(fixture.ring_ctx));
 }
 
 static uint64_t count_packets_arrived_at_peer(void)
@@ -49,7 +49,7 @@ static void test_the_last_frame_of_a_row_leaves_soon(void **state)
 	unsigned seed = 3;
 
 	(void)state;
-	assert_int_equal(vma_ring_attach(fixture.peer, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(fixture.peer, &flow), 0);
 	for (; vma_test_goes_on(vma_now_ns(), until, rows > 10); rows++) {
 		uint64_t row_ns = vma_now_ns() + MSEC + ((seed = seed * 1103515245 + 12345) >> 12) % (MSEC / 4),
 		         give_up;

@@ -28,7 +28,7 @@ static bool sink_count_and_mark_file_readable(struct vma_flow *flow, struct vma_
 	(void)packet, (void)info;
 	atomic_store_explicit(&target->queued, atomic_load_explicit(&target->queued, memory_order_relaxed) + 1,
 	                      memory_order_release);
-	vma_file_readable(&target->file);
+	vma_file_wake_readers_or_batch(&target->file);
 	return false;
 }
 

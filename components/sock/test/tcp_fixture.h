@@ -87,7 +87,7 @@ static bool tcp_fixture_admit(struct vma_tcp_listener *listener, void *arg)
 static bool tcp_fixture_on_accept_store_conn(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	(void)listener;
-	vma_tcp_conn_adopt(conn, &silent, NULL);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &silent, NULL);
 	atomic_store((struct vma_tcp_conn * _Atomic *)arg, conn);
 	return true;
 }
@@ -125,7 +125,7 @@ static inline int tcp_fixture_start(void **state)
 	if (engine == NULL)
 		return -1;
 	connection_pair.arena[0] = connection_pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&connection_pair, ends) != 0)
+	if (vma_wire_create_pair(&connection_pair, ends) != 0)
 		return -1;
 	device = (struct vma_device){.nic = ends[0], .engine = engine, .priv = &device_priv};
 	ring.nic = ends[1];
@@ -163,8 +163,8 @@ static inline struct vma_ring_ctx *new_ring_ctx(struct vma_tcp **tcp)
 	struct vma_ring_requester where = {.socket_id = ++socket};
 	struct vma_ring_ctx *ring_ctx = NULL;
 
-	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
-	assert_int_equal(vma_ring_ctx_tcp(ring_ctx, tcp), 0);
+	assert_int_equal(vma_ring_ctx_find_or_create(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	assert_int_equal(vma_ring_ctx_get_or_create_tcp_stack(ring_ctx, tcp), 0);
 	return ring_ctx;
 }
 
@@ -222,7 +222,7 @@ static inline void consume_all(struct vma_tcp_conn *conn)
 static inline void close_disown_and_put_conn(struct vma_tcp_conn *conn)
 {
 	vma_tcp_close(conn, true);
-	vma_tcp_conn_disown(conn);
+	vma_tcp_conn_drop_owner_and_abort(conn);
 	vma_tcp_conn_put(conn);
 }
 

@@ -47,7 +47,7 @@ static int setup_engine_and_wire_pair(void **state)
 	if (engine == NULL)
 		return -1;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, ends) != 0)
+	if (vma_wire_create_pair(&pair, ends) != 0)
 		return -1;
 	device = (struct vma_device){.nic = ends[0], .engine = engine, .priv = &device_priv};
 	attr.nic = ends[1];
@@ -55,12 +55,12 @@ static int setup_engine_and_wire_pair(void **state)
 	return vma_ring_create(&attr, &peer);
 }
 
-static struct vma_ring_ctx *ring_ctx_of_socket(uint64_t socket)
+static struct vma_ring_ctx *get_rx_ring_ctx_for_socket_id(uint64_t socket)
 {
 	struct vma_ring_requester where = {.socket_id = socket};
 	struct vma_ring_ctx *ring_ctx = NULL;
 
-	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	assert_int_equal(vma_ring_ctx_find_or_create(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
 	return ring_ctx;
 }
 
@@ -68,7 +68,7 @@ static struct vma_ring_ctx *ring_ctx_of_socket(uint64_t socket)
 
 static void test_engine_is_started_once_and_is_whole(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 
 	(void)state;
 	assert_non_null(engine);
@@ -83,12 +83,12 @@ static void test_engine_is_started_once_and_is_whole(void **state)
 static void test_own_descriptors_are_high_and_guarded(void **state)
 {
 	int fds[16];
-	unsigned n = vma_net_fds(vma_engine()->net, fds, 16);
+	unsigned n = vma_net_fds(vma_engine_get_or_start()->net, fds, 16);
 
 	(void)state;
 	assert_true(n >= 4 && n <= 16);
 	for (unsigned i = 0; i < n; i++) {
-		assert_true(vma_fd_is_guarded(fds[i]));
+		assert_true(vma_fd_is_library_internal(fds[i]));
 		assert_true(fds[i] >= 100);
 	}
 }
@@ -116,14 +116,14 @@ static void test_task_runs_once_for_all_posts_before_it_ran(void **state)
 	static struct counted counted = {.task = {.run = task_wait_for_release_and_count}};
 
 	(void)state;
-	vma_engine_post(&blocker.task);
+	vma_engine_post_task_to_internal_thread(&blocker.task);
 	wait_until(!atomic_load(&blocker.task.queued)); /* it holds up the thread */
 	for (int i = 0; i < 5; i++)
-		vma_engine_post(&counted.task);
+		vma_engine_post_task_to_internal_thread(&counted.task);
 	assert_int_equal(atomic_load(&counted.ran), 0);
 	atomic_store(&blocker.hold, false);
 	wait_until(atomic_load(&counted.ran) == 1);
-	vma_engine_post(&counted.task);
+	vma_engine_post_task_to_internal_thread(&counted.task);
 	wait_until(atomic_load(&counted.ran) == 2);
 	usleep(5000);
 	assert_int_equal(atomic_load(&counted.ran), 2);
@@ -139,8 +139,8 @@ static void test_a_task_that_has_time_runs_soon_although_the_thread_may_be_falli
 	for (int i = 1; i <= 300; i++) {
 		const uint64_t begin = vma_now_ns();
 
-		vma_engine_post_lazily(&counted.task);
-		vma_engine_post_lazily(&counted.task); /* one run is enough for both, or there are two */
+		vma_engine_post_task_within_1ms(&counted.task);
+		vma_engine_post_task_within_1ms(&counted.task); /* one run is enough for both, or there are two */
 		wait_until(!atomic_load(&counted.task.queued));
 		if (vma_now_ns() - begin > longest)
 			longest = vma_now_ns() - begin;
@@ -158,7 +158,7 @@ static void test_exception_handling_says_whether_the_kernel_does_it(void **state
 	static const struct {
 		int mode, answer;
 	} cases[] = {{-2, 0}, {-1, 0}, {0, 0}, {1, 0}, {2, -ENOPROTOOPT}};
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	int status;
 	pid_t child;
 
@@ -166,13 +166,13 @@ static void test_exception_handling_says_whether_the_kernel_does_it(void **state
 	vma_log_set_level(VMA_LOG_NONE);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		engine->conf.exception_handling = cases[i].mode;
-		assert_int_equal(vma_engine_exception(ENOPROTOOPT, "option %d", 7), cases[i].answer);
+		assert_int_equal(vma_engine_apply_offload_failure_policy(ENOPROTOOPT, "option %d", 7), cases[i].answer);
 	}
 	engine->conf.exception_handling = VMA_EXCEPTION_ABORT;
 	child = fork();
 	if (child == 0) {
 		signal(SIGABRT, SIG_DFL);
-		vma_engine_exception(ENOPROTOOPT, "option %d", 7);
+		vma_engine_apply_offload_failure_policy(ENOPROTOOPT, "option %d", 7);
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -190,19 +190,19 @@ static void test_a_socket_that_the_kernel_gets_is_an_exception_unless_somebody_r
 	                                            VMA_SOCK_PORT_SHARED, VMA_SOCK_FORKED,    VMA_SOCK_HANDS_OVER,
 	                                            VMA_SOCK_EXEC,        VMA_SOCK_PASSED_ON, VMA_SOCK_REROUTED,
 	                                            VMA_SOCK_NO_MEMORY,   VMA_SOCK_ENGINE};
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 
 	(void)state;
 	vma_log_set_level(VMA_LOG_NONE);
 	for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
 		engine->conf.exception_handling = VMA_EXCEPTION_RETURN;
-		assert_int_equal(vma_engine_fallback(told[i], ENETUNREACH, "a socket"), -ENETUNREACH);
+		assert_int_equal(vma_engine_report_kernel_fallback(told[i], ENETUNREACH, "a socket"), -ENETUNREACH);
 		engine->conf.exception_handling = VMA_EXCEPTION_ERROR_TO_OS;
-		assert_int_equal(vma_engine_fallback(told[i], ENETUNREACH, "a socket"), 0);
+		assert_int_equal(vma_engine_report_kernel_fallback(told[i], ENETUNREACH, "a socket"), 0);
 	}
 	engine->conf.exception_handling = VMA_EXCEPTION_ABORT;
 	for (size_t i = 0; i < sizeof(requested) / sizeof(requested[0]); i++)
-		assert_int_equal(vma_engine_fallback(requested[i], ENETUNREACH, "a socket"), 0);
+		assert_int_equal(vma_engine_report_kernel_fallback(requested[i], ENETUNREACH, "a socket"), 0);
 	engine->conf.exception_handling = VMA_EXCEPTION_DEBUG;
 	vma_log_set_level(VMA_LOG_WARN);
 }
@@ -211,26 +211,26 @@ static void test_a_socket_that_the_kernel_gets_is_an_exception_unless_somebody_r
 
 static void test_as_many_sockets_are_counted_as_configured(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_stats_socket *blocks[3];
 	_Atomic bool counts[3] = {false};
 
 	(void)state;
 	engine->conf.stats_fd_num = 2;
 	for (int i = 0; i < 3; i++)
-		blocks[i] = vma_engine_stats_get(engine, 10 + i, &counts[i]);
+		blocks[i] = vma_engine_alloc_socket_stats(engine, 10 + i, &counts[i]);
 	assert_non_null(blocks[0]);
 	assert_int_equal(vma_stats_read_counter(&blocks[1]->fd), 11);
 	assert_null(blocks[2]);
 	assert_int_equal(vma_stats_read_counter(&engine->process_stats->sockets_unseen), 1); /* and readers are told */
 	assert_false(counts[2]);
-	vma_engine_stats_put(engine, blocks[0], &counts[0]);
+	vma_engine_free_socket_stats(engine, blocks[0], &counts[0]);
 	assert_false(counts[0]);
-	blocks[2] = vma_engine_stats_get(engine, 12, &counts[2]);
+	blocks[2] = vma_engine_alloc_socket_stats(engine, 12, &counts[2]);
 	assert_non_null(blocks[2]);
 	for (int i = 1; i < 3; i++)
-		vma_engine_stats_put(engine, blocks[i], &counts[i]);
-	vma_engine_stats_put(engine, NULL, &counts[0]);
+		vma_engine_free_socket_stats(engine, blocks[i], &counts[i]);
+	vma_engine_free_socket_stats(engine, NULL, &counts[0]);
 	engine->conf.stats_fd_num = 100;
 }
 
@@ -240,27 +240,27 @@ static void test_closed_sockets_do_not_count_as_configured_though_they_live_on(v
 	enum { BLOCKS = 1024 };
 	static struct vma_stats_socket *blocks[BLOCKS];
 	static _Atomic bool counts[BLOCKS];
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	const uint64_t unseen = vma_stats_read_counter(&engine->process_stats->sockets_unseen);
 	_Atomic bool counts_more = false;
 
 	(void)state;
 	engine->conf.stats_fd_num = 1;
 	for (int i = 0; i < BLOCKS; i++) {
-		blocks[i] = vma_engine_stats_get(engine, 10, &counts[i]);
+		blocks[i] = vma_engine_alloc_socket_stats(engine, 10, &counts[i]);
 		assert_non_null(blocks[i]);
-		assert_null(vma_engine_stats_get(engine, 11, &counts_more)); /* while the one before is open */
-		vma_engine_stats_closed(engine, &counts[i]);
-		vma_engine_stats_closed(engine, &counts[i]); /* once is enough */
+		assert_null(vma_engine_alloc_socket_stats(engine, 11, &counts_more)); /* while the one before is open */
+		vma_engine_uncount_socket_stats_at_close(engine, &counts[i]);
+		vma_engine_uncount_socket_stats_at_close(engine, &counts[i]); /* once is enough */
 	}
-	assert_null(vma_engine_stats_get(engine, 10, &counts_more));
+	assert_null(vma_engine_alloc_socket_stats(engine, 10, &counts_more));
 	assert_int_equal(vma_stats_read_counter(&engine->process_stats->sockets_unseen), unseen + BLOCKS + 1);
 	for (int i = 0; i < BLOCKS; i++)
-		vma_engine_stats_put(engine, blocks[i], &counts[i]);
-	blocks[0] = vma_engine_stats_get(engine, 10, &counts[0]);
+		vma_engine_free_socket_stats(engine, blocks[i], &counts[i]);
+	blocks[0] = vma_engine_alloc_socket_stats(engine, 10, &counts[0]);
 	assert_non_null(blocks[0]);
-	assert_null(vma_engine_stats_get(engine, 11, &counts_more));
-	vma_engine_stats_put(engine, blocks[0], &counts[0]);
+	assert_null(vma_engine_alloc_socket_stats(engine, 11, &counts_more));
+	vma_engine_free_socket_stats(engine, blocks[0], &counts[0]);
 	engine->conf.stats_fd_num = 100;
 }
 
@@ -271,9 +271,9 @@ static void test_loopback_and_what_is_not_there_are_refused(void **state)
 	struct vma_device *out = NULL;
 
 	(void)state;
-	assert_int_equal(vma_device_get(vma_engine(), 1, &out), -EOPNOTSUPP);
-	assert_int_equal(vma_device_get(vma_engine(), 1, &out), -EOPNOTSUPP); /* remembered */
-	assert_int_equal(vma_device_get(vma_engine(), 0x7ffffff0, &out), -ENODEV);
+	assert_int_equal(vma_device_find_or_open(vma_engine_get_or_start(), 1, &out), -EOPNOTSUPP);
+	assert_int_equal(vma_device_find_or_open(vma_engine_get_or_start(), 1, &out), -EOPNOTSUPP); /* remembered */
+	assert_int_equal(vma_device_find_or_open(vma_engine_get_or_start(), 0x7ffffff0, &out), -ENODEV);
 	assert_null(out);
 }
 
@@ -281,7 +281,7 @@ static void test_loopback_and_what_is_not_there_are_refused(void **state)
 
 static void test_interface_has_one_ring_context_that_stays(void **state)
 {
-	struct vma_ring_ctx *a = ring_ctx_of_socket(1), *b = ring_ctx_of_socket(2);
+	struct vma_ring_ctx *a = get_rx_ring_ctx_for_socket_id(1), *b = get_rx_ring_ctx_for_socket_id(2);
 
 	(void)state;
 	assert_ptr_equal(a, b);
@@ -289,7 +289,7 @@ static void test_interface_has_one_ring_context_that_stays(void **state)
 	vma_ring_ctx_put(a);
 	vma_ring_ctx_put(b);
 	fake_poll_until_retired_are_freed();
-	assert_ptr_equal(ring_ctx_of_socket(3), a);
+	assert_ptr_equal(get_rx_ring_ctx_for_socket_id(3), a);
 	vma_ring_ctx_put(a);
 }
 
@@ -300,16 +300,16 @@ static void test_ring_context_of_a_socket_ends_with_it_and_its_number_is_used_ag
 
 	(void)state;
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_SOCKET;
-	a = ring_ctx_of_socket(11);
-	b = ring_ctx_of_socket(12);
+	a = get_rx_ring_ctx_for_socket_id(11);
+	b = get_rx_ring_ctx_for_socket_id(12);
 	assert_ptr_not_equal(a, b);
 	assert_int_not_equal(a->id, b->id);
-	assert_ptr_equal(ring_ctx_of_socket(12), b);
+	assert_ptr_equal(get_rx_ring_ctx_for_socket_id(12), b);
 	vma_ring_ctx_put(b);
 	id = a->id;
 	vma_ring_ctx_put(a);
 	assert_null(ring_ctx_of_id(id));
-	a = ring_ctx_of_socket(13);
+	a = get_rx_ring_ctx_for_socket_id(13);
 	assert_int_equal(a->id, id);
 	vma_ring_ctx_put(a);
 	vma_ring_ctx_put(b);
@@ -325,7 +325,7 @@ static void test_limit_of_ring_contexts_makes_sockets_share(void **state)
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_SOCKET;
 	device.engine->conf.ring_limit_per_interface = 2; /* one is the interface's, from the test before */
 	for (unsigned i = 0; i < 4; i++)
-		ring_ctxs[i] = ring_ctx_of_socket(20 + i);
+		ring_ctxs[i] = get_rx_ring_ctx_for_socket_id(20 + i);
 	assert_true(device_priv.ring_ctxs_made <= 2);
 	for (unsigned i = 0; i < 4; i++)
 		vma_ring_ctx_put(ring_ctxs[i]);
@@ -377,11 +377,11 @@ static struct vma_flow make_counting_udp_flow(void)
 
 static void test_ring_that_nobody_drives_is_driven_by_the_thread(void **state)
 {
-	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = get_rx_ring_ctx_for_socket_id(1);
 	struct vma_flow flow = make_counting_udp_flow();
 
 	(void)state;
-	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring_ctx->ring, &flow), 0);
 	for (unsigned i = 1; i <= 3; i++) {
 		send_one_udp_packet_by_ring(peer, 0);
 		wait_until(atomic_load(&received) == i);
@@ -393,7 +393,7 @@ static void test_ring_that_nobody_drives_is_driven_by_the_thread(void **state)
 
 static void test_progress_drives_ring_contexts_by_mask_and_counts_packets(void **state)
 {
-	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = get_rx_ring_ctx_for_socket_id(1);
 	struct vma_flow flow = make_counting_udp_flow();
 	static struct counted blocker = {.task = {.run = task_wait_for_release_and_count}, .hold = true};
 	unsigned before;
@@ -401,10 +401,10 @@ static void test_progress_drives_ring_contexts_by_mask_and_counts_packets(void *
 	int n = 0;
 
 	(void)state;
-	vma_engine_post(&blocker.task);
+	vma_engine_post_task_to_internal_thread(&blocker.task);
 	wait_until(!atomic_load(&blocker.task.queued)); /* the thread keeps out of it */
 	before = atomic_load(&received);
-	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring_ctx->ring, &flow), 0);
 	assert_int_equal(vma_ring_ctxs_progress(0), 0);
 	assert_int_equal(vma_ring_ctxs_progress(~vma_ring_ctx_bit(ring_ctx)), 0);
 	driven = atomic_load(&ring_ctx->driven);
@@ -423,7 +423,7 @@ static void test_progress_drives_ring_contexts_by_mask_and_counts_packets(void *
 
 static void test_frame_left_for_later_leaves_soon(void **state)
 {
-	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = get_rx_ring_ctx_for_socket_id(1);
 	struct vma_wire_counts counts;
 	unsigned waited = 0;
 	uint64_t sent;
@@ -431,15 +431,15 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 	(void)state;
 	/* A look of the thread that was still due may send it at once. */
 	for (int i = 0; i < 20 && waited < 3; i++) {
-		vma_wire_counts(ends[0], &counts);
+		vma_wire_read_counters(ends[0], &counts);
 		sent = counts.sent;
 		send_one_udp_packet_by_ring(ring_ctx->ring, VMA_RING_SEND_LATER);
-		vma_wire_counts(ends[0], &counts);
+		vma_wire_read_counters(ends[0], &counts);
 		waited += counts.sent == sent;
-		vma_engine_send_later(vma_ring_ctx_bit(ring_ctx));
+		vma_engine_flush_rings_within_1ms(vma_ring_ctx_bit(ring_ctx));
 		for (int ms = 0; ms < TIMEOUT_MS && counts.sent == sent; ms++) {
 			usleep(1000);
-			vma_wire_counts(ends[0], &counts);
+			vma_wire_read_counters(ends[0], &counts);
 		}
 		assert_int_equal(counts.sent, sent + 1);
 	}
@@ -475,7 +475,7 @@ static long internal_thread_wakeup_count(void)
 
 static void test_idle_process_is_not_woken(void **state)
 {
-	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = get_rx_ring_ctx_for_socket_id(1);
 	long before, woken = -1;
 
 	(void)state;
@@ -527,14 +527,14 @@ static void send_and_poll_ring_repeatedly(struct vma_ring_ctx *ring_ctx, unsigne
 static void test_ring_that_is_busy_and_not_slept_on_is_unarmed(void **state)
 {
 	static struct counted blocker = {.task = {.run = task_wait_for_release_and_count}, .hold = true};
-	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(31);
+	struct vma_ring_ctx *ring_ctx = get_rx_ring_ctx_for_socket_id(31);
 	struct vma_flow flow = make_counting_udp_flow();
 
 	(void)state;
-	vma_engine_post(&blocker.task);
+	vma_engine_post_task_to_internal_thread(&blocker.task);
 	wait_until(!atomic_load(&blocker.task.queued));
 	install_counting_unarm(ring_ctx);
-	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(ring_ctx->ring, &flow), 0);
 	send_and_poll_ring_repeatedly(ring_ctx, 3 * RING_CTX_BUSY_DRIVES);
 	atomic_store(&ring_ctx->armed, false);
 	ring_ctx_count_arm(ring_ctx);
@@ -579,7 +579,7 @@ static void set_counting_unarm_by_internal_thread(struct vma_ring_ctx *ring_ctx,
 {
 	nic_ops_change_task =
 	        (struct nic_ops_change_task){.task.run = task_swap_nic_ops, .ring_ctx = ring_ctx, .back = back};
-	vma_engine_post(&nic_ops_change_task.task);
+	vma_engine_post_task_to_internal_thread(&nic_ops_change_task.task);
 	wait_until(atomic_load(&nic_ops_change_task.done));
 }
 
@@ -612,7 +612,7 @@ static unsigned send_for_a_while_count_stalls(struct vma_ring_ctx *ring_ctx)
 
 static void test_ring_that_only_sends_is_not_slept_on_by_the_thread(void **state)
 {
-	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = get_rx_ring_ctx_for_socket_id(1);
 	unsigned away;
 
 	(void)state;
@@ -640,7 +640,7 @@ static void test_refused_file_is_asked_again_each_second_until_it_is_not_refused
 	content->reason = VMA_SOCK_OFFLOADED;
 	assert_int_equal(vma_fd_install(5000, &refused->file), 0);
 	assert_int_equal(vma_fd_install(5001, &content->file), 0);
-	vma_engine_retry();
+	vma_engine_schedule_offload_retry();
 	wait_until(atomic_load(&refused->net_changed) == 1);
 	refused->reason = VMA_SOCK_OFFLOADED;
 	usleep(1200000);
@@ -692,10 +692,10 @@ static int forked_child_check_own_engine(struct fake_file *fake, const struct vm
 	for (unsigned bit = 0; bit < 64; bit++)
 		if (atomic_load(&vma_ring_ctxs[bit]) != NULL)
 			return 2;
-	mine = vma_engine();
+	mine = vma_engine_get_or_start();
 	if (mine == NULL || mine == parents || mine->net == parents->net)
 		return 3;
-	vma_engine_post(&counted.task);
+	vma_engine_post_task_to_internal_thread(&counted.task);
 	for (int ms = 0; ms < TIMEOUT_MS && atomic_load(&counted.ran) == 0; ms++)
 		usleep(1000);
 	return atomic_load(&counted.ran) == 1 ? 0 : 4;
@@ -705,7 +705,7 @@ static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(
 {
 	static struct counted counted = {.task = {.run = task_wait_for_release_and_count}};
 	struct fake_file *fake = fake_file_create();
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	int status;
 	pid_t child;
 
@@ -714,17 +714,17 @@ static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(
 	vma_engine_fork_prepare();
 	child = fork();
 	if (child == 0) {
-		vma_engine_fork_child();
+		vma_engine_reset_in_fork_child();
 		_exit(forked_child_check_own_engine(fake, engine));
 	}
-	vma_engine_fork_parent();
+	vma_engine_after_fork_in_parent();
 	assert_true(child > 0);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
-	assert_ptr_equal(vma_engine(), engine);
+	assert_ptr_equal(vma_engine_get_or_start(), engine);
 	assert_int_equal(fake->forked, 0);
-	vma_engine_post(&counted.task);
+	vma_engine_post_task_to_internal_thread(&counted.task);
 	wait_until(atomic_load(&counted.ran) == 1);
 	vma_fd_remove(5002);
 	fake_poll_until_retired_are_freed();
@@ -732,14 +732,14 @@ static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(
 
 static void test_exit_sends_what_was_left_for_later(void **state)
 {
-	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = get_rx_ring_ctx_for_socket_id(1);
 	struct vma_wire_counts before, after;
 
 	(void)state;
-	vma_wire_counts(ends[0], &before);
+	vma_wire_read_counters(ends[0], &before);
 	send_one_udp_packet_by_ring(ring_ctx->ring, VMA_RING_SEND_LATER);
-	vma_engine_exit();
-	vma_wire_counts(ends[0], &after);
+	vma_engine_flush_and_log_at_exit();
+	vma_wire_read_counters(ends[0], &after);
 	assert_int_equal(after.sent, before.sent + 1);
 	vma_ring_ctx_put(ring_ctx);
 }

@@ -17,7 +17,7 @@ static bool exempt_and_check_listener_ring_has_flow(struct vma_ring_ctx *at, str
 	struct vma_thread *self = vma_enter();
 	bool acquired, is;
 
-	vma_ring_ctx_exempt(at, key);
+	vma_ring_ctx_leave_flow_to_kernel(at, key);
 	acquired = vma_ring_acquire(listens_at->ring);
 	is = vma_ring_find_first_flow_of_key(listens_at->ring, key) != NULL;
 	if (acquired)

@@ -191,12 +191,12 @@ static void test_guard_is_high_marked_and_not_a_file_of_the_application(void **s
 	assert_true(up >= (limit.rlim_cur > 1000 ? 1000 : 100));
 	assert_int_equal(fcntl(fd, F_GETFD), -1);
 	assert_int_equal(fcntl(up, F_GETFD), FD_CLOEXEC);
-	assert_true(vma_fd_is_guarded(up));
-	assert_false(vma_fd_is_guarded(fd));
+	assert_true(vma_fd_is_library_internal(up));
+	assert_false(vma_fd_is_library_internal(fd));
 	vma_file_each(count_each_file, &files);
 	assert_int_equal(files, 0);
 	vma_fd_unguard_close(up);
-	assert_false(vma_fd_is_guarded(up));
+	assert_false(vma_fd_is_library_internal(up));
 	assert_int_equal(fcntl(up, F_GETFD), -1);
 	vma_fd_unguard_close(-1);
 }
@@ -213,7 +213,7 @@ static void test_guard_finds_a_place_when_high_numbers_are_forbidden(void **stat
 	up = vma_fd_move_high_and_guard(fd);
 	setrlimit(RLIMIT_NOFILE, &limit);
 	assert_int_equal(up, fd);
-	assert_true(vma_fd_is_guarded(fd));
+	assert_true(vma_fd_is_library_internal(fd));
 	vma_fd_unguard_close(fd);
 }
 
@@ -225,7 +225,7 @@ static void test_guard_of_a_number_closed_unseen_gives_way(void **state)
 	(void)state;
 	assert_int_equal(vma_fd_guard_same_number(fd), fd);
 	assert_int_equal(vma_fd_install(fd, &fake->file), 0);
-	assert_false(vma_fd_is_guarded(fd));
+	assert_false(vma_fd_is_library_internal(fd));
 	assert_ptr_equal(vma_fd_lookup(fd), &fake->file);
 	vma_fd_remove(fd);
 	close(fd);

@@ -51,13 +51,13 @@ static void test_every_watcher_is_told_until_it_leaves(void **state)
 
 	(void)state;
 	assert_int_equal(vma_fd_install(5, &fake->file), 0);
-	vma_file_ready(&fake->file, 1); /* nobody: no harm */
+	vma_file_wake_sleepers_and_watchers(&fake->file, 1); /* nobody: no harm */
 	assert_int_equal(vma_file_watch(&fake->file, &a.watcher), 0);
 	assert_int_equal(vma_file_watch(&fake->file, &b.watcher), 0);
 	assert_int_equal(vma_file_watch(&fake->file, &c.watcher), 0);
-	vma_file_ready(&fake->file, 1);
+	vma_file_wake_sleepers_and_watchers(&fake->file, 1);
 	vma_file_unwatch(&fake->file, &a.watcher);
-	vma_file_ready(&fake->file, 4);
+	vma_file_wake_sleepers_and_watchers(&fake->file, 4);
 	vma_file_unwatch(&fake->file, &a.watcher); /* twice: no harm */
 	assert_int_equal(a.ready, 1);
 	assert_int_equal(a.events, 1);
@@ -66,7 +66,7 @@ static void test_every_watcher_is_told_until_it_leaves(void **state)
 	assert_int_equal(c.ready, 2);
 	vma_file_unwatch(&fake->file, &c.watcher);
 	vma_file_unwatch(&fake->file, &b.watcher);
-	vma_file_ready(&fake->file, 1);
+	vma_file_wake_sleepers_and_watchers(&fake->file, 1);
 	assert_int_equal(b.ready, 2);
 	vma_fd_remove(5);
 	assert_int_equal(b.closed, 0);
@@ -93,7 +93,7 @@ static void test_watchers_hear_of_each_number_and_of_the_end(void **state)
 	assert_int_equal(b.last_fd, -1);
 	assert_int_equal(a.closed, 1);
 	assert_int_equal(a.last_fd, -1);
-	vma_file_ready(&fake->file, 1);
+	vma_file_wake_sleepers_and_watchers(&fake->file, 1);
 	assert_int_equal(a.ready, 0);
 	assert_int_equal(b.ready, 1);
 	assert_int_equal(vma_file_watch(&fake->file, &a.watcher), -EBADF);
@@ -178,21 +178,21 @@ static void test_query_tells_offloaded_the_reason_or_that_there_is_no_such_numbe
 
 	(void)state;
 	assert_int_equal(pipe(fds), 0);
-	assert_int_equal(vma_sock_query(fds[0], &text), 0);
+	assert_int_equal(vma_sock_get_offload_reason(fds[0], &text), 0);
 	assert_string_equal(text, "only UDP and TCP sockets are offloaded");
 	assert_int_equal(vma_fd_install(fds[0], &fake->file), 0);
-	assert_int_equal(vma_sock_query(fds[0], &text), 0);
+	assert_int_equal(vma_sock_get_offload_reason(fds[0], &text), 0);
 	assert_string_equal(text, "not bound or connected yet");
 	fake->reason = VMA_SOCK_OFFLOADED;
-	assert_int_equal(vma_sock_query(fds[0], &text), 1);
+	assert_int_equal(vma_sock_get_offload_reason(fds[0], &text), 1);
 	assert_string_equal(text, "offloaded");
-	assert_int_equal(vma_sock_query(fds[0], NULL), 1);
+	assert_int_equal(vma_sock_get_offload_reason(fds[0], NULL), 1);
 	vma_fd_remove(fds[0]);
 	close(fds[0]);
 	close(fds[1]);
 	text = "untouched";
-	assert_int_equal(vma_sock_query(fds[0], &text), -EBADF);
-	assert_int_equal(vma_sock_query(-1, &text), -EBADF);
+	assert_int_equal(vma_sock_get_offload_reason(fds[0], &text), -EBADF);
+	assert_int_equal(vma_sock_get_offload_reason(-1, &text), -EBADF);
 	assert_string_equal(text, "untouched");
 	fake_poll_until_retired_are_freed();
 }
@@ -219,23 +219,23 @@ static void test_sentence_names_program_port_reason_and_remedy(void **state)
 	fake->file.ops = &ops;
 	assert_int_equal(vma_fd_install(fd, &fake->file), 0);
 	fake->reason = VMA_SOCK_IPV6;
-	assert_int_equal(vma_sock_query(fd, &text), 0);
+	assert_int_equal(vma_sock_get_offload_reason(fd, &text), 0);
 	snprintf(wanted, sizeof(wanted), "%s: a UDP socket is the kernel's: bound or connected to an IPv6 address, ",
 	         program_invocation_short_name);
 	assert_memory_equal(text, wanted, strlen(wanted));
 	assert_int_equal(bind(fd, (struct sockaddr *)&any, sizeof(any)), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&local, &len), 0);
-	assert_int_equal(vma_sock_query(fd, &text), 0);
+	assert_int_equal(vma_sock_get_offload_reason(fd, &text), 0);
 	snprintf(wanted, sizeof(wanted),
 	         "%s: UDP port %u, bound to ::, is the kernel's: bound or connected to an IPv6 address, ",
 	         program_invocation_short_name, ntohs(local.sin6_port));
 	assert_memory_equal(text, wanted, strlen(wanted));
 	fake->reason = VMA_SOCK_OPTION;
-	assert_int_equal(vma_sock_query(fd, &text), 0);
+	assert_int_equal(vma_sock_get_offload_reason(fd, &text), 0);
 	assert_non_null(strstr(text, "is the kernel's: an option is set that only the kernel serves (SO_EXAMPLE)"));
 	local.sin6_addr = in6addr_loopback;
 	assert_int_equal(connect(fd, (struct sockaddr *)&local, sizeof(local)), 0);
-	assert_int_equal(vma_sock_query(fd, &text), 0);
+	assert_int_equal(vma_sock_get_offload_reason(fd, &text), 0);
 	snprintf(wanted, sizeof(wanted), " to ::1 port %u is the kernel's: ", ntohs(local.sin6_port));
 	assert_non_null(strstr(text, wanted));
 	vma_fd_remove(fd);

@@ -188,7 +188,7 @@ static struct {
 static bool on_accept_record_thread_and_conn(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	(void)listener, (void)arg;
-	vma_tcp_conn_adopt(conn, &silent, NULL);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &silent, NULL);
 	atomic_store(&accepted.thread, gettid());
 	atomic_store(&accepted.conn, conn);
 	return true;
@@ -317,7 +317,7 @@ static void expect_internal_thread_never_polls_ring(void)
 	/* Timers are kept all the same. */
 	pause_peer(true);
 	tcp_fixture_send_bytes(connection_pair.here, 1000);
-	wait_until((vma_tcp_counts(connection_pair.tcp, &counts), counts.retransmits + counts.tail_probes > 0));
+	wait_until((vma_tcp_read_counters(connection_pair.tcp, &counts), counts.retransmits + counts.tail_probes > 0));
 }
 
 static void test_the_users_interval_holds_for_tcp_if_it_is_set(void **state)
@@ -422,8 +422,8 @@ static unsigned send_ten_datagrams_count_taken_in_time(unsigned for_ms)
 	struct vma_ring_requester where = {.socket_id = 4711};
 	struct vma_ring_ctx *ring_ctx = NULL;
 
-	must(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx) == 0);
-	must(vma_ring_attach(ring_ctx->ring, &flow) == 0);
+	must(vma_ring_ctx_find_or_create(&device, VMA_RING_CTX_RX, &where, &ring_ctx) == 0);
+	must(vma_ring_attach_flow(ring_ctx->ring, &flow) == 0);
 	usleep(100000);
 	start_thread_faking_ring_driven(ring_ctx);
 	for (unsigned i = 0; i < 10; i++) {

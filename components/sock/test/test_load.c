@@ -202,7 +202,7 @@ static unsigned count_spinning_waits(int64_t spin_loops, int64_t spin_nsec)
 static void test_nobody_begins_to_spin_while_cores_are_wanted(void **state)
 {
 	enum { ENOUGH = 20 };
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	unsigned loops, nsec;
 
 	(void)state;

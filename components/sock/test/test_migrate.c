@@ -20,7 +20,7 @@ static void init_migration_with(int logic, int64_t ratio, bool is_given)
 static unsigned migration_accesses_until_move(unsigned most)
 {
 	for (unsigned i = 1; i <= most; i++) {
-		if (vma_migration_count(&migration))
+		if (vma_migration_count_access_and_decide(&migration))
 			return i;
 	}
 	return 0;
@@ -28,7 +28,7 @@ static unsigned migration_accesses_until_move(unsigned most)
 
 static void set_migration_home_to_current_place(void)
 {
-	vma_migration_set_home(&migration, vma_migration_place(&migration));
+	vma_migration_set_home(&migration, vma_migration_current_thread_or_core(&migration));
 }
 
 static void *thread_count_accesses_until_move(void *accesses)
@@ -107,12 +107,12 @@ static void test_per_core_the_place_is_a_core(void **state)
 
 	(void)state;
 	init_migration_with(VMA_RING_LOGIC_PER_CORE, RATIO, true);
-	assert_in_range(vma_migration_place(&migration), 1, CPU_SETSIZE);
-	where = vma_migration_where(&migration, 4, 9);
+	assert_in_range(vma_migration_current_thread_or_core(&migration), 1, CPU_SETSIZE);
+	where = vma_migration_requester_of_place(&migration, 4, 9);
 	assert_int_equal(where.core, 3);
 	assert_int_equal(where.socket_id, 9);
 	init_migration_with(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
-	assert_int_equal(vma_migration_where(&migration, 4711, 9).thread_id, 4711);
+	assert_int_equal(vma_migration_requester_of_place(&migration, 4711, 9).thread_id, 4711);
 }
 
 static const struct CMUnitTest tests[] = {

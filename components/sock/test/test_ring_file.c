@@ -9,7 +9,7 @@
 static int get_ring_fd(void)
 {
 	struct vma_thread *self = vma_enter();
-	const int fd = vma_ring_ctx_fd(fixture.ring_ctx);
+	const int fd = vma_ring_ctx_get_or_open_fd(fixture.ring_ctx);
 
 	vma_leave(self);
 	return fd;
@@ -59,7 +59,7 @@ static void test_a_ring_has_one_descriptor_until_it_is_closed(void **state)
 	assert_int_equal(vma_fd_lookup(fd)->kind, VMA_FILE_RING);
 	self = vma_enter();
 	assert_ptr_equal(vma_ring_file_ctx(vma_fd_lookup(fd)), fixture.ring_ctx);
-	assert_ptr_equal(vma_ring_file_hold(vma_fd_lookup(fd)), fixture.ring_ctx);
+	assert_ptr_equal(vma_ring_file_get_ring_ref(vma_fd_lookup(fd)), fixture.ring_ctx);
 	vma_ring_ctx_put(fixture.ring_ctx);
 	vma_leave(self);
 	remove_from_table_and_close_fd(fd);
@@ -185,9 +185,9 @@ static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state
 	int fd, copy;
 
 	(void)state;
-	assert_int_equal(vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	assert_int_equal(vma_ring_ctx_find_or_create(&fixture.device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
 	self = vma_enter();
-	fd = vma_ring_ctx_fd(ring_ctx);
+	fd = vma_ring_ctx_get_or_open_fd(ring_ctx);
 	vma_leave(self);
 	copy = dup(fd);
 	file = vma_fd_lookup(fd);
@@ -198,7 +198,7 @@ static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state
 	assert_int_equal(poll_events_of_offloaded_fd(copy), EPOLLHUP); /* at once */
 	assert_int_equal(file->ops->rings(file), 0);
 	assert_null(vma_ring_file_ctx(file));
-	assert_null(vma_ring_file_hold(file));
+	assert_null(vma_ring_file_get_ring_ref(file));
 	fixture_release_internal_thread();
 	fixture_wait_until(fcntl(fd, F_GETFD) < 0);
 	assert_null(vma_fd_lookup(fd));
@@ -217,9 +217,9 @@ static void test_a_number_that_leads_elsewhere_by_the_end_of_the_ring_is_left_al
 	int fd;
 
 	(void)state;
-	assert_int_equal(vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	assert_int_equal(vma_ring_ctx_find_or_create(&fixture.device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
 	self = vma_enter();
-	fd = vma_ring_ctx_fd(ring_ctx);
+	fd = vma_ring_ctx_get_or_open_fd(ring_ctx);
 	vma_leave(self);
 	fixture_hold_internal_thread();
 	vma_ring_ctx_put(ring_ctx); /* the number is to be closed */
@@ -252,10 +252,10 @@ static void test_a_forked_child_has_a_number_that_leads_nowhere(void **state)
 	vma_engine_fork_prepare();
 	child = fork();
 	if (child == 0) {
-		vma_engine_fork_child();
+		vma_engine_reset_in_fork_child();
 		_exit(forked_child_expect_ring_file_hup(fd));
 	}
-	vma_engine_fork_parent();
+	vma_engine_after_fork_in_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
@@ -290,7 +290,7 @@ static void *thread_get_poll_and_close_ring_fd(void *arg)
 	(void)arg;
 	while (vma_now_ns() < until) {
 		struct vma_thread *self = vma_enter();
-		const int fd = vma_ring_ctx_fd(fixture.ring_ctx);
+		const int fd = vma_ring_ctx_get_or_open_fd(fixture.ring_ctx);
 		struct vma_file *file = fd >= 0 ? vma_fd_lookup(fd) : NULL;
 
 		if (file != NULL) {

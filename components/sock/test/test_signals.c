@@ -112,7 +112,7 @@ static int teardown_expect_signals_unblocked(void **state)
 		assert_false(signal_is_blocked(used[i]));
 	}
 	assert_int_equal(vma_thread_self()->inside, 0);
-	assert_false(vma_thread_holds(vma_thread_self(), VMA_HELD_SIGNALS));
+	assert_false(vma_thread_has_deferred_work(vma_thread_self(), VMA_HELD_SIGNALS));
 	return 0;
 }
 

@@ -62,7 +62,7 @@ static int ask_for_fd_from_other_process(int number, int copy, uid_t uid)
 	if (child == 0) {
 		if (uid != 0 && setuid(uid) != 0)
 			_exit(99);
-		_exit(-vma_engine_request_hand_over(self, number, copy) & 0xff);
+		_exit(-vma_engine_ask_process_to_hand_over_fd(self, number, copy) & 0xff);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	close(self);
@@ -275,7 +275,7 @@ static void test_questions_are_bounded(void **state)
 	unsigned sent = 1;
 
 	(void)state;
-	vma_engine_post(&turn); /* once it has run, the messages of tests before do not count */
+	vma_engine_post_task_to_internal_thread(&turn); /* once it has run, the messages of tests before do not count */
 	while (!atomic_load(&has_turned))
 		nanosleep(&nap, NULL);
 	assert_int_equal(vma_unix_send(to, &asked), 0);
@@ -284,7 +284,7 @@ static void test_questions_are_bounded(void **state)
 	while (vma_unix_send(to, &asked) == 0)
 		sent++;
 	assert_true(sent > QUESTIONS_SERVED_AT_ONCE);
-	vma_engine_post(&other_work);
+	vma_engine_post_task_to_internal_thread(&other_work);
 	atomic_store(&may_go, true);
 	for (int i = 0; i < 4000 && atomic_load(&handed_over) < before + sent; i++)
 		nanosleep(&nap, NULL);
@@ -303,15 +303,15 @@ static void test_what_proc_says_of_a_pidfd(void **state)
 	static const char dead[] = "pos:\t0\nPid:\t-1\n";
 
 	(void)state;
-	assert_int_equal(taken_pid(here), 1234);
-	assert_int_equal(taken_innermost_pid(here), 1234);
-	assert_int_equal(taken_pid(inner), 1234);
-	assert_int_equal(taken_innermost_pid(inner), 7);
-	assert_int_equal(taken_pid(outer), 0);
-	assert_int_equal(taken_innermost_pid(outer), 0);
-	assert_int_equal(taken_pid(dead), -1);
-	assert_int_equal(taken_innermost_pid(dead), 0);
-	assert_int_equal(taken_pid(""), 0);
+	assert_int_equal(parse_pid_of_fdinfo(here), 1234);
+	assert_int_equal(parse_innermost_pid_of_fdinfo(here), 1234);
+	assert_int_equal(parse_pid_of_fdinfo(inner), 1234);
+	assert_int_equal(parse_innermost_pid_of_fdinfo(inner), 7);
+	assert_int_equal(parse_pid_of_fdinfo(outer), 0);
+	assert_int_equal(parse_innermost_pid_of_fdinfo(outer), 0);
+	assert_int_equal(parse_pid_of_fdinfo(dead), -1);
+	assert_int_equal(parse_innermost_pid_of_fdinfo(dead), 0);
+	assert_int_equal(parse_pid_of_fdinfo(""), 0);
 }
 
 static int setup_engine_for_pidfd_getfd(void **state)
@@ -326,7 +326,7 @@ static int setup_engine_for_pidfd_getfd(void **state)
 	engine = start_engine_with_few_buffers("1024", "128");
 	if (engine == NULL)
 		return -1;
-	taken_open_server();
+	taken_open_hand_over_server();
 	return 0;
 }
 

@@ -80,7 +80,7 @@ static void test_a_ring_context_has_one_stack_made_on_demand(void **state)
 	struct vma_ring_ctx *ring_ctx = new_ring_ctx(&first), *other = new_ring_ctx(&of_another);
 
 	(void)state;
-	assert_int_equal(vma_ring_ctx_tcp(ring_ctx, &again), 0);
+	assert_int_equal(vma_ring_ctx_get_or_create_tcp_stack(ring_ctx, &again), 0);
 	assert_ptr_equal(first, again);
 	assert_ptr_not_equal(first, of_another);
 	assert_ptr_equal(vma_tcp_ring(first), ring_ctx->ring);
@@ -101,10 +101,10 @@ static void test_a_connection_is_made_and_carries_bytes_though_nobody_drives(voi
 		got += vma_tcp_readable_bytes(connection_pair.there);
 		consume_all(connection_pair.there);
 	}
-	wait_until(vma_tcp_tx_queued(connection_pair.here) == 0);
+	wait_until(vma_tcp_tx_unacked_bytes(connection_pair.here) == 0);
 	tcp_fixture_send_bytes(connection_pair.there, 50000); /* less than the window: nobody reads */
 	wait_until(vma_tcp_readable_bytes(connection_pair.here) == 50000);
-	wait_until(vma_tcp_tx_queued(connection_pair.there) == 0);
+	wait_until(vma_tcp_tx_unacked_bytes(connection_pair.there) == 0);
 	tcp_fixture_close_pair(&connection_pair);
 }
 
@@ -177,7 +177,7 @@ static struct tries count_timely_runs_of_four_timers(void)
 
 	pause_peer(true);
 	tcp_fixture_send_bytes(connection_pair.here, 1000);
-	vma_tcp_counts(connection_pair.tcp, &before);
+	vma_tcp_read_counters(connection_pair.tcp, &before);
 	for (int i = 0; i < 4; i++) {
 		const uint64_t due = vma_tcp_next_due_ns(connection_pair.tcp);
 		uint64_t done, late, held_up;
@@ -196,10 +196,10 @@ static struct tries count_timely_runs_of_four_timers(void)
 		seen.looked++;
 		seen.deferred_signals += late < MSEC;
 	}
-	vma_tcp_counts(connection_pair.tcp, &after);
+	vma_tcp_read_counters(connection_pair.tcp, &after);
 	assert_true(after.retransmits + after.tail_probes > before.retransmits + before.tail_probes);
 	pause_peer(false);
-	wait_until(vma_tcp_tx_queued(connection_pair.here) == 0);
+	wait_until(vma_tcp_tx_unacked_bytes(connection_pair.here) == 0);
 	tcp_fixture_close_pair(&connection_pair);
 	return seen;
 }
@@ -266,7 +266,7 @@ static void test_what_is_due_while_another_drives_is_not_waited_for_without_slee
 	assert_true(process_cpu_ns_without_peer() - before < 150 * MSEC);
 	vma_ring_release(connection_pair.ring_ctx->ring);
 	pause_peer(false);
-	wait_until(vma_tcp_tx_queued(connection_pair.here) == 0);
+	wait_until(vma_tcp_tx_unacked_bytes(connection_pair.here) == 0);
 	tcp_fixture_close_pair(&connection_pair);
 }
 
@@ -402,7 +402,7 @@ static long announce_waiting_frames_often(const struct connection_pair *connecti
 	const long before = write_syscalls_of_this_thread();
 
 	for (int said = 0; said < many; said++) {
-		vma_engine_send_later(vma_ring_ctx_bit(connection_pair->ring_ctx));
+		vma_engine_flush_rings_within_1ms(vma_ring_ctx_bit(connection_pair->ring_ctx));
 		tcp_ping_pong_until(connection_pair, 1, vma_now_ns() + MSEC / 5);
 	}
 	return before < 0 ? -1 : write_syscalls_of_this_thread() - before;
@@ -463,7 +463,7 @@ static struct tries count_timely_arrivals_after_driving(void)
 		uint64_t stopped, held_up, took;
 
 		tcp_ping_pong_until(&connection_pair, 1, vma_now_ns() + 5 * MSEC);
-		wait_until(vma_tcp_tx_queued(connection_pair.there) == 0);
+		wait_until(vma_tcp_tx_unacked_bytes(connection_pair.there) == 0);
 		consume_all(connection_pair.here);
 		tcp_ping_pong_until(&connection_pair, 1, vma_now_ns() + 5 * MSEC);
 		held_up = time_without_core_ns();
@@ -527,7 +527,7 @@ static bool accepted_conn_gets_nic_rule_in_time(struct vma_ring_ctx *ring_ctx, s
 	there = tcp_fixture_connect_from(peer.tcp, 1, port);
 	wait_until(atomic_load(&arrived) != NULL);
 	assert_false(conn_has_own_nic_flow_rule(ring_ctx, there, atomic_load(&arrived), port));
-	vma_engine_steer(atomic_load(&arrived));
+	vma_engine_schedule_steer_of_conn(atomic_load(&arrived));
 	if (hurry)
 		vma_engine_steer_pending_now();
 	usleep(hurry ? 30000 : 150000);
@@ -562,7 +562,7 @@ static void test_an_accepted_connection_gets_a_rule_of_its_own_in_time(void **st
 /* VMA_TCP_3T_RULES: nobody has asked for a rule, and then the listener's is not to be relied on any more. */
 static void test_a_connection_that_goes_without_a_rule_gets_one_when_it_is_needed(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	struct vma_tcp_listener *listener;
 	struct vma_tcp_conn *there;
 	struct vma_tcp *tcp;
@@ -574,11 +574,11 @@ static void test_a_connection_that_goes_without_a_rule_gets_one_when_it_is_neede
 	listener = tcp_fixture_listen_on(tcp, 0, 6300, &arrived);
 	there = tcp_fixture_connect_from(peer.tcp, 1, 6300);
 	wait_until(atomic_load(&arrived) != NULL);
-	vma_engine_steer_covered(); /* does nothing: the parameter is not set */
+	vma_engine_steer_conns_under_wide_rules(); /* does nothing: the parameter is not set */
 	usleep(50000);
 	assert_false(conn_has_own_nic_flow_rule(ring_ctx, there, atomic_load(&arrived), 6300));
 	conf->tcp_3t_rules = true;
-	vma_engine_steer_covered();
+	vma_engine_steer_conns_under_wide_rules();
 	for (int i = 0; i < 20 && !has_one; i++)
 		has_one = conn_has_own_nic_flow_rule(ring_ctx, there, atomic_load(&arrived), 6300);
 	assert_true(has_one);
@@ -602,7 +602,7 @@ static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void *
 		atomic_store(&arrived, NULL);
 		there = tcp_fixture_connect_from(peer.tcp, 1, 6100);
 		wait_until(atomic_load(&arrived) != NULL);
-		vma_engine_steer(atomic_load(&arrived));
+		vma_engine_schedule_steer_of_conn(atomic_load(&arrived));
 		close_disown_and_put_conn(there);
 		close_disown_and_put_conn(atomic_load(&arrived));
 	}
@@ -623,7 +623,7 @@ static void test_a_ring_context_that_is_put_lives_until_its_connections_have_end
 	pause_peer(true);
 	tcp_fixture_send_bytes(connection_pair.here, 10000);
 	vma_tcp_close(connection_pair.here, false);
-	vma_tcp_conn_disown(connection_pair.here);
+	vma_tcp_conn_drop_owner_and_abort(connection_pair.here);
 	vma_tcp_conn_put(connection_pair.here);
 	vma_ring_ctx_put(connection_pair.ring_ctx); /* with all of it queued or on its way */
 	usleep(250000);
@@ -637,7 +637,7 @@ static void test_a_ring_context_that_is_put_lives_until_its_connections_have_end
 	assert_int_equal(got, 10000);
 	wait_until(vma_tcp_rx_eof(connection_pair.there));
 	vma_tcp_close(connection_pair.there, false);
-	vma_tcp_conn_disown(connection_pair.there);
+	vma_tcp_conn_drop_owner_and_abort(connection_pair.there);
 	vma_tcp_conn_put(connection_pair.there);
 	wait_until(!ring_ctx_of_id_still_exists(connection_pair.ring_ctx, id));
 }
@@ -650,11 +650,11 @@ static void test_a_ring_context_that_is_wanted_again_meanwhile_stays(void **stat
 	uint32_t id;
 
 	(void)state;
-	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
-	assert_int_equal(vma_ring_ctx_tcp(ring_ctx, &tcp), 0);
+	assert_int_equal(vma_ring_ctx_find_or_create(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	assert_int_equal(vma_ring_ctx_get_or_create_tcp_stack(ring_ctx, &tcp), 0);
 	id = ring_ctx->id;
 	vma_ring_ctx_put(ring_ctx);
-	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &again), 0);
+	assert_int_equal(vma_ring_ctx_find_or_create(&device, VMA_RING_CTX_RX, &where, &again), 0);
 	assert_ptr_equal(again, ring_ctx);
 	usleep(300000);
 	assert_true(ring_ctx_of_id_still_exists(ring_ctx, id));

@@ -31,7 +31,7 @@ static int hand_over_by_a_child(struct vma_file *file, bool closes_all)
 	if (child == 0) {
 		if (closes_all)
 			syscall(SYS_close_range, 3, ~0U, 0);
-		vma_engine_hand_over(file);
+		vma_engine_hand_over_from_vfork_child(file);
 		_exit(0);
 	}
 	waitpid(child, &status, 0);

@@ -669,7 +669,7 @@ static unsigned sum_looks_of_sleepers(struct sleeper *sleepers, unsigned n)
 
 static uint64_t wakes_counted(void)
 {
-	const _Atomic uint64_t *wakes = &vma_engine()->process_stats->wake_0;
+	const _Atomic uint64_t *wakes = &vma_engine_get_or_start()->process_stats->wake_0;
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < VMA_STATS_WAKES; i++)
@@ -872,7 +872,7 @@ static void *thread_post_100ms_ring_command(void *arg)
 	static struct vma_ring_command command = {.run = ring_command_hold_rx_flag_100ms};
 	struct vma_thread *self = vma_enter();
 
-	vma_ring_post(fixture.ring_ctx->ring, &command);
+	vma_ring_queue_command_and_try_run(fixture.ring_ctx->ring, &command);
 	vma_leave(self);
 	return arg;
 }
@@ -1007,7 +1007,7 @@ static int forked_child_check_wait_and_wake(int parents_fd)
 	struct thing_wait wait;
 	pthread_t thread;
 
-	vma_engine_fork_child();
+	vma_engine_reset_in_fork_child();
 	thing_wait_init(&wait, &thing, 0, 20000 * MSEC);
 	if (pthread_create(&thread, NULL, thread_wake_sleeper_once_asleep, vma_thread_self()) != 0)
 		return 1;
@@ -1038,7 +1038,7 @@ static void test_forked_child_sleeps_and_is_woken_by_its_own(void **state)
 	child = fork();
 	if (child == 0)
 		_exit(forked_child_check_wait_and_wake(atomic_load(&self->wake_fd)));
-	vma_engine_fork_parent();
+	vma_engine_after_fork_in_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);

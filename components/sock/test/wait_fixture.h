@@ -187,7 +187,7 @@ static inline int fixture_start_flows(void)
 		        .owner = &fixture.things[i],
 		};
 		fixture.things[i].flow.key.local_port_be = htons((uint16_t)(FIXTURE_PORT + i));
-		if (vma_ring_attach(fixture.ring_ctx->ring, &fixture.things[i].flow) != 0)
+		if (vma_ring_attach_flow(fixture.ring_ctx->ring, &fixture.things[i].flow) != 0)
 			return -1;
 	}
 	return 0;
@@ -214,14 +214,14 @@ static inline int wait_fixture_start(void **state)
 	if (engine == NULL)
 		return -1;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, fixture.ends) != 0)
+	if (vma_wire_create_pair(&pair, fixture.ends) != 0)
 		return -1;
 	fixture.ends[0]->info.caps &= ~fixture.lacks;
 	fixture.device = (struct vma_device){.nic = fixture.ends[0], .engine = engine, .priv = &fixture.device_priv};
 	attr.nic = fixture.ends[1];
 	attr.spill_pool = engine->spill;
 	if (vma_ring_create(&attr, &fixture.peer) != 0 ||
-	    vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_RX, &where, &fixture.ring_ctx) != 0)
+	    vma_ring_ctx_find_or_create(&fixture.device, VMA_RING_CTX_RX, &where, &fixture.ring_ctx) != 0)
 		return -1;
 	fixture.bit = vma_ring_ctx_bit(fixture.ring_ctx);
 	fixture.task.run = task_block_internal_thread;
@@ -254,7 +254,7 @@ static inline void fixture_send(uint16_t thing)
 static inline void fixture_hold_internal_thread(void)
 {
 	atomic_store(&fixture.hold, true);
-	vma_engine_post(&fixture.task);
+	vma_engine_post_task_to_internal_thread(&fixture.task);
 	fixture_wait_until(atomic_load(&fixture.held));
 }
 

@@ -22,7 +22,7 @@ static struct vma_callback_source paused;
 
 static void thread_mark_callbacks_held(struct vma_thread *thread)
 {
-	if (!vma_thread_holds(thread, VMA_HELD_CALLBACKS))
+	if (!vma_thread_has_deferred_work(thread, VMA_HELD_CALLBACKS))
 		atomic_fetch_or(&thread->held, VMA_HELD_CALLBACKS);
 }
 
@@ -37,7 +37,7 @@ static void callbacks_wake_all_threads(struct vma_file *file)
 		if (thread != NULL && !thread->is_internal)
 			thread_mark_callbacks_held(thread);
 	}
-	vma_file_ready(file, VMA_FILE_READABLE);
+	vma_file_wake_sleepers_and_watchers(file, VMA_FILE_READABLE);
 }
 
 static void callback_source_push(struct vma_callback_source *source)

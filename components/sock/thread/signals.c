@@ -159,9 +159,9 @@ static void signals_requeue_deferred_and_unblock(struct vma_thread *self)
 /* Signals first: a callback may take long. */
 void vma_leave_run_deferred(struct vma_thread *self)
 {
-	if (vma_thread_holds(self, VMA_HELD_SIGNALS))
+	if (vma_thread_has_deferred_work(self, VMA_HELD_SIGNALS))
 		signals_requeue_deferred_and_unblock(self);
-	if (vma_thread_holds(self, VMA_HELD_CALLBACKS))
+	if (vma_thread_has_deferred_work(self, VMA_HELD_CALLBACKS))
 		vma_callbacks_run(self);
 }
 

@@ -56,7 +56,7 @@ static bool busy_poller_begin(struct vma_thread *self, unsigned bit)
 		return false;
 	atomic_fetch_add(&busy_polls[bit], BUSY_POLLER);
 	self->busy_polls |= 1ULL << bit;
-	ring_housekeeping_on_busy_poller();
+	ring_housekeeping_wake_for_busy_poller();
 	return true;
 }
 

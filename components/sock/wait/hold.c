@@ -18,7 +18,7 @@
  * Only packets are held back, and only from this thread. Deadlines, signals, descriptors of the OS and threads that
  * deliver end the sleep as ever. Whoever drives meanwhile, for a call that does not wait or for a timer of TCP,
  * delivers what has come. The internal thread does not drive for the only reason that no other thread does
- * (ring_ctx_is_held).
+ * (ring_ctx_has_timed_sleeper).
  *
  * The ring of which the internal thread believes that it is armed (ring_ctx->armed) is not unarmed; the receive flag
  * orders that as for ring_disarm.c.
@@ -108,7 +108,7 @@ static enum moderation_sleep moderation_choose_sleep_by_packet_count(struct vma_
 
 enum moderation_sleep moderation_choose_how_to_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns)
 {
-	const struct vma_cq_hold_back how = vma_cq_hold_back(vma_ring_cq(ring_ctx->ring));
+	const struct vma_cq_hold_back how = vma_cq_get_sleeper_hold_times(vma_ring_cq(ring_ctx->ring));
 	struct vma_ring_hold *hold = &ring_ctx->hold;
 	uint64_t now;
 
@@ -159,7 +159,7 @@ bool moderation_update_hold_after_wakeup(struct vma_ring_ctx *ring_ctx, bool run
 
 	if (!rung && until == 0)
 		return false;
-	how = vma_cq_hold_back(vma_ring_cq(ring_ctx->ring));
+	how = vma_cq_get_sleeper_hold_times(vma_ring_cq(ring_ctx->ring));
 	now = how.period_ns != 0 || how.spacing_ns != 0 ? vma_now_ns() : UINT64_MAX;
 	over = until != 0 && until <= now;
 	if (rung || over) {

@@ -1,6 +1,6 @@
 /*
  * hold - moderation by the sleeper: for how long packets do not wake a ring's watcher, where the device does not
- * moderate (vma_cq_hold_back).
+ * moderate (vma_cq_get_sleeper_hold_times).
  *
  * Threads: the ring's watcher, inside, before and after each of its sleeps. Any thread may ask is_held (engine.h).
  * Progress: never waits. Memory: struct vma_ring_hold of the ring context.

@@ -278,7 +278,7 @@ static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_
 
 	if (!atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, self) && watcher != self)
 		return;
-	tcp_housekeeping_on_earlier_timer(ring_ctx);
+	tcp_housekeeping_wake_for_earlier_timer(ring_ctx);
 	if (!(atomic_load_explicit(&ring_ctx->hold.is_asked_for, memory_order_relaxed)
 	              ? sleep_arm_or_hold(pollset, ring_ctx)
 	              : sleep_arm_ring_or_look_again(pollset, ring_ctx)))

@@ -58,7 +58,7 @@ static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 	const uint64_t rings = wait_get_rings_end_left_busy_polls(wait);
 	/* Timers are asked for as often as the clock is read here. */
 	const bool timers = polls->done % POLLS_PER_CLOCK_READ == 0;
-	const int driven = timers ? vma_ring_ctxs_progress(rings) : ring_ctxs_poll(rings);
+	const int driven = timers ? vma_ring_ctxs_progress(rings) : ring_ctxs_poll_without_timers(rings);
 	const bool busy = driven == -EBUSY;
 	int rc = wait->ops->ready(wait);
 
@@ -110,7 +110,7 @@ static int wait_spin(struct vma_wait *wait, uint32_t signals)
 	do {
 		rc = wait_poll_once(wait, &polls);
 		if (rc != 0 || (polls.done % POLLS_INSIDE_MAX != 0 && wait->self->woke == NULL &&
-		                !vma_thread_holds(wait->self, VMA_HELD_CALLBACKS)))
+		                !vma_thread_has_deferred_work(wait->self, VMA_HELD_CALLBACKS)))
 			continue;
 		wait_let_signals_run_and_yield(wait,
 		                               wait->yield || wait->self->woke != NULL || state.too_many_spinners);

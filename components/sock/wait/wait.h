@@ -50,8 +50,9 @@ static inline struct vma_ring_ctx *next_ring_ctx(const struct vma_ring_ctx *ring
 	return atomic_load_explicit(&ring_ctx->next, memory_order_acquire);
 }
 
-/* engine/ring_ctx.c: vma_ring_ctxs_progress, but for timers of stacks: see vma_ring_poll. */
-int ring_ctxs_poll(uint64_t rings);
+/* engine/ring_ctx.c: vma_ring_ctxs_progress, but for timers of stacks: see vma_ring_poll.
+ * */
+int ring_ctxs_poll_without_timers(uint64_t rings);
 /* 1, 0 (the deadline), -errno; signals as they were when the wait began. */
 int wait_sleep_until_woken(struct vma_wait *wait, uint32_t signals);
 /* sleep.c: somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */

@@ -64,7 +64,7 @@ static void patch_segment_bytes(const uint8_t *data, size_t size, bool restores)
 		data += len;
 		size -= len;
 	}
-	stats_view_abort_unless(stats_file_publish(&stats->file, &locator) == 0);
+	stats_view_abort_unless(stats_file_write_locator(&stats->file, &locator) == 0);
 }
 
 static void stats_view_read_all(struct vma_stats_view *view)

@@ -39,7 +39,7 @@ static struct vma_capture *create_capture_until_ready(int snap, unsigned *calls)
 	struct vma_capture *capture;
 	int rc;
 
-	for (*calls = 1; (rc = vma_stats_capture(stats, 1, snap, &capture)) == -EAGAIN; ++*calls)
+	for (*calls = 1; (rc = vma_stats_enable_packet_capture(stats, 1, snap, &capture)) == -EAGAIN; ++*calls)
 		;
 	assert_int_equal(rc, 0);
 	return capture;
@@ -53,14 +53,14 @@ static void test_a_capture_is_seen_when_all_of_its_memory_is_there(void **state)
 
 	(void)state;
 	assert_int_equal(vma_capture_open(view, &reader), -EAGAIN);
-	while (vma_stats_capture(stats, 1, 0, &capture) == -EAGAIN) {
+	while (vma_stats_enable_packet_capture(stats, 1, 0, &capture) == -EAGAIN) {
 		assert_int_equal(vma_capture_open(view, &reader), -EAGAIN);
 		calls++;
 	}
 	assert_in_range(calls, 64, 256); /* a small part of it each */
 	assert_int_equal(vma_capture_open(view, &reader), 0);
 	vma_capture_close(reader);
-	assert_int_equal(vma_stats_capture(stats, 1, 0, &capture), 0);
+	assert_int_equal(vma_stats_enable_packet_capture(stats, 1, 0, &capture), 0);
 }
 
 static long page_faults_of_this_thread(void)
@@ -101,9 +101,9 @@ static void test_values_that_are_none_are_refused(void **state)
 	struct vma_capture *capture;
 
 	(void)state;
-	assert_int_equal(vma_stats_capture(stats, 0, 0, &capture), -EINVAL);
-	assert_int_equal(vma_stats_capture(stats, -1, 0, &capture), -EINVAL);
-	assert_int_equal(vma_stats_capture(stats, VMA_CAPTURE_LEASE_MAX + 1, 0, &capture), -EINVAL);
+	assert_int_equal(vma_stats_enable_packet_capture(stats, 0, 0, &capture), -EINVAL);
+	assert_int_equal(vma_stats_enable_packet_capture(stats, -1, 0, &capture), -EINVAL);
+	assert_int_equal(vma_stats_enable_packet_capture(stats, VMA_CAPTURE_LEASE_MAX + 1, 0, &capture), -EINVAL);
 	assert_int_equal(vma_stats_capture_fd(stats), -1);
 }
 
@@ -118,7 +118,7 @@ static void test_lengths_that_are_none_are_all(void **state)
 	assert_int_equal(atomic_load(&capture->snap), 60);
 	for (unsigned i = 0; i < sizeof(snaps) / sizeof(snaps[0]); i++) {
 		stats->snap.asked = 60;
-		assert_int_equal(vma_stats_capture(stats, 1, snaps[i], &capture), 0);
+		assert_int_equal(vma_stats_enable_packet_capture(stats, 1, snaps[i], &capture), 0);
 		assert_int_equal(atomic_load(&capture->snap), VMA_CAPTURE_DATA_MAX);
 	}
 }
@@ -132,11 +132,11 @@ static void test_a_readers_length_holds_until_the_end_of_the_next_period(void **
 	(void)state;
 	capture = create_capture_until_ready(3000, &calls);
 	for (unsigned period = 0; period < 2; period++) {
-		assert_int_equal(vma_stats_capture(stats, 1, 60, &capture), 0);
+		assert_int_equal(vma_stats_enable_packet_capture(stats, 1, 60, &capture), 0);
 		assert_int_equal(atomic_load(&capture->snap), 3000);
 		stats->snap.since_ns -= VMA_CAPTURE_LEASE_MAX * UINT64_C(1000000000);
 	}
-	assert_int_equal(vma_stats_capture(stats, 1, 60, &capture), 0);
+	assert_int_equal(vma_stats_enable_packet_capture(stats, 1, 60, &capture), 0);
 	assert_int_equal(atomic_load(&capture->snap), 60);
 }
 

@@ -190,7 +190,7 @@ static int fixture_device_get(struct vma_engine *engine, uint32_t ifindex, struc
 #define vma_net_unwatch fake_net_unwatch
 #define vma_net_get_link(...) fake_net_link(__VA_ARGS__)
 #define vma_net_addrs fixture_addrs
-#define vma_device_get fixture_device_get
+#define vma_device_find_or_open fixture_device_get
 #include "../route.c"
 #include "../endpoint.c"
 #include "../listen.c"
@@ -235,7 +235,7 @@ static bool fixture_on_peer_accept(struct vma_tcp_listener *listener, void *arg,
 	assert_true(n < FIXTURE_CONNS);
 	fixture.accepted[n].conn = conn;
 	atomic_store(&fixture.accepted[n].events, 0);
-	vma_tcp_conn_adopt(conn, &fixture_peer_owner, &fixture.accepted[n]);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &fixture_peer_owner, &fixture.accepted[n]);
 	atomic_store(&fixture.n_accepted, n + 1);
 	return true;
 }
@@ -266,7 +266,7 @@ static inline struct vma_tcp_listener *fixture_peer_listen(uint16_t port)
  */
 static bool fixture_sink_answer_with_rst(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct vma_bufarena *arena = vma_engine()->arena;
+	struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	struct vma_buf *buf = vma_ring_tx_buf(fixture.peer_ring);
 	const uint8_t *in = (const uint8_t *)vma_buf_data(arena, packet), *in_tcp = in + packet->l4_off;
 	struct vma_nic_seg seg = {.buf = buf};
@@ -308,7 +308,7 @@ static inline void fixture_peer_refuse_connections_to_port(struct vma_flow *flow
 	*flow = (struct vma_flow){.sink = fixture_sink_answer_with_rst, .flags = VMA_FLOW_LISTENER};
 	flow->key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(port)};
 	memcpy(flow->key.local, &local, 4);
-	assert_int_equal(vma_ring_attach(fixture.peer_ring, flow), 0);
+	assert_int_equal(vma_ring_attach_flow(fixture.peer_ring, flow), 0);
 }
 
 /* Connects to the socket under test. */
@@ -377,7 +377,7 @@ static inline size_t fixture_peer_recv(struct fixture_conn *peer, void *data, si
 static inline void fixture_peer_reset_and_free_conn(struct fixture_conn *peer)
 {
 	vma_tcp_close(peer->conn, true);
-	vma_tcp_conn_disown(peer->conn);
+	vma_tcp_conn_drop_owner_and_abort(peer->conn);
 	vma_tcp_conn_put(peer->conn);
 	peer->conn = NULL;
 }
@@ -628,11 +628,11 @@ static int fixture_set_up_peer(void **state)
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_tcp_attr tcp = {.name = "peer", .gro_streams_max = 32};
 	struct vma_wire_pair_attr pair = {0};
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 
 	(void)state;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, fixture.end) != 0)
+	if (vma_wire_create_pair(&pair, fixture.end) != 0)
 		return -1;
 	fixture.device = (struct vma_device){.ifindex = FIXTURE_IFINDEX,
 	                                     .nic = fixture.end[0],

@@ -49,7 +49,7 @@ static bool on_echo_accepted(struct vma_tcp_listener *listener, void *arg, struc
 	echo->conn = conn;
 	echo->next = atomic_load(&fresh_echoes);
 	atomic_store(&fresh_echoes, echo);
-	vma_tcp_conn_adopt(conn, &echo_owner, echo);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &echo_owner, echo);
 	return true;
 }
 static const struct vma_tcp_listener_ops echo_listener = {.admit = fixture_peer_admits_always,
@@ -80,7 +80,7 @@ static bool echo_or_close_conn(struct echo *echo, bool all)
 	    !(events & VMA_TCP_PEER_CLOSED && vma_tcp_readable_bytes(echo->conn) == 0))
 		return false;
 	vma_tcp_close(echo->conn, stream_random(&peer_random_seed) % 8 == 0);
-	vma_tcp_conn_disown(echo->conn);
+	vma_tcp_conn_drop_owner_and_abort(echo->conn);
 	vma_tcp_conn_put(echo->conn);
 	return true;
 }

@@ -37,11 +37,11 @@ static void check_and_return_held_piece(const struct parked_piece *p)
 	struct vma_file *file = vma_fd_lookup(p->fd);
 
 	stress_check_piece_data(p);
-	vma_buf_put(vma_engine()->arena, p->buf);
+	vma_buf_put(vma_engine_get_or_start()->arena, p->buf);
 	if (file != NULL)
 		vma_stream_return_held_zcopy_bytes(file, p->number, p->len, 1);
 	else
-		vma_tcp_held_bytes_returned(NULL, vma_ring_ctx_tcp_memory(), p->number, p->len, 1);
+		vma_tcp_held_bytes_returned(NULL, vma_tcp_memory_of_process(), p->number, p->len, 1);
 	vma_leave(self);
 }
 
@@ -49,7 +49,7 @@ static int hold_piece_of_zcopy_recv(void *arg, uint64_t number, struct vma_buf *
 {
 	struct stress_reader *reader = arg;
 	struct parked_piece p = {.buf = buf,
-	                         .data = (uint8_t *)vma_buf_data(vma_engine()->arena, buf) + off,
+	                         .data = (uint8_t *)vma_buf_data(vma_engine_get_or_start()->arena, buf) + off,
 	                         .number = number,
 	                         .len = len,
 	                         .at = reader->at,
@@ -171,7 +171,7 @@ static void test_pieces_come_back_while_sockets_come_and_go(void **state)
 	fixture_wait_until_no_connections();
 	fixture_until(({
 		vma_run_due_deferred_frees(); /* connections that were closed with frames unread */
-		atomic_load(&vma_ring_ctx_tcp_memory()->frames) == 0;
+		atomic_load(&vma_tcp_memory_of_process()->frames) == 0;
 	}));
 }
 

@@ -296,13 +296,13 @@ static void test_what_a_child_does_with_its_copy_is_no_matter(void **state)
 	if (child == 0) {
 		ssize_t rc;
 
-		vma_engine_fork_child();
+		vma_engine_reset_in_fork_child();
 		rc = do_send(fd, "no", 2, MSG_NOSIGNAL);
 
 		do_close(fd);
 		_exit(rc == -EPIPE ? 7 : 8);
 	}
-	vma_engine_fork_parent();
+	vma_engine_after_fork_in_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 7);
 	fixture_never(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
@@ -320,13 +320,13 @@ static pid_t fork_child_that_takes_over_socket(int fd)
 	vma_engine_fork_prepare();
 	child = fork();
 	if (child == 0) {
-		vma_engine_fork_child();
+		vma_engine_reset_in_fork_child();
 		vma_stream_reset_in_fork_child();
 		vma_enter();
 		vma_stream_take_from_fork_owner(vma_fd_lookup(fd));
 		_exit(7);
 	}
-	vma_engine_fork_parent();
+	vma_engine_after_fork_in_parent();
 	return child;
 }
 
@@ -361,14 +361,14 @@ static bool forked_child_sees_hand_over_in_progress(int fd, uint64_t id)
 	vma_engine_fork_prepare();
 	child = fork();
 	if (child == 0) {
-		vma_engine_fork_child();
+		vma_engine_reset_in_fork_child();
 		/* The page is the first field of struct stream_fork_owner. */
 		_exit(fork_rpc_hand_over_in_progress(
 		              *(struct fork_rpc_page **)stream_sock(vma_fd_lookup(fd))->fork_owner, id)
 		              ? 7
 		              : 8);
 	}
-	vma_engine_fork_parent();
+	vma_engine_after_fork_in_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	return WEXITSTATUS(status) == 7;
 }

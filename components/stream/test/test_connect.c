@@ -212,7 +212,7 @@ static void test_without_a_device_the_kernel_connects(void **state)
 /* Nothing was begun by then: with a device it connects. */
 static void test_exception_handling_2_makes_a_connect_fail_that_would_be_the_kernel_s(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	struct vma_tcp_listener *listener = fixture_peer_listen(7180);
 
@@ -241,11 +241,11 @@ static void test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel(void **s
 	int ruled = fixture_stream_socket(SOCK_NONBLOCK), bound = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	vma_engine()->rules = rules;
+	vma_engine_get_or_start()->rules = rules;
 	do_connect(ruled, FIXTURE_PEER, 7170);
 	assert_int_equal(do_bind(bound, FIXTURE_LOCAL, 7170), 0);
 	do_connect(bound, FIXTURE_PEER, 7170);
-	vma_engine()->rules = NULL;
+	vma_engine_get_or_start()->rules = NULL;
 	assert_null(stream_tcp_conn(fixture_sock_of(ruled))); /* whatever the kernel thinks of 10.77.0.2 */
 	assert_int_equal(atomic_load(&fixture_sock_of(ruled)->file.rule_line), 2);
 	assert_int_equal(fixture_offload_reason_of_fd(bound), VMA_SOCK_OFFLOADED);
@@ -370,7 +370,7 @@ static void test_congestion_control_says_the_algorithm_in_force(void **state)
 
 static void test_segments_are_as_small_as_the_environment_says(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
 	struct vma_tcp_info info;

@@ -326,7 +326,7 @@ static size_t bytes_accepted_until_full(void)
 
 static void test_the_send_buffer_is_as_large_as_the_environment_says(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	size_t usual = bytes_accepted_until_full(), small, large;
 
 	(void)state;
@@ -356,7 +356,7 @@ static size_t rx_bytes_queued_after_send(void)
 
 static void test_a_send_looks_for_what_has_come_if_the_environment_says_so(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	bool left = false;
 
 	(void)state;
@@ -423,7 +423,7 @@ static int shadow_sockopt_int(int fd, int level, int name)
 
 static void test_options_of_a_connection_do_without_the_kernel_if_the_environment_says_so(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	struct pair p = open_conn_pair(SOCK_NONBLOCK);
 	unsigned calls;
 
@@ -454,7 +454,7 @@ static void test_options_of_a_connection_do_without_the_kernel_if_the_environmen
 
 static void test_privileged_options_are_allowed_if_the_environment_says_so(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	struct pair p = open_conn_pair(SOCK_NONBLOCK);
 	struct vma_tcp_info info;
 
@@ -498,7 +498,7 @@ static size_t rx_bytes_queued_after_recv_of_first_five(void)
 
 static void test_a_receive_with_data_looks_as_often_as_the_environment_says(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	bool left = false, left_by_slow = false;
 
 	(void)state;
@@ -575,7 +575,7 @@ static bool recv_skips_ring_poll_sometimes(bool in_a_set)
 
 static void test_a_receive_is_blind_if_the_environment_says_so(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	struct pair p;
 	pthread_t thread;
 
@@ -599,7 +599,7 @@ static void test_a_receive_is_blind_if_the_environment_says_so(void **state)
 
 static void test_a_receive_buffer_is_no_smaller_than_the_environment_says(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	struct vma_tcp_info info;
 	struct pair p;
 
@@ -832,7 +832,7 @@ static uint64_t tcp_segments_sent_by_stack_of_pair(const struct pair *p)
 {
 	struct vma_tcp_counts counts;
 
-	vma_tcp_counts(vma_tcp_stack(stream_tcp_conn(fixture_sock_of(p->fd))), &counts);
+	vma_tcp_read_counters(vma_tcp_conn_current_stack(stream_tcp_conn(fixture_sock_of(p->fd))), &counts);
 	return counts.segments_out;
 }
 
@@ -861,7 +861,7 @@ static void hold_internal_thread(void)
 {
 	holder.task.run = hold_internal_thread_task;
 	atomic_store(&holder.hold, true);
-	vma_engine_post(&holder.task);
+	vma_engine_post_task_to_internal_thread(&holder.task);
 	fixture_until(atomic_load(&holder.held));
 }
 

@@ -28,7 +28,7 @@ static void listen_drop_all_peer_conns(struct fixture_conn *peers, unsigned n)
 
 static void test_exception_handling_2_makes_a_listen_fail_that_would_be_the_kernel_s(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	int fd = fixture_stream_socket(SOCK_NONBLOCK), listens = 1;
 	socklen_t len = sizeof(listens);
 
@@ -61,7 +61,7 @@ static void test_exception_handling_3_ends_a_program_whose_listener_is_given_awa
 	child = fork();
 	if (child == 0) {
 		signal(SIGABRT, SIG_DFL);
-		vma_engine()->conf.exception_handling = VMA_EXCEPTION_ABORT;
+		vma_engine_get_or_start()->conf.exception_handling = VMA_EXCEPTION_ABORT;
 		vma_enter();
 		stream_listen_leave_to_kernel(sock, VMA_SOCK_HANDS_OVER);
 		_exit(0);
@@ -94,7 +94,7 @@ static void test_a_rule_of_its_port_leaves_a_listener_to_the_kernel(void **state
 	int ruled, other;
 
 	(void)state;
-	vma_engine()->rules = rules;
+	vma_engine_get_or_start()->rules = rules;
 	ruled = open_listener_at(7102, 4);
 	other = open_listener_at(7103, 4);
 	assert_int_equal(fixture_offload_reason_of_fd(ruled), VMA_SOCK_RULE);
@@ -103,7 +103,7 @@ static void test_a_rule_of_its_port_leaves_a_listener_to_the_kernel(void **state
 	assert_int_equal(fixture_offload_reason_of_fd(other), VMA_SOCK_OFFLOADED);
 	do_close(ruled);
 	do_close(other);
-	vma_engine()->rules = NULL;
+	vma_engine_get_or_start()->rules = NULL;
 	vma_rules_destroy(rules);
 }
 
@@ -181,7 +181,7 @@ static uint64_t tcp_segments_sent_by_stack_of_fd(int fd)
 {
 	struct vma_tcp_counts counts;
 
-	vma_tcp_counts(vma_tcp_stack(stream_tcp_conn(fixture_sock_of(fd))), &counts);
+	vma_tcp_read_counters(vma_tcp_conn_current_stack(stream_tcp_conn(fixture_sock_of(fd))), &counts);
 	return counts.segments_out;
 }
 
@@ -546,7 +546,7 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 	int fd = open_listener_at(7160, 4);
 
 	(void)state;
-	stream_fork_queue_stop_serving(fixture_sock_of(fd));
+	stream_listener_release_flows_and_conns(fixture_sock_of(fd));
 	assert_int_equal(fixture_offload_reason_of_fd(fd), VMA_SOCK_INHERITED);
 	stream_schedule_listen_update(fixture_sock_of(fd));
 	fixture_until(!atomic_load(&fixture_sock_of(fd)->update_scheduled));

@@ -29,7 +29,7 @@ static int hook_qp_create_op(void **state)
 
 static int restore_qp_create_op(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 
 	(void)state;
 	conf->tcp_3t_rules = false;
@@ -102,7 +102,7 @@ struct conn_covered_by_3tuple_rule {
 static void open_conn_covered_by_3tuple_rule(struct conn_covered_by_3tuple_rule *conn_covered_by_3tuple_rule,
                                              uint16_t port)
 {
-	vma_engine()->conf.tcp_3t_rules = true;
+	vma_engine_get_or_start()->conf.tcp_3t_rules = true;
 	conn_covered_by_3tuple_rule->listener = fixture_stream_socket(SOCK_NONBLOCK);
 	assert_int_equal(do_bind(conn_covered_by_3tuple_rule->listener, FIXTURE_LOCAL, port), 0);
 	assert_int_equal(do_listen(conn_covered_by_3tuple_rule->listener, 4), 0);
@@ -110,7 +110,7 @@ static void open_conn_covered_by_3tuple_rule(struct conn_covered_by_3tuple_rule 
 	fixture_until((conn_covered_by_3tuple_rule->fd =
 	                       do_accept(conn_covered_by_3tuple_rule->listener, NULL, SOCK_NONBLOCK)) != -EAGAIN);
 	assert_true(conn_covered_by_3tuple_rule->fd >= 0);
-	assert_false(vma_tcp_has_rule(stream_tcp_conn(fixture_sock_of(conn_covered_by_3tuple_rule->fd))));
+	assert_false(vma_tcp_conn_has_own_nic_rule(stream_tcp_conn(fixture_sock_of(conn_covered_by_3tuple_rule->fd))));
 }
 
 static void close_conn_covered_by_3tuple_rule(struct conn_covered_by_3tuple_rule *conn_covered_by_3tuple_rule)

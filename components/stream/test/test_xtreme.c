@@ -9,7 +9,7 @@ static size_t seen_bytes;
 static int setup(void **state)
 {
 	(void)state;
-	vma_engine()->conf.socketxtreme = true;
+	vma_engine_get_or_start()->conf.socketxtreme = true;
 	for (size_t i = 0; i < sizeof(out); i++)
 		out[i] = (uint8_t)(i * 7 + i / 251);
 	seen_bytes = 0;
@@ -19,7 +19,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	vma_engine()->conf.socketxtreme = false;
+	vma_engine_get_or_start()->conf.socketxtreme = false;
 	fixture_wait_until_no_connections();
 	return 0;
 }
@@ -47,7 +47,7 @@ static int free_packet(const struct vma_completion_t *completion)
 
 static int64_t count_tcp_frames_held(void)
 {
-	return atomic_load(&vma_ring_ctx_tcp_memory()->frames);
+	return atomic_load(&vma_tcp_memory_of_process()->frames);
 }
 
 static int open_xtreme_listener(uint16_t port)

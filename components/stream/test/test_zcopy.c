@@ -25,7 +25,7 @@ static int zcopy_hold_piece_if_room(void *arg, uint64_t number, struct vma_buf *
 	room--;
 	vma_buf_ref(buf);
 	held[held_count].buf = buf;
-	held[held_count].data = (uint8_t *)vma_buf_data(vma_engine()->arena, buf) + off;
+	held[held_count].data = (uint8_t *)vma_buf_data(vma_engine_get_or_start()->arena, buf) + off;
 	held[held_count].number = number;
 	held[held_count++].len = len;
 	return 0;
@@ -37,7 +37,7 @@ static void zcopy_give_back(int fd, unsigned i)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_buf_put(vma_engine()->arena, held[i].buf);
+	vma_buf_put(vma_engine_get_or_start()->arena, held[i].buf);
 	vma_stream_return_held_zcopy_bytes(vma_fd_lookup(fd), held[i].number, held[i].len, 1);
 	vma_leave(self);
 	held[i] = held[--held_count];
@@ -100,7 +100,7 @@ static size_t zcopy_rx_queued_bytes(int fd)
 
 static int64_t frames_kept(void)
 {
-	return atomic_load(&vma_ring_ctx_tcp_memory()->frames);
+	return atomic_load(&vma_tcp_memory_of_process()->frames);
 }
 
 /* The first call makes the connection keep its frames. */
@@ -438,8 +438,8 @@ static void check_close_in_inspect_callback(enum vma_tcp_inspect_verdict verdict
 	assert_int_equal(atomic_load(&p.peer->events) & (VMA_TCP_PEER_CLOSED | VMA_TCP_FAILED), event);
 	p.fd = -1;
 	if (held_count > 0) {
-		vma_buf_put(vma_engine()->arena, held[0].buf);
-		vma_tcp_held_bytes_returned(NULL, vma_ring_ctx_tcp_memory(), held[0].number, held[0].len, 1);
+		vma_buf_put(vma_engine_get_or_start()->arena, held[0].buf);
+		vma_tcp_held_bytes_returned(NULL, vma_tcp_memory_of_process(), held[0].number, held[0].len, 1);
 		held_count = 0;
 	}
 	zcopy_close_conn_pair(&p);

@@ -93,7 +93,7 @@ u32_t tcp_hook_isn(const ip_addr_t *local_ip, u16_t local_port, const ip_addr_t 
 err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb);
 
 /* tx/frame.c: a finished segment leaves. */
-err_t tcp_frame_send(struct vma_tcp_conn *conn, const struct pbuf *p);
+err_t tcp_frame_build_and_queue(struct vma_tcp_conn *conn, const struct pbuf *p);
 
 /* Made visible by the adaptation. */
 err_t tcp_output_segment(struct tcp_seg *seg, struct tcp_pcb *pcb, struct netif *netif);

@@ -148,7 +148,7 @@ static uint64_t acked_offset(const struct vma_tcp_conn *conn)
 
 static void release_acked_tx_fifo_bytes(struct vma_tcp_conn *conn)
 {
-	fast_path_release_acked_bytes(conn, tcp_output_released_offset(conn), acked_offset(conn));
+	fast_path_release_acked_bytes(conn, tcp_tx_first_unacked_offset(conn), acked_offset(conn));
 }
 
 /*
@@ -265,7 +265,7 @@ static void conn_update_after_lwip_input(struct vma_tcp_conn *conn, const struct
 {
 	if (conn->pcb == NULL) {
 		TCP_COUNT(conn->tcp, resets_in, (s->flags & TCP_RST) != 0);
-		conn_pcb_is_gone(conn, conn->fatal_error);
+		conn_clean_up_after_pcb_freed(conn, conn->fatal_error);
 		return;
 	}
 	if (before->state == SYN_SENT && conn->pcb->state == SYN_SENT && s->flags & TCP_SYN)

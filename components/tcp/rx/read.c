@@ -139,7 +139,7 @@ void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes)
 	if (atomic_load_explicit(&conn->urgent_at, memory_order_relaxed) >= 0)
 		rx_clear_passed_urgent_mark(conn, fifo_consumed(&conn->rx));
 	if (window_wants_update(conn))
-		tcp_post_work(conn, TCP_WORK_WINDOW);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_WINDOW);
 }
 
 int vma_tcp_read_urgent_byte(struct vma_tcp_conn *conn, uint8_t *byte, bool peek)

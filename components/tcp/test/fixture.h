@@ -115,7 +115,7 @@ static bool fixture_accept(struct vma_tcp_listener *listener, void *arg, struct 
 	app = calloc(1, sizeof(*app));
 	app->conn = conn;
 	fixture_accepted[fixture_accepted_count++] = app;
-	vma_tcp_conn_adopt(conn, &fixture_app_conn_ops, app);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &fixture_app_conn_ops, app);
 	return true;
 }
 static const struct vma_tcp_listener_ops fixture_listener_owner = {.admit = fixture_admit, .accepted = fixture_accept};
@@ -211,7 +211,7 @@ static inline void fixture_open_with(const struct vma_tcp_attr *requests, uint32
 	spill.arena = fixture_arena;
 	assert_int_equal(vma_bufpool_create(&spill, &fixture_spill), 0);
 	wire.arena[0] = wire.arena[1] = fixture_arena;
-	assert_int_equal(vma_wire_pair(&wire, nics), 0);
+	assert_int_equal(vma_wire_create_pair(&wire, nics), 0);
 	for (int i = 0; i < 2; i++) {
 		side[i].nic = nics[i];
 		side_open(&side[i], i, requests);
@@ -230,7 +230,7 @@ static inline int fixture_open(void **state)
 static inline void app_free(struct app *app)
 {
 	if (app->conn != NULL) {
-		vma_tcp_conn_disown(app->conn);
+		vma_tcp_conn_drop_owner_and_abort(app->conn);
 		vma_tcp_conn_put(app->conn);
 	}
 	free(app);
@@ -432,7 +432,7 @@ static inline uint64_t fixture_wire_frames_sent(int i)
 {
 	struct vma_wire_counts counts;
 
-	vma_wire_counts(side[i].nic, &counts);
+	vma_wire_read_counters(side[i].nic, &counts);
 	return counts.sent;
 }
 
@@ -440,7 +440,7 @@ static inline struct vma_tcp_counts fixture_stack_counts(int i)
 {
 	struct vma_tcp_counts counts;
 
-	vma_tcp_counts(side[i].tcp, &counts);
+	vma_tcp_read_counters(side[i].tcp, &counts);
 	return counts;
 }
 

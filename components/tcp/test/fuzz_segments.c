@@ -127,7 +127,7 @@ static bool fuzz_accept_first_connection(struct vma_tcp_listener *which, void *a
 	if (conn != NULL || closed)
 		return false;
 	conn = made;
-	vma_tcp_conn_adopt(conn, &owner, NULL);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &owner, NULL);
 	return true;
 }
 
@@ -259,7 +259,7 @@ static void fuzz_drop_connection(void)
 
 	if (gone == NULL)
 		return;
-	vma_tcp_conn_disown(gone);
+	vma_tcp_conn_drop_owner_and_abort(gone);
 	conn = NULL;
 	closed = true;
 	vma_tcp_conn_put(gone);
@@ -275,7 +275,7 @@ static void fuzz_check_connection_invariants(void)
 	must((vma_tcp_readable_bytes(conn) > 0 || vma_tcp_rx_eof(conn)) == ((bits & EPOLLIN) != 0));
 	must(vma_tcp_state(conn) >= TCP_ESTABLISHED && vma_tcp_state(conn) <= TCP_CLOSING);
 	must(vma_tcp_error(conn) >= 0);
-	must(vma_tcp_tx_unsent(conn) <= vma_tcp_tx_queued(conn));
+	must(vma_tcp_tx_unsent(conn) <= vma_tcp_tx_unacked_bytes(conn));
 	must(vma_tcp_readable_bytes(conn) <= STREAM);
 }
 

@@ -255,7 +255,7 @@ static bool store_accepted_connection_by_port(struct vma_tcp_listener *listener,
 	(void)listener, (void)arg;
 	vma_tcp_conn_key(conn, &names);
 	side[1].conn[ntohs(names.peer_port_be) - 10000] = conn;
-	vma_tcp_conn_adopt(conn, &owner, NULL);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &owner, NULL);
 	return true;
 }
 
@@ -296,7 +296,7 @@ static void open_sides(const char *group)
 		wire.arena[i] = spill.arena = side[i].arena;
 		exit_if_tcp_call_failed(vma_bufpool_create(&spill, &side[i].spill), "pool");
 	}
-	exit_if_tcp_call_failed(vma_wire_pair(&wire, nic), "wire");
+	exit_if_tcp_call_failed(vma_wire_create_pair(&wire, nic), "wire");
 	tcp_open_side(0, nic[0], no_timestamps);
 	tcp_open_side(1, nic[1], no_timestamps);
 }

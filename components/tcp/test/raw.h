@@ -92,7 +92,7 @@ static inline int setup_raw_tcp_peer(void **state)
 	                             .flags = VMA_FLOW_LISTENER,
 	                             .sink = raw_log_received_segment};
 	memcpy(raw.flow.key.local, side[1].ip, 16);
-	assert_int_equal(vma_ring_attach(side[1].ring, &raw.flow), 0);
+	assert_int_equal(vma_ring_attach_flow(side[1].ring, &raw.flow), 0);
 	return 0;
 }
 

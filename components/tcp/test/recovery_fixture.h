@@ -548,7 +548,7 @@ void tcp_output_join_short_segments(struct vma_tcp_conn *conn)
 }
 
 /* One segment if the window is open at all. */
-int tcp_output_force(struct vma_tcp_conn *conn)
+int tcp_output_one_segment_despite_limits(struct vma_tcp_conn *conn)
 {
 	uint32_t waiting = (uint32_t)(fifo_produced(&conn->tx) - conn->lwip_end), room = conn->pcb->snd_wnd;
 	uint32_t len = waiting < room ? waiting : room;

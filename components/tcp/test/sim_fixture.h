@@ -278,7 +278,7 @@ static void sim_start(struct sim *sim, const struct sim_attr *attr)
 		pair.faults[i] = attr->faults[i];
 		sim_assert(vma_bufpool_create(&spill, &sim->side[i].spill) == 0, "no pool");
 	}
-	sim_assert(vma_wire_pair(&pair, nics) == 0, "no wire");
+	sim_assert(vma_wire_create_pair(&pair, nics) == 0, "no wire");
 	for (int i = 0; i < 2; i++) {
 		sim->side[i].nic = nics[i];
 		sim_side_start(&sim->side[i], attr);
@@ -359,7 +359,7 @@ static bool sim_has_frames_waiting(const struct sim_side *side)
 	struct vma_nic *other = side->sim->side[1 - side->number].nic;
 	struct vma_wire_counts counts;
 
-	vma_wire_counts(other, &counts);
+	vma_wire_read_counters(other, &counts);
 	if (counts.delivered != side->polled)
 		return true;
 	return vma_wire_next_arrival_ns(other) == UINT64_MAX &&

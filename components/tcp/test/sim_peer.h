@@ -235,7 +235,7 @@ static void sim_peer_release_conn(struct sim_peer *peer)
 	peer->error = vma_tcp_error(conn);
 	sim_trace_peer_action(peer, "leaves; error", (uint64_t)peer->error);
 	peer->gone = true;
-	vma_tcp_conn_disown(conn);
+	vma_tcp_conn_drop_owner_and_abort(conn);
 	vma_tcp_conn_put(conn);
 	peer->conn = NULL;
 	peer->next_ns = UINT64_MAX;
@@ -621,7 +621,7 @@ static void sim_request_own_nic_rule_when_due(struct sim_peer *peer)
 		return;
 	}
 	peer->steered = true;
-	rc = vma_tcp_steer(peer->conn);
+	rc = vma_tcp_conn_add_own_nic_rule(peer->conn);
 	if (rc == -EDEADLK) { /* in an event: control path is not allowed there */
 		peer->steered = false;
 		sim_wake_at(peer, peer->side->sim->now_ns + 1000);

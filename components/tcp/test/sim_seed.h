@@ -349,7 +349,7 @@ static bool sim_accepted(struct vma_tcp_listener *listener, void *arg, struct vm
 	peer->events |= VMA_TCP_CONNECTED;
 	sim_trace_peer_action(peer, "is accepted", 0);
 	sim_peer_assign_connection(peer, conn);
-	vma_tcp_conn_adopt(conn, &sim_owner, peer);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &sim_owner, peer);
 	sim_set_options(peer, conn);
 	return true;
 }

@@ -80,7 +80,7 @@ static bool store_accepted_end_for_worker(struct vma_tcp_listener *l, void *arg,
 	(void)l, (void)arg;
 	vma_tcp_conn_key(conn, &names);
 	end->conn = conn;
-	vma_tcp_conn_adopt(conn, &owner, end);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &owner, end);
 	atomic_store(&waiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (WORKERS * 2)], end);
 	return true;
 }
@@ -200,7 +200,7 @@ static struct end *stress_connect_and_wait_established(uint16_t port)
 static void connection_close_and_disown(struct end *end, bool abort)
 {
 	vma_tcp_close(end->conn, abort);
-	vma_tcp_conn_disown(end->conn);
+	vma_tcp_conn_drop_owner_and_abort(end->conn);
 	vma_tcp_conn_put(end->conn);
 	free(end);
 }
@@ -268,7 +268,7 @@ static void connection_open_fixture(void)
 	spill_attr.arena = arena;
 	assert_int_equal(vma_bufpool_create(&spill_attr, &spill), 0);
 	wire.arena[0] = wire.arena[1] = arena;
-	assert_int_equal(vma_wire_pair(&wire, nic), 0);
+	assert_int_equal(vma_wire_create_pair(&wire, nic), 0);
 	for (int i = 0; i < 2; i++) {
 		struct vma_ring_attr r = {.nic = nic[i],
 		                          .spill_pool = spill,

@@ -94,7 +94,7 @@ static bool zcopy_on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_
 	vma_tcp_conn_key(conn, &names);
 	end->conn = conn;
 	end->seed = names.peer_port_be;
-	vma_tcp_conn_adopt(conn, &zcopy_stress_conn_ops, end);
+	vma_tcp_conn_set_owner_and_replay_events(conn, &zcopy_stress_conn_ops, end);
 	atomic_store(&zcopy_stress_accepted_ends[(ntohs(names.peer_port_be) - FIRST_PORT) % (PAIRS * 2)], end);
 	return true;
 }
@@ -348,7 +348,7 @@ static struct zcopy_stress_end *zcopy_connect(uint16_t port)
 static void zcopy_close_and_disown(struct zcopy_stress_end *end, bool abort)
 {
 	vma_tcp_close(end->conn, abort);
-	vma_tcp_conn_disown(end->conn);
+	vma_tcp_conn_drop_owner_and_abort(end->conn);
 	vma_tcp_conn_put(end->conn);
 	free(end);
 }
@@ -413,7 +413,7 @@ static void zcopy_open_fixture(void)
 	spill_attr.arena = zcopy_stress_arena;
 	assert_int_equal(vma_bufpool_create(&spill_attr, &zcopy_stress_spill), 0);
 	wire.arena[0] = wire.arena[1] = zcopy_stress_arena;
-	assert_int_equal(vma_wire_pair(&wire, zcopy_stress_nics), 0);
+	assert_int_equal(vma_wire_create_pair(&wire, zcopy_stress_nics), 0);
 	zcopy_stress_memory = (struct vma_tcp_memory){.pressure = INT64_MAX, .limit = INT64_MAX};
 	for (int i = 0; i < 2; i++) {
 		struct vma_ring_attr r = {.nic = zcopy_stress_nics[i],
@@ -518,7 +518,7 @@ static void *close_during_verdict(void *arg)
 		;
 	zcopy_spin(zcopy_random(&seed) % 2000);
 	vma_tcp_close(conn, false);
-	vma_tcp_conn_disown(conn);
+	vma_tcp_conn_drop_owner_and_abort(conn);
 	return NULL;
 }
 

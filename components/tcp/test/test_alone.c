@@ -1,6 +1,6 @@
 /*
- * A message that is alone in the send fifo takes a path of its own (tx/output.c, sole_message_bytes): it does in a
- * conversation, and does not where something else is to be done, which then is done.
+ * A message that is alone in the send fifo takes a path of its own (tx/output.c, conn_single_message_bytes_to_send): it
+ * does in a conversation, and does not where something else is to be done, which then is done.
  */
 #include "raw.h"
 
@@ -85,7 +85,7 @@ static void test_a_message_is_alone_behind_others_that_are_on_their_way(void **s
 	for (int i = 0; i < 5; i++)
 		send_and_expect_sole_message(app, MESSAGE);
 	raw_peer_acks_sole_message(5 * MESSAGE);
-	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
+	assert_int_equal(vma_tcp_tx_unacked_bytes(app->conn), 0);
 	app_free(app);
 }
 

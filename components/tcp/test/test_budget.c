@@ -107,7 +107,7 @@ static void test_writer_that_waits_for_memory_is_told(void **state)
 	for (unsigned i = 0; i < CONNS; i++) {
 		while (fixture_send_bytes(client[i], EACH) != 0)
 			;
-		assert_true(vma_tcp_tx_queued(client[i]->conn) <= 4608);
+		assert_true(vma_tcp_tx_unacked_bytes(client[i]->conn) <= 4608);
 		waiting += (fixture_poll_events_of_app(client[i]) & EPOLLOUT) == 0;
 		fixture_take_app_events(client[i]);
 	}
@@ -151,7 +151,7 @@ static void run_until_all_bytes_read(void)
 		done = true;
 		for (unsigned k = 0; k < CONNS; k++) {
 			read_bytes(server_end_of_client(k), EACH);
-			done &= vma_tcp_tx_queued(client[k]->conn) == 0;
+			done &= vma_tcp_tx_unacked_bytes(client[k]->conn) == 0;
 		}
 	}
 	assert_true(done);

@@ -7,7 +7,7 @@
 
 static void close_disown_and_free(struct app *app)
 {
-	vma_tcp_conn_disown(app->conn);
+	vma_tcp_conn_drop_owner_and_abort(app->conn);
 	vma_tcp_conn_put(app->conn);
 	app->conn = NULL;
 }

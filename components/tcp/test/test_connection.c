@@ -88,7 +88,7 @@ static void test_only_what_is_lost_is_sent_again(void **state)
 		vma_ring_progress(side[0].ring);
 	}
 	assert_int_equal(got, all);
-	vma_wire_counts(side[0].nic, &wire);
+	vma_wire_read_counters(side[0].nic, &wire);
 	assert_true(wire.lost > 100);
 	assert_true(fixture_stack_counts(0).retransmits <= wire.lost + 3); /* the end's probes */
 	fixture_set_wire_faults(0, none);
@@ -142,7 +142,7 @@ static void test_names_in_use_are_eaddrinuse(void **state)
 	vma_tcp_conn_key(client->conn, &names);
 	assert_int_equal(ntohs(names.local_port_be), 1000);
 	assert_int_equal(ntohs(names.peer_port_be), PORT);
-	assert_ptr_equal(vma_tcp_stack(client->conn), side[0].tcp);
+	assert_ptr_equal(vma_tcp_conn_current_stack(client->conn), side[0].tcp);
 	app_free(client);
 }
 
@@ -173,10 +173,10 @@ static void test_events_from_before_are_told_to_who_adopts(void **state)
 	fixture_send_bytes(client, 10);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
 	fixture_run_for_ns(MS);
-	vma_tcp_conn_adopt(server->conn, &fixture_app_conn_ops, &late);
+	vma_tcp_conn_set_owner_and_replay_events(server->conn, &fixture_app_conn_ops, &late);
 	assert_int_equal(late.events & (VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED),
 	                 VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED);
-	vma_tcp_conn_adopt(server->conn, &fixture_app_conn_ops, server);
+	vma_tcp_conn_set_owner_and_replay_events(server->conn, &fixture_app_conn_ops, server);
 	app_free(client);
 }
 

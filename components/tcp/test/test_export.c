@@ -5,17 +5,17 @@ static int export_begin(struct app *app, struct vma_tcp_export *out)
 {
 	int rc;
 
-	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
+	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_conn_current_stack(app->conn))));
 	rc = vma_tcp_export_begin(app->conn, out);
-	vma_ring_release(vma_tcp_ring(vma_tcp_stack(app->conn)));
+	vma_ring_release(vma_tcp_ring(vma_tcp_conn_current_stack(app->conn)));
 	return rc;
 }
 
 static void export_end_and_run(struct app *app)
 {
-	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
+	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_conn_current_stack(app->conn))));
 	vma_tcp_export_end(app->conn, NULL);
-	vma_ring_release(vma_tcp_ring(vma_tcp_stack(app->conn)));
+	vma_ring_release(vma_tcp_ring(vma_tcp_conn_current_stack(app->conn)));
 	fixture_run_for_ns(MS);
 }
 
@@ -145,7 +145,7 @@ static void test_what_comes_until_the_rule_has_gone_is_passed_on(void **state)
 
 	(void)state;
 	fixture_establish_connection_pair(&client, &server);
-	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
 	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
 	vma_tcp_export_end(server->conn, &kept.late);
@@ -171,7 +171,7 @@ static void test_what_the_nic_has_when_the_rule_goes_is_passed_on(void **state)
 
 	(void)state;
 	fixture_establish_connection_pair(&client, &server);
-	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
 	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
 	assert_int_equal(fixture_send_bytes(client, 700), 700); /* nobody drives side 1 */
@@ -200,7 +200,7 @@ static void test_it_goes_without_a_word(void **state)
 	fixture_run_for_ns(100 * MS);
 	assert_int_equal(fixture_wire_frames_sent(1), frames);
 	assert_int_equal(vma_tcp_error(client->conn), 0);
-	assert_int_equal(vma_tcp_tx_queued(client->conn), 100);
+	assert_int_equal(vma_tcp_tx_unacked_bytes(client->conn), 100);
 	fixture_run_for_ns(2 * SEC);
 	/* Long after it has gone, its address is answered for as anybody's. */
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);

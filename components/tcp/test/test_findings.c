@@ -137,7 +137,7 @@ static void test_window_of_a_repeated_segment_in_order_counts(void **state)
 	raw_send_segment(11, 1, TCP_ACK, "", 0);
 	raw.window = 0;
 	raw_send_segment(1, last->seq + last->len, TCP_ACK, "0123456789", 10);
-	assert_int_equal(vma_tcp_tx_queued(app->conn), 10000 + 1 - last->seq - last->len);
+	assert_int_equal(vma_tcp_tx_unacked_bytes(app->conn), 10000 + 1 - last->seq - last->len);
 	fixture_run_for_ns(50 * MS);
 	while (raw_unseen_count() > 0)
 		assert_int_equal(raw_next_segment()->len, 0);
@@ -226,7 +226,7 @@ static void test_short_segments_are_sent_again_as_long_ones_after_a_timeout(void
 	assert_int_equal(read_bytes(server, 10000), 2400);
 	assert_true(vma_tcp_rx_eof(server->conn));
 	assert_true(fixture_wire_frames_sent(0) - before < 8);
-	assert_int_equal(vma_tcp_tx_queued(client->conn), 0);
+	assert_int_equal(vma_tcp_tx_unacked_bytes(client->conn), 0);
 	app_free(client);
 }
 

@@ -304,7 +304,7 @@ static void test_close_during_a_verdict_of_receive_sends_rst(void **state)
 static void close_and_disown_within_verdict(struct vma_tcp_conn *conn)
 {
 	vma_tcp_close(conn, false);
-	vma_tcp_conn_disown(conn);
+	vma_tcp_conn_drop_owner_and_abort(conn);
 }
 
 static void test_owner_that_leaves_during_a_verdict_does_not_reset(void **state)

@@ -660,8 +660,8 @@ static void test_accepted_connection_may_be_steered_by_itself(void **state)
 
 	(void)state;
 	fixture_establish_connection_pair(&client, &server);
-	assert_int_equal(vma_tcp_steer(server->conn), 0);
-	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), 0);
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), 0);
 	fixture_transfer_and_check_bytes(client, server, 10000, SEC);
 	app_free(client);
 }

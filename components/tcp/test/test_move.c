@@ -3,7 +3,7 @@
 
 #include "fixture.h"
 
-/* What happens when the ring has a rule for a connection, and vma_tcp_steer does not know yet. */
+/* What happens when the ring has a rule for a connection, and vma_tcp_conn_add_own_nic_rule does not know yet. */
 static void (*after_ring_steer_hook)(void);
 static int steer_then_call_hook(struct vma_ring *ring, struct vma_flow *flow)
 {
@@ -32,7 +32,7 @@ static int setup_three_rings(void **state)
 static int teardown_three_rings(void **state)
 {
 	for (unsigned i = 0; i < fixture_accepted_count; i++) {
-		vma_tcp_conn_disown(fixture_accepted[i]->conn);
+		vma_tcp_conn_drop_owner_and_abort(fixture_accepted[i]->conn);
 		vma_tcp_conn_put(fixture_accepted[i]->conn);
 		free(fixture_accepted[i]);
 	}
@@ -69,8 +69,8 @@ static uint64_t resets_and_retransmits_of_stacks(void)
 {
 	struct vma_tcp_counts mine, others;
 
-	vma_tcp_counts(side[1].tcp, &mine);
-	vma_tcp_counts(other.tcp, &others);
+	vma_tcp_read_counters(side[1].tcp, &mine);
+	vma_tcp_read_counters(other.tcp, &others);
 	return mine.resets_out + others.resets_out + mine.retransmits + others.retransmits;
 }
 
@@ -81,7 +81,7 @@ static void test_a_moved_connection_goes_on_in_the_other_stack(void **state)
 	(void)state;
 	fixture_establish_connection_pair(&client, &server);
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
-	assert_ptr_equal(vma_tcp_stack(server->conn), other.tcp);
+	assert_ptr_equal(vma_tcp_conn_current_stack(server->conn), other.tcp);
 	exchange_both_ways(client, server, 3000);
 	exchange_both_ways(client, server, 700);
 	assert_null(side[1].tcp->all);
@@ -126,9 +126,9 @@ static void test_one_with_its_own_rule_moves_with_it(void **state)
 
 	(void)state;
 	fixture_establish_connection_pair(&client, &server);
-	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), 0);
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
-	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), 0);
 	exchange_both_ways(client, server, 500);
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, side[1].tcp), 0); /* and back */
 	exchange_both_ways(client, server, 500);
@@ -191,8 +191,8 @@ static int move_nic_flow_hook(struct vma_nic_qp *from, struct vma_nic_qp *to, co
 static int move_server_while_hook_runs(struct app *client, struct app *server, int answer,
                                        void (*meanwhile)(struct app *client, struct app *server))
 {
-	struct vma_nic_qp *qp = vma_ring_qp(vma_tcp_ring(vma_tcp_stack(server->conn)));
-	struct vma_tcp *to = vma_tcp_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
+	struct vma_nic_qp *qp = vma_ring_qp(vma_tcp_ring(vma_tcp_conn_current_stack(server->conn)));
+	struct vma_tcp *to = vma_tcp_conn_current_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
 	int rc;
 
 	real_nic_ops = qp->ops;
@@ -210,10 +210,10 @@ static int move_server_while_hook_runs(struct app *client, struct app *server, i
 
 static void move_server_to_other_stack(struct app *server)
 {
-	struct vma_tcp *to = vma_tcp_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
+	struct vma_tcp *to = vma_tcp_conn_current_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
 
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, to), 0);
-	assert_ptr_equal(vma_tcp_stack(server->conn), to);
+	assert_ptr_equal(vma_tcp_conn_current_stack(server->conn), to);
 }
 
 /* As fixture_run_for_ns, with the third ring. */
@@ -231,7 +231,7 @@ static void fixture_run_three_rings(uint64_t ns)
 static void establish_pair_with_own_nic_rule(struct app **client, struct app **server)
 {
 	fixture_establish_connection_pair(client, server);
-	assert_int_equal(vma_tcp_steer((*server)->conn), 0);
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule((*server)->conn), 0);
 }
 
 static void test_what_waits_for_an_acknowledgement_moves_along(void **state)
@@ -325,7 +325,7 @@ static void test_a_retransmission_that_is_due_is_made_by_the_other_stack(void **
 	fixture_set_wire_faults(1, (struct vma_wire_faults){0});
 	fixture_run_three_rings(5 * SEC);
 	assert_int_equal(read_bytes(client, 5000), 4000);
-	vma_tcp_counts(other.tcp, &counts);
+	vma_tcp_read_counters(other.tcp, &counts);
 	assert_true(counts.retransmits + counts.tail_probes != 0);
 	assert_int_equal(fixture_stack_counts(1).retransmits, 0);
 	exchange_both_ways(client, server, 3000);
@@ -349,7 +349,7 @@ static void test_one_that_has_sent_its_fin_moves_and_ends_in_the_other_stack(voi
 	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
 	fixture_run_three_rings(100 * MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
-	vma_tcp_counts(other.tcp, &counts);
+	vma_tcp_read_counters(other.tcp, &counts);
 	assert_int_equal(counts.time_waits, 1);
 	assert_int_equal(fixture_stack_counts(1).time_waits, 0);
 	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
@@ -375,7 +375,7 @@ static void test_time_wait_that_begins_in_the_middle_of_a_move_is_the_other_stac
 	fixture_run_three_rings(100 * MS);
 	assert_int_equal(move_server_while_hook_runs(client, server, 0, client_shuts_down_writing), 0);
 	fixture_run_three_rings(100 * MS);
-	vma_tcp_counts(other.tcp, &counts);
+	vma_tcp_read_counters(other.tcp, &counts);
 	assert_int_equal(counts.time_waits, 1);
 	assert_int_equal(fixture_stack_counts(1).time_waits, 0);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
@@ -486,7 +486,7 @@ static void steer_all_while_conn_moves(struct app *client, struct app *server)
 {
 	(void)client;
 	server->conn->steered = false; /* as if it had none yet */
-	vma_tcp_steer_all(side[1].tcp);
+	vma_tcp_steer_all_conns_to_own_rules(side[1].tcp);
 	assert_false(server->conn->steered);
 	assert_int_equal(server->conn->held, 1);
 	server->conn->steered = true;
@@ -510,7 +510,7 @@ static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 	(void)state;
 	establish_pair_with_own_nic_rule(&client, &server);
 	assert_int_equal(move_server_while_hook_runs(client, server, -EOPNOTSUPP, send_both_ways), -EOPNOTSUPP);
-	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
+	assert_ptr_equal(vma_tcp_conn_current_stack(server->conn), side[1].tcp);
 	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(server, 4000), 3000);
 	assert_int_equal(read_bytes(client, 4000), 2000);
@@ -565,15 +565,15 @@ static void test_one_that_is_steered_while_its_move_fails_has_no_rule_and_may_ge
 	fixture_take_app_events(server);
 	moving_server = server;
 	after_ring_steer_hook = move_refused_by_nic;
-	assert_int_equal(vma_tcp_steer(server->conn), -EINVAL);
-	assert_false(vma_tcp_has_rule(server->conn));
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), -EINVAL);
+	assert_false(vma_tcp_conn_has_own_nic_rule(server->conn));
 	assert_int_equal(fixture_take_app_events(server) & VMA_TCP_STEERED, 0);
 	exchange_both_ways(client, server, 500);
-	assert_int_equal(vma_tcp_steer(server->conn), 0);
-	assert_true(vma_tcp_has_rule(server->conn));
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), 0);
+	assert_true(vma_tcp_conn_has_own_nic_rule(server->conn));
 	assert_true(fixture_take_app_events(server) & VMA_TCP_STEERED);
 	move_server_to_other_stack(server);
-	assert_true(vma_tcp_has_rule(server->conn));
+	assert_true(vma_tcp_conn_has_own_nic_rule(server->conn));
 	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
@@ -592,12 +592,12 @@ static void test_one_that_is_steered_while_it_moves_has_a_rule(void **state)
 	fixture_establish_connection_pair(&client, &server);
 	moving_server = server;
 	after_ring_steer_hook = move_after_steer;
-	assert_int_equal(vma_tcp_steer(server->conn), 0);
-	assert_true(vma_tcp_has_rule(server->conn));
+	assert_int_equal(vma_tcp_conn_add_own_nic_rule(server->conn), 0);
+	assert_true(vma_tcp_conn_has_own_nic_rule(server->conn));
 	assert_true(fixture_take_app_events(server) & VMA_TCP_STEERED);
 	exchange_both_ways(client, server, 500);
 	move_server_to_other_stack(server); /* and back */
-	assert_true(vma_tcp_has_rule(server->conn));
+	assert_true(vma_tcp_conn_has_own_nic_rule(server->conn));
 	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
@@ -613,9 +613,9 @@ static void test_one_that_gets_no_rule_when_its_listener_ends_is_known_to_have_n
 	vma_tcp_listener_close(fixture_listener);
 	fixture_listener = NULL;
 	vma_ring_qp(side[1].ring)->ops = ops;
-	assert_false(vma_tcp_has_rule(server->conn));
-	vma_tcp_steer_all(side[1].tcp);
-	assert_true(vma_tcp_has_rule(server->conn));
+	assert_false(vma_tcp_conn_has_own_nic_rule(server->conn));
+	vma_tcp_steer_all_conns_to_own_rules(side[1].tcp);
+	assert_true(vma_tcp_conn_has_own_nic_rule(server->conn));
 	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
@@ -629,7 +629,7 @@ static void test_one_that_its_owner_has_closed_stays(void **state)
 	vma_tcp_close(server->conn, false);
 	run_three_rings_until_idle();
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), -EBUSY);
-	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
+	assert_ptr_equal(vma_tcp_conn_current_stack(server->conn), side[1].tcp);
 	app_free(client);
 }
 

@@ -23,10 +23,10 @@ static void test_bytes_leave_in_full_segments_the_last_with_push(void **state)
 		for (uint32_t k = 0; k < s->len; k++)
 			assert_int_equal(s->data[k], fixture_pattern_byte_at(i * 1000 + k));
 	}
-	assert_int_equal(vma_tcp_tx_queued(app->conn), 2500);
+	assert_int_equal(vma_tcp_tx_unacked_bytes(app->conn), 2500);
 	assert_int_equal(vma_tcp_tx_unsent(app->conn), 0);
 	raw_peer_acks_bytes(2500);
-	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
+	assert_int_equal(vma_tcp_tx_unacked_bytes(app->conn), 0);
 	app_free(app);
 }
 
@@ -578,7 +578,7 @@ static void test_smaller_path_mtu_cuts_what_is_in_flight(void **state)
 	}
 	for (unsigned i = 0; i < 3999; i++)
 		assert_true(seen[i]);
-	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
+	assert_int_equal(vma_tcp_tx_unacked_bytes(app->conn), 0);
 	app_free(app);
 }
 

@@ -152,9 +152,9 @@ static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
 	fixture_run_for_ns(5 * SEC);
 	assert_int_equal(vma_tcp_state(app.conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state(app_of_crossing_connection.conn), TCP_ESTABLISHED);
-	vma_tcp_conn_disown(app_of_crossing_connection.conn);
+	vma_tcp_conn_drop_owner_and_abort(app_of_crossing_connection.conn);
 	vma_tcp_conn_put(app_of_crossing_connection.conn);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
 
@@ -171,7 +171,7 @@ static void test_a_refused_rule_ends_the_attempt_and_a_second_one_meanwhile_find
 	refusal = 0;
 	assert_int_equal(fixture_connect_rc(0, 6000, 7000, &path, &app), 0);
 	assert_int_equal(fixture_connect_rc(0, 6000, 7000, &path, &(struct app){0}), -EADDRINUSE);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
 

@@ -51,8 +51,8 @@ static void print_peer_plan_and_state(const struct sim_peer *peer)
 		printf("#       state %d, error %d, queued in %" PRIu64 " out %" PRIu64 " unsent %" PRIu64
 		       " room %" PRIu64 ", readiness %#x\n",
 		       vma_tcp_state(peer->conn), vma_tcp_error(peer->conn), vma_tcp_readable_bytes(peer->conn),
-		       vma_tcp_tx_queued(peer->conn), vma_tcp_tx_unsent(peer->conn), vma_tcp_tx_space(peer->conn),
-		       vma_tcp_poll_events(peer->conn));
+		       vma_tcp_tx_unacked_bytes(peer->conn), vma_tcp_tx_unsent(peer->conn),
+		       vma_tcp_tx_space(peer->conn), vma_tcp_poll_events(peer->conn));
 }
 
 static void print_scenario_settings(const struct sim_scenario *s)
@@ -185,8 +185,8 @@ static void sim_check_no_retransmits_without_loss(struct sim_scenario *s)
 	if (!scenario_is_undisturbed(s))
 		return;
 	for (int i = 0; i < 2; i++) {
-		vma_wire_counts(s->sim.side[i].nic, &wire);
-		vma_tcp_counts(s->sim.side[i].tcp, &counts[i]);
+		vma_wire_read_counters(s->sim.side[i].nic, &wire);
+		vma_tcp_read_counters(s->sim.side[i].tcp, &counts[i]);
 		if (wire.queue_full != 0 || counts[i].syns_dropped != 0) /* something was lost, in its way */
 			return;
 	}

@@ -72,7 +72,7 @@ static void test_names_are_free_after_a_minute(void **state)
 	assert_int_equal(reconnect_with_same_ports(&app), -EADDRINUSE);
 	fixture_run_for_ns(2 * SEC);
 	assert_int_equal(reconnect_with_same_ports(&app), 0);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
 
@@ -128,7 +128,7 @@ static void test_late_segment_prolongs_it(void **state)
 	assert_int_equal(reconnect_with_same_ports(&app), -EADDRINUSE);
 	fixture_run_for_ns(11 * SEC);
 	assert_int_equal(reconnect_with_same_ports(&app), 0);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
 
@@ -142,7 +142,7 @@ static void test_reset_ends_it(void **state)
 	assert_int_equal(reconnect_with_same_ports(&app), -EADDRINUSE);
 	raw_send_segment(2, 2, TCP_RST, "", 0);
 	assert_int_equal(reconnect_with_same_ports(&app), 0);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
 
@@ -174,7 +174,7 @@ static void test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamp
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
 
@@ -212,7 +212,7 @@ static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	assert_int_equal(vma_tcp_state(before->conn), TCP_CLOSE);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 	app_free(before);
 }
@@ -233,7 +233,7 @@ static void test_names_are_used_again_after_a_second_with_time_stamps(void **sta
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
 
@@ -271,7 +271,7 @@ static void test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
-	vma_tcp_conn_disown(app.conn);
+	vma_tcp_conn_drop_owner_and_abort(app.conn);
 	vma_tcp_conn_put(app.conn);
 }
 

@@ -262,7 +262,7 @@ static void test_two_stacks_may_connect_to_each_other(void **state)
 	fixture_transfer_and_check_bytes(&app[0], &app[1], 50000, SEC);
 	fixture_transfer_and_check_bytes(&app[1], &app[0], 50000, SEC);
 	for (int i = 0; i < 2; i++) {
-		vma_tcp_conn_disown(app[i].conn);
+		vma_tcp_conn_drop_owner_and_abort(app[i].conn);
 		vma_tcp_conn_put(app[i].conn);
 	}
 }

@@ -53,7 +53,7 @@ void persist_fire(struct vma_tcp_conn *conn)
 		timers_abort_conn_with_timeout(conn, false);
 		return;
 	}
-	sent = tcp_output_force(conn);
+	sent = tcp_output_one_segment_despite_limits(conn);
 	if (sent == 0)
 		sent = tcp_output_probe(conn);
 	if (sent < 0) {

@@ -14,7 +14,7 @@
 #include "../lwip/objects.h"
 
 /* Nothing waits before it, and there is a path to the peer. */
-static inline __attribute__((always_inline)) bool is_next(const struct vma_tcp_conn *conn)
+static inline __attribute__((always_inline)) bool conn_can_send_new_data_directly(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -26,12 +26,12 @@ static inline __attribute__((always_inline)) bool is_next(const struct vma_tcp_c
 /* And no FIN is to go along. */
 static bool compose_fast_path_applies(const struct vma_tcp_conn *conn)
 {
-	return is_next(conn) && !atomic_load_explicit(&conn->shut_wr, memory_order_relaxed);
+	return conn_can_send_new_data_directly(conn) && !atomic_load_explicit(&conn->shut_wr, memory_order_relaxed);
 }
 
 /* The words of the header that are a segment's own, as they lie in memory; `flags` also has the length of it. */
-static inline __attribute__((always_inline)) struct compose_fields compose_words_of(const struct vma_tcp_conn *conn,
-                                                                                    bool stamped, bool push)
+static inline __attribute__((always_inline)) struct compose_fields
+compose_tcp_header_fields_of_conn(const struct vma_tcp_conn *conn, bool stamped, bool push)
 {
 	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -69,8 +69,8 @@ compose_write_header_words(uint8_t *to, const struct compose_fields *w, bool sta
  * The header in the segment, where lwIP looks for it: what is there is what frame.c would read to send it again, so the
  * window, which is chosen when a frame leaves, and the checksum are not.
  */
-static inline __attribute__((always_inline)) void compose_write_header(uint8_t *to, const struct compose_fields *w,
-                                                                       bool stamped)
+static inline __attribute__((always_inline)) void
+compose_write_tcp_header_without_window(uint8_t *to, const struct compose_fields *w, bool stamped)
 {
 	compose_write_header_words(to, w, stamped);
 	frame_store32(to + 12, w->flags);
@@ -80,8 +80,10 @@ static inline __attribute__((always_inline)) void compose_write_header(uint8_t *
 /*
  * The segment in a frame. What calls others comes first: the words of the headers stay in registers then.
  */
-static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_conn *conn, const void *bytes, uint32_t n,
-                                                              bool stamped, bool push, struct compose_fields *out)
+static inline __attribute__((always_inline)) err_t compose_and_queue_tcp_frame(struct vma_tcp_conn *conn,
+                                                                               const void *bytes, uint32_t n,
+                                                                               bool stamped, bool push,
+                                                                               struct compose_fields *out)
 {
 	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN, l4_len = hdr_len + n;
 	struct vma_tcp *tcp = conn->tcp;
@@ -104,18 +106,19 @@ static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_con
 	to = frame + conn->path.ip_off + VMA_PKT_IP4_HLEN;
 	addresses = frame_address_sum(&conn->key);
 	frame_write_lower_headers(conn, frame, addresses, l4_len);
-	*out = w = compose_words_of(conn, stamped, push);
+	*out = w = compose_tcp_header_fields_of_conn(conn, stamped, push);
 	urgent = lwip_htons(frame_urgent_pointer(conn, conn->pcb->snd_lbb));
 	flags = w.flags | (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons((uint16_t)window) << 16;
-	sum = frame_pseudo_sum(addresses, l4_len) + compose_write_header_words(to, &w, stamped) + flags + urgent;
+	sum = frame_tcp_pseudo_header_sum(addresses, l4_len) + compose_write_header_words(to, &w, stamped) + flags +
+	      urgent;
 	frame_store32(to + 12, flags);
 	frame_store32(to + 16, urgent << 16);
-	if (frame_needs_sum(tcp->nic, flag)) {
+	if (frame_needs_software_checksum(tcp->nic, flag)) {
 		sum += copy_and_checksum_even_offset(to + hdr_len, bytes, n);
 		vma_pkt_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
 	} else {
 		memcpy(to + hdr_len, bytes, n);
-		vma_pkt_store16(to + 16, vma_csum_fold(frame_pseudo_sum(addresses, l4_len)));
+		vma_pkt_store16(to + 16, vma_csum_fold(frame_tcp_pseudo_header_sum(addresses, l4_len)));
 	}
 	return ERR_OK;
 }
@@ -137,8 +140,8 @@ static void pcb_append_sent_segment(struct tcp_pcb *pcb, struct tcp_seg *seg, ui
 	tcp_clear_flags(pcb, TF_ACK_DELAY | TF_ACK_NOW | TF_NAGLEMEMERR);
 }
 
-static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(struct vma_tcp_conn *conn, uint32_t n,
-                                                                             bool stamped, bool push)
+static inline __attribute__((always_inline)) struct tcp_seg *
+compose_segment_and_queue_frame(struct vma_tcp_conn *conn, uint32_t n, bool stamped, bool push)
 {
 	struct iovec span = fifo_span(&conn->tx, conn->lwip_end);
 	struct vma_tcp *tcp = conn->tcp;
@@ -152,30 +155,31 @@ static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(str
 	if (seg == NULL)
 		return NULL;
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
-	err = send_frame(conn, span.iov_base, n, stamped, push, &words);
+	err = compose_and_queue_tcp_frame(conn, span.iov_base, n, stamped, push, &words);
 	if (__builtin_expect(err != ERR_OK, 0)) {
 		TCP_COUNT(tcp, no_memory, err == ERR_MEM);
 		memory_segment_free(tcp, seg);
 		return NULL;
 	}
-	compose_write_header((uint8_t *)seg->tcphdr, &words, stamped);
+	compose_write_tcp_header_without_window((uint8_t *)seg->tcphdr, &words, stamped);
 	conn->lwip_end += n;
 	pcb_append_sent_segment(conn->pcb, seg, n);
 	return seg;
 }
 
-struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
+struct tcp_seg *tcp_compose_segment_on_fast_path(struct vma_tcp_conn *conn, uint32_t n, bool push)
 {
 	if (!compose_fast_path_applies(conn))
 		return NULL;
-	return conn->pcb->flags & TF_TIMESTAMP ? compose_segment(conn, n, true, push)
-	                                       : compose_segment(conn, n, false, push);
+	return conn->pcb->flags & TF_TIMESTAMP ? compose_segment_and_queue_frame(conn, n, true, push)
+	                                       : compose_segment_and_queue_frame(conn, n, false, push);
 }
 
 /* ---- several in a packet ---- */
 
 /* One more of a packet: the NIC makes its header of the first one's. What sends it again reads that of the segment. */
-static struct tcp_seg *append_segment(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n, bool push)
+static struct tcp_seg *compose_segment_into_tso_packet(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n,
+                                                       bool push)
 {
 	const bool stamped = conn->pcb->flags & TF_TIMESTAMP;
 	struct iovec span = fifo_span(&conn->tx, conn->lwip_end);
@@ -192,8 +196,8 @@ static struct tcp_seg *append_segment(struct vma_tcp_conn *conn, struct tso_pack
 		return NULL;
 	}
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
-	words = compose_words_of(conn, stamped, push);
-	compose_write_header((uint8_t *)seg->tcphdr, &words, stamped);
+	words = compose_tcp_header_fields_of_conn(conn, stamped, push);
+	compose_write_tcp_header_without_window((uint8_t *)seg->tcphdr, &words, stamped);
 	conn->lwip_end += n;
 	pcb_append_sent_segment(conn->pcb, seg, n);
 	return seg;
@@ -201,23 +205,25 @@ static struct tcp_seg *append_segment(struct vma_tcp_conn *conn, struct tso_pack
 
 /* A FIN goes with the last bytes only: if there are more behind these, it does not matter that the application has shut
  * the connection. */
-struct tcp_seg *tcp_compose_more(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n, bool push)
+struct tcp_seg *tcp_compose_or_append_to_tso_packet(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n,
+                                                    bool push)
 {
 	struct tcp_seg *seg = NULL;
 
-	if (!is_next(conn) || (push && atomic_load_explicit(&conn->shut_wr, memory_order_relaxed))) {
-		tso_close(conn, packet);
+	if (!conn_can_send_new_data_directly(conn) ||
+	    (push && atomic_load_explicit(&conn->shut_wr, memory_order_relaxed))) {
+		tso_finish_packet_headers(conn, packet);
 		return NULL;
 	}
 	if (packet->segments != 0)
-		seg = append_segment(conn, packet, n, push);
+		seg = compose_segment_into_tso_packet(conn, packet, n, push);
 	if (seg != NULL)
 		return seg;
-	tso_close(conn, packet);
-	seg = conn->pcb->flags & TF_TIMESTAMP ? compose_segment(conn, n, true, push)
-	                                      : compose_segment(conn, n, false, push);
+	tso_finish_packet_headers(conn, packet);
+	seg = conn->pcb->flags & TF_TIMESTAMP ? compose_segment_and_queue_frame(conn, n, true, push)
+	                                      : compose_segment_and_queue_frame(conn, n, false, push);
 	if (seg != NULL && !push)
-		tso_open(conn, packet, n);
+		tso_begin_packet_with_last_frame(conn, packet, n);
 	return seg;
 }
 
@@ -238,9 +244,9 @@ bool tcp_compose_frame(struct vma_tcp_conn *conn, uint32_t n, struct composed *c
 	if (c->seg == NULL)
 		return false;
 	if (conn->pcb->flags & TF_TIMESTAMP)
-		err = send_frame(conn, c->bytes, n, true, true, &c->words);
+		err = compose_and_queue_tcp_frame(conn, c->bytes, n, true, true, &c->words);
 	else
-		err = send_frame(conn, c->bytes, n, false, true, &c->words);
+		err = compose_and_queue_tcp_frame(conn, c->bytes, n, false, true, &c->words);
 	if (__builtin_expect(err == ERR_OK, 1))
 		return true;
 	memory_segment_free(conn->tcp, c->seg);
@@ -254,7 +260,7 @@ struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const
 
 	memory_segment_fill(seg, c->bytes, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
-	compose_write_header((uint8_t *)seg->tcphdr, &c->words, stamped);
+	compose_write_tcp_header_without_window((uint8_t *)seg->tcphdr, &c->words, stamped);
 	conn->lwip_end += n;
 	pcb_append_sent_segment(conn->pcb, seg, n);
 	return seg;
@@ -262,8 +268,8 @@ struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const
 
 /* ---- dummies ---- */
 
-/* As send_frame, but for what it changes: numbers, windows, counters, and what is on its way out. */
-static void compose_dummy_frame(struct vma_tcp_conn *conn, const void *bytes, uint32_t n)
+/* As compose_and_queue_tcp_frame, but for what it changes: numbers, windows, counters, and what is on its way out. */
+static void compose_frame_without_sending(struct vma_tcp_conn *conn, const void *bytes, uint32_t n)
 {
 	const uint32_t hdr_len = TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT, l4_len = hdr_len + n;
 	const uint64_t addresses = frame_address_sum(&conn->key);
@@ -279,8 +285,8 @@ static void compose_dummy_frame(struct vma_tcp_conn *conn, const void *bytes, ui
 	seg.off = off;
 	frame_write_lower_headers(conn, (uint8_t *)vma_buf_frame(tcp->arena, seg.buf) + off, addresses, l4_len);
 	to = (uint8_t *)vma_buf_frame(tcp->arena, seg.buf) + off + conn->path.ip_off + VMA_PKT_IP4_HLEN;
-	w = compose_words_of(conn, true, true);
-	sum = frame_pseudo_sum(addresses, l4_len) + compose_write_header_words(to, &w, true) + w.flags;
+	w = compose_tcp_header_fields_of_conn(conn, true, true);
+	sum = frame_tcp_pseudo_header_sum(addresses, l4_len) + compose_write_header_words(to, &w, true) + w.flags;
 	sum += copy_and_checksum_even_offset(to + hdr_len, bytes, n);
 	vma_pkt_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
 	vma_ring_send_dummy(tcp->ring, &seg);
@@ -289,15 +295,16 @@ static void compose_dummy_frame(struct vma_tcp_conn *conn, const void *bytes, ui
 
 void vma_tcp_tx_dummy(struct vma_tcp_conn *conn, const void *bytes, size_t n)
 {
-	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
+	struct vma_ring *ring = vma_tcp_ring(vma_tcp_conn_current_stack(conn));
 	size_t room;
 
 	if (!vma_ring_try_acquire(ring))
 		return;
 	/* It may have moved to another ring meanwhile, or have ended. */
-	if (vma_tcp_ring(vma_tcp_stack(conn)) == ring && conn->pcb != NULL && compose_fast_path_applies(conn)) {
+	if (vma_tcp_ring(vma_tcp_conn_current_stack(conn)) == ring && conn->pcb != NULL &&
+	    compose_fast_path_applies(conn)) {
 		room = (size_t)conn->pcb->mss - LWIP_TCP_OPT_LEN_TS_OUT;
-		compose_dummy_frame(conn, bytes, (uint32_t)(n < room ? n : room));
+		compose_frame_without_sending(conn, bytes, (uint32_t)(n < room ? n : room));
 	}
 	vma_ring_release(ring);
 }

@@ -10,14 +10,15 @@
  * last of pcb->unacked; push: nothing is behind them. NULL: it is not as simple as that, and nothing has happened.
  * Within lwip_enter.
  */
-struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push);
+struct tcp_seg *tcp_compose_segment_on_fast_path(struct vma_tcp_conn *conn, uint32_t n, bool push);
 
 /*
- * The same for a NIC that cuts packets: in the packet that is open, if there is one with room, or in a new one. NULL: as
- * above, and the packet has been closed. Whoever feeds closes the last packet.
+ * The same for a NIC that cuts packets: in the packet that is open, if there is one with room, or in a new one. NULL:
+ * as above, and the packet has been closed. Whoever feeds closes the last packet.
  */
 struct tso_packet;
-struct tcp_seg *tcp_compose_more(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n, bool push);
+struct tcp_seg *tcp_compose_or_append_to_tso_packet(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n,
+                                                    bool push);
 
 /*
  * The same in two steps, for the last bytes that there are, and where a segment is kept for it: first the frame, which

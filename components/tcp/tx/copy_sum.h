@@ -1,5 +1,6 @@
 /*
- * copy_sum.h - copies bytes and sums them up for the internet checksum (RFC 1071) in one pass over them.
+ * copy_sum.h - copies bytes and sums them up for the internet checksum (RFC 1071) in one pass over
+ * them.
  *
  * It works on sixteen bytes at a time, as four numbers of 32 bits that are added to sums of 64, which cannot overflow.
  * It uses a vector of two, which every x86-64 has; elsewhere the compiler makes of it what it can. A piece that begins
@@ -71,7 +72,7 @@ static inline uint64_t copy_and_checksum_even_offset(uint8_t *to, const uint8_t 
 	return a[0] + a[1] + (len != 0 ? copy_and_checksum_tail(to, from, len) : 0);
 }
 
-static inline void copy_sum(struct copy_sum *state, void *to, const void *from, size_t len)
+static inline void copy_and_add_to_checksum(struct copy_sum *state, void *to, const void *from, size_t len)
 {
 	uint64_t sum = copy_and_checksum_even_offset(to, from, len);
 

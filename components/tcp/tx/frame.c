@@ -62,7 +62,7 @@ static void frame_write_payload(struct copy_sum *sum, uint8_t *to, const struct 
 		if (len == 0)
 			continue;
 		if (summed)
-			copy_sum(sum, to, from, len);
+			copy_and_add_to_checksum(sum, to, from, len);
 		else
 			memcpy(to, from, len);
 		to += len;
@@ -74,9 +74,9 @@ static uint16_t frame_write_segment(struct vma_tcp_conn *conn, uint8_t *frame, c
 {
 	uint8_t *tcp = frame + conn->path.ip_off + VMA_PKT_IP4_HLEN;
 	uint32_t l4_len = p->tot_len, hdr_len = (uint32_t)(((const uint8_t *)p->payload)[12] >> 4) * 4;
-	uint64_t addresses = frame_address_sum(&conn->key), pseudo = frame_pseudo_sum(addresses, l4_len);
+	uint64_t addresses = frame_address_sum(&conn->key), pseudo = frame_tcp_pseudo_header_sum(addresses, l4_len);
 	const uint16_t flag = frame_checksum_flag(conn->tcp->nic, l4_len);
-	const bool summed = frame_needs_sum(conn->tcp->nic, flag);
+	const bool summed = frame_needs_software_checksum(conn->tcp->nic, flag);
 	struct copy_sum sum;
 
 	frame_write_lower_headers(conn, frame, addresses, l4_len);
@@ -87,7 +87,7 @@ static uint16_t frame_write_segment(struct vma_tcp_conn *conn, uint8_t *frame, c
 }
 
 /* p->payload is at the TCP header, which with its options lies in the first pbuf. */
-err_t tcp_frame_send(struct vma_tcp_conn *conn, const struct pbuf *p)
+err_t tcp_frame_build_and_queue(struct vma_tcp_conn *conn, const struct pbuf *p)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	const uint8_t *header = p->payload;
@@ -115,5 +115,5 @@ err_t ip4_output_if(struct pbuf *p, const ip4_addr_t *src, const ip4_addr_t *des
                     struct netif *netif)
 {
 	(void)src, (void)dest, (void)ttl, (void)tos, (void)proto, (void)netif;
-	return lwip_at.conn != NULL ? tcp_frame_send(lwip_at.conn, p) : ERR_RTE;
+	return lwip_at.conn != NULL ? tcp_frame_build_and_queue(lwip_at.conn, p) : ERR_RTE;
 }

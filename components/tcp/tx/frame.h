@@ -39,7 +39,7 @@ static inline uint64_t frame_address_sum(const struct vma_flow_key *key)
 	return (uint64_t)frame_load32(key->local) + frame_load32(key->peer);
 }
 
-static inline uint64_t frame_pseudo_sum(uint64_t addresses, uint32_t l4_len)
+static inline uint64_t frame_tcp_pseudo_header_sum(uint64_t addresses, uint32_t l4_len)
 {
 	return addresses + lwip_htons((uint16_t)l4_len) + (IPPROTO_TCP << 8);
 }
@@ -88,7 +88,7 @@ static inline uint16_t frame_checksum_flag(const struct vma_nic_info *nic, uint3
 }
 
 /* The peer at the other end of a wire in memory takes the pseudo header's sum as it is. */
-static inline bool frame_needs_sum(const struct vma_nic_info *nic, uint16_t flag)
+static inline bool frame_needs_software_checksum(const struct vma_nic_info *nic, uint16_t flag)
 {
 	bool wire = nic->caps & VMA_NIC_CAP_MEMORY_LINK && nic->ifindex == 0;
 

@@ -21,7 +21,7 @@
 
 /* ---- what is in lwIP's hands ---- */
 
-uint64_t tcp_output_released_offset(const struct vma_tcp_conn *conn)
+uint64_t tcp_tx_first_unacked_offset(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	const struct tcp_seg *first = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
@@ -58,7 +58,7 @@ static void update_snd_max(struct vma_tcp_conn *conn)
 }
 
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
-static bool output_transmit(struct vma_tcp_conn *conn, bool fin)
+static bool output_transmit_unsent_segments(struct vma_tcp_conn *conn, bool fin)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *last = pcb->unacked != NULL ? pcb->unacked_last : NULL, *seg;
@@ -155,7 +155,7 @@ static uint32_t feed_fifo_bytes_to_segment(struct vma_tcp_conn *conn, uint32_t n
 	return done;
 }
 
-static inline bool tx_fifo_is_all_segmented(const struct vma_tcp_conn *conn)
+static inline bool conn_may_queue_fin_now(const struct vma_tcp_conn *conn)
 {
 	/* In this order: nothing is produced after it. */
 	bool shut = atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
@@ -165,7 +165,8 @@ static inline bool tx_fifo_is_all_segmented(const struct vma_tcp_conn *conn)
 }
 
 /* One segment of n bytes, through lwIP. False: stop. */
-static bool __attribute__((noinline)) feed_segment_by_lwip(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+static bool __attribute__((noinline))
+output_one_segment_through_lwip(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
 	uint32_t written = feed_fifo_bytes_to_segment(conn, n, produced);
 
@@ -178,7 +179,7 @@ static bool __attribute__((noinline)) feed_segment_by_lwip(struct vma_tcp_conn *
 	if (written < conn->mss)
 		conn->snd_sml = conn->pcb->snd_lbb;
 	window_note_data_sent(&conn->window, conn->tcp->now_ns);
-	return output_transmit(conn, tx_fifo_is_all_segmented(conn)) && written == n;
+	return output_transmit_unsent_segments(conn, conn_may_queue_fin_now(conn)) && written == n;
 }
 
 /* A segment of n bytes that has been composed. */
@@ -191,28 +192,30 @@ static inline __attribute__((always_inline)) void account_composed_segment(struc
 		conn->snd_sml = end;
 	window_note_data_sent(&conn->window, conn->tcp->now_ns);
 	recovery_on_segment_sent_at(conn, seg, end - n, n);
-	conn_publish_snd_max(conn, conn->lwip_end); /* all that lwIP has: tcp_compose leaves nothing behind */
+	conn_publish_snd_max(
+	        conn, conn->lwip_end); /* all that lwIP has: tcp_compose_segment_on_fast_path leaves nothing behind */
 }
 
 /* The same by the fast path, if it can. */
-static inline __attribute__((always_inline)) bool feed_segment_fast_path(struct vma_tcp_conn *conn, uint32_t n,
-                                                                         uint64_t produced)
+static inline __attribute__((always_inline)) bool output_segment_by_fast_path_or_lwip(struct vma_tcp_conn *conn,
+                                                                                      uint32_t n, uint64_t produced)
 {
-	struct tcp_seg *seg = tcp_compose(conn, n, conn->lwip_end + n == produced);
+	struct tcp_seg *seg = tcp_compose_segment_on_fast_path(conn, n, conn->lwip_end + n == produced);
 
 	if (__builtin_expect(seg == NULL, 0))
-		return feed_segment_by_lwip(conn, n, produced);
+		return output_one_segment_through_lwip(conn, n, produced);
 	account_composed_segment(conn, seg, n);
 	return true;
 }
 
 /* The same in a packet with what has left before it, if it can. A segment of lwIP's has a frame of its own. */
-static bool feed_tso(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n, uint64_t produced)
+static bool output_segment_in_tso_packet_or_lwip(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n,
+                                                 uint64_t produced)
 {
-	struct tcp_seg *seg = tcp_compose_more(conn, packet, n, conn->lwip_end + n == produced);
+	struct tcp_seg *seg = tcp_compose_or_append_to_tso_packet(conn, packet, n, conn->lwip_end + n == produced);
 
 	if (seg == NULL)
-		return feed_segment_by_lwip(conn, n, produced);
+		return output_one_segment_through_lwip(conn, n, produced);
 	account_composed_segment(conn, seg, n);
 	return true;
 }
@@ -233,7 +236,7 @@ static inline __attribute__((always_inline)) bool segment_may_be_sent_now(const 
 	return allowed >= n || (allowed != 0 && pcb->unacked == NULL);
 }
 
-static inline __attribute__((always_inline)) void pcb_set_snd_up(struct vma_tcp_conn *conn)
+static inline __attribute__((always_inline)) void conn_enter_urgent_mode_if_requested(struct vma_tcp_conn *conn)
 {
 	uint64_t behind = atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed);
 
@@ -253,7 +256,7 @@ static inline __attribute__((always_inline)) void pcb_set_snd_up(struct vma_tcp_
  * a restart (the timeout is not below RTT_RTO_MIN_NS). What has to wait for its time, and urgent data, are left to the
  * slow path.
  */
-static inline uint32_t sole_message_bytes(struct vma_tcp_conn *conn)
+static inline uint32_t conn_single_message_bytes_to_send(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_recovery *r = &conn->recovery;
@@ -296,7 +299,7 @@ static inline uint32_t burst_segments_max(const struct vma_tcp_conn *conn)
 enum feed { FEED_PLAIN, FEED_SMALL, FEED_TSO };
 
 /* feed: a constant of each caller. */
-static inline __attribute__((always_inline)) void feed_as(struct vma_tcp_conn *conn, enum feed feed)
+static inline __attribute__((always_inline)) void output_fifo_as_segments(struct vma_tcp_conn *conn, enum feed feed)
 {
 	uint32_t most = segment_len_max(conn), row = burst_segments_max(conn);
 	struct tso_packet packet = {.segments = 0};
@@ -305,13 +308,13 @@ static inline __attribute__((always_inline)) void feed_as(struct vma_tcp_conn *c
 	while ((produced = fifo_produced(&conn->tx)) != conn->lwip_end) {
 		uint32_t n = produced - conn->lwip_end < most ? (uint32_t)(produced - conn->lwip_end) : most;
 
-		pcb_set_snd_up(conn);
+		conn_enter_urgent_mode_if_requested(conn);
 		if (n < most && segment_waits_for_more(conn, produced))
 			break;
 		if (!segment_may_be_sent_now(conn, n) || (feed == FEED_SMALL && !small_mss_quota_take(conn)))
 			break;
-		if (feed == FEED_TSO ? !feed_tso(conn, &packet, n, produced)
-		                     : !feed_segment_fast_path(conn, n, produced))
+		if (feed == FEED_TSO ? !output_segment_in_tso_packet_or_lwip(conn, &packet, n, produced)
+		                     : !output_segment_by_fast_path_or_lwip(conn, n, produced))
 			break;
 		if (__builtin_expect(conn->tcp->output_deferred || (--row == 0 && conn->tcp->ready != NULL), 0)) {
 			conn_enqueue_ready(conn);
@@ -319,50 +322,50 @@ static inline __attribute__((always_inline)) void feed_as(struct vma_tcp_conn *c
 		}
 	}
 	if (feed == FEED_TSO)
-		tso_close(conn, &packet);
+		tso_finish_packet_headers(conn, &packet);
 }
 
-static void __attribute__((noinline)) feed_otherwise(struct vma_tcp_conn *conn)
+static void __attribute__((noinline)) output_fifo_small_mss_or_tso(struct vma_tcp_conn *conn)
 {
 	if (conn_has_small_mss(conn))
-		feed_as(conn, FEED_SMALL);
+		output_fifo_as_segments(conn, FEED_SMALL);
 	else
-		feed_as(conn, FEED_TSO);
+		output_fifo_as_segments(conn, FEED_TSO);
 }
 
-static void __attribute__((noinline)) feed_segments_in_burst(struct vma_tcp_conn *conn)
+static void __attribute__((noinline)) output_fifo_segments_in_burst(struct vma_tcp_conn *conn)
 {
 	if (__builtin_expect(conn->mss < conn->tcp->plain_mss_min, 0))
-		feed_otherwise(conn);
+		output_fifo_small_mss_or_tso(conn);
 	else
-		feed_as(conn, FEED_PLAIN);
+		output_fifo_as_segments(conn, FEED_PLAIN);
 }
 
-static inline void feed_fin_when_all_fed(struct vma_tcp_conn *conn)
+static inline void output_fin_when_fifo_is_sent(struct vma_tcp_conn *conn)
 {
 	if (fifo_produced(&conn->tx) == conn->lwip_end)
 		conn->push_once = false;
-	if (tx_fifo_is_all_segmented(conn) && conn->pcb->unsent == NULL)
-		output_transmit(conn, true);
+	if (conn_may_queue_fin_now(conn) && conn->pcb->unsent == NULL)
+		output_transmit_unsent_segments(conn, true);
 }
 
 static void output_feed_fifo_to_segments(struct vma_tcp_conn *conn)
 {
-	feed_segments_in_burst(conn);
-	feed_fin_when_all_fed(conn);
+	output_fifo_segments_in_burst(conn);
+	output_fin_when_fifo_is_sent(conn);
 }
 
-/* What sole_message_bytes has let go. More may have come meanwhile. */
-static inline void feed_sole_message(struct vma_tcp_conn *conn, uint32_t n)
+/* What conn_single_message_bytes_to_send has let go. More may have come meanwhile. */
+static inline void send_single_message_on_fast_path(struct vma_tcp_conn *conn, uint32_t n)
 {
 	conn->tcp->alone++;
-	if (feed_segment_fast_path(conn, n, conn->lwip_end + n)) {
+	if (output_segment_by_fast_path_or_lwip(conn, n, conn->lwip_end + n)) {
 		if (__builtin_expect(conn->tcp->output_deferred, 0))
 			conn_enqueue_ready(conn);
 		else if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end, 0))
-			feed_segments_in_burst(conn);
+			output_fifo_segments_in_burst(conn);
 	}
-	feed_fin_when_all_fed(conn);
+	output_fin_when_fifo_is_sent(conn);
 }
 
 /* ---- ACKs ---- */
@@ -419,19 +422,19 @@ static bool has_nothing_to_send(const struct vma_tcp_conn *conn)
 	       !atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
 }
 
-static void output_conn(struct vma_tcp_conn *conn)
+static void output_conn_data_and_ack(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	const bool report = ack_has_sack_to_report(conn);
-	const uint32_t asked = sole_message_bytes(conn);
+	const uint32_t asked = conn_single_message_bytes_to_send(conn);
 
 	if (asked != 0)
-		feed_sole_message(conn, asked);
+		send_single_message_on_fast_path(conn, asked);
 	else if (has_nothing_to_send(conn))
 		conn->recovery.probe_wanted = conn->push_once = false;
 	else if (recovery_retransmit(conn) != 0)
 		conn_enqueue_retry(conn);
-	else if ((pcb->unsent == NULL || output_transmit(conn, false)) && conn->connected)
+	else if ((pcb->unsent == NULL || output_transmit_unsent_segments(conn, false)) && conn->connected)
 		output_feed_fifo_to_segments(conn);
 	if ((report || (pcb->flags & TF_ACK_NOW && conn->connected)))
 		output_send_ack(conn);
@@ -441,8 +444,8 @@ void tcp_output_conn_data(struct vma_tcp_conn *conn)
 {
 	if (conn->pcb->refused_data != NULL)
 		tcp_process_refused_data(conn->pcb);
-	output_conn(conn);
-	tcp_frames_send_if_last(conn->tcp);
+	output_conn_data_and_ack(conn);
+	tcp_send_frames_if_no_ready_conn(conn->tcp);
 	conn->ack_received = false;
 	if (cc_is_model_based(&conn->cc)) /* it is for nobody else */
 		recovery_note_app_limited_or_set_pacing(conn);
@@ -450,10 +453,10 @@ void tcp_output_conn_data(struct vma_tcp_conn *conn)
 }
 
 /*
- * The frame leaves first, and what output_conn and feed_sole_message would do about it follows while it is on its way:
- * the peer's answer is not waited for meanwhile. Bytes that come behind it, and a FIN, are posted by who writes or
- * shuts, after this or in another step; the first of these, which output_conn would take along, are looked for
- * nevertheless.
+ * The frame leaves first, and what output_conn_data_and_ack and send_single_message_on_fast_path would do about it
+ * follows while it is on its way: the peer's answer is not waited for meanwhile. Bytes that come behind it, and a FIN,
+ * are posted by who writes or shuts, after this or in another step; the first of these, which output_conn_data_and_ack
+ * would take along, are looked for nevertheless.
  */
 bool tcp_output_sole_message(struct vma_tcp_conn *conn)
 {
@@ -463,10 +466,10 @@ bool tcp_output_sole_message(struct vma_tcp_conn *conn)
 
 	if (conn->pcb->refused_data != NULL || ack_has_sack_to_report(conn))
 		return false;
-	n = sole_message_bytes(conn);
+	n = conn_single_message_bytes_to_send(conn);
 	if (n == 0 || !tcp_compose_frame(conn, n, &composed))
 		return false;
-	tcp_frames_send_if_last(tcp);
+	tcp_send_frames_if_no_ready_conn(tcp);
 	tcp->alone++;
 	account_composed_segment(conn, tcp_compose_segment(conn, n, &composed), n);
 	conn->ack_received = false;
@@ -482,7 +485,7 @@ bool tcp_output_sole_message(struct vma_tcp_conn *conn)
 
 /* ---- for timers ---- */
 
-static int output_force(struct vma_tcp_conn *conn)
+static int output_one_segment_despite_limits(struct vma_tcp_conn *conn)
 {
 	uint64_t produced = fifo_produced(&conn->tx);
 	uint32_t n = segment_len_max(conn), left = usable_window(conn->pcb);
@@ -490,16 +493,16 @@ static int output_force(struct vma_tcp_conn *conn)
 	if (conn->pcb->unsent != NULL && !unsent_fits_peer_window(conn->pcb))
 		return 0;
 	if (conn->pcb->unsent != NULL)
-		return output_transmit(conn, false) ? 1 : -ENOBUFS;
+		return output_transmit_unsent_segments(conn, false) ? 1 : -ENOBUFS;
 	n = n < left ? n : left;
 	n = produced - conn->lwip_end < n ? (uint32_t)(produced - conn->lwip_end) : n;
 	if (n == 0)
 		return 0;
-	feed_segment_fast_path(conn, n, produced);
+	output_segment_by_fast_path_or_lwip(conn, n, produced);
 	return conn->pcb->unsent == NULL ? 1 : -ENOBUFS;
 }
 
-void tcp_output_unsent_segments(struct vma_tcp_conn *conn)
+void tcp_output_fifo_data_if_none_unsent(struct vma_tcp_conn *conn)
 {
 	bool inside = lwip_at.conn == conn;
 
@@ -507,12 +510,12 @@ void tcp_output_unsent_segments(struct vma_tcp_conn *conn)
 		return;
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
-	feed_segments_in_burst(conn);
+	output_fifo_segments_in_burst(conn);
 	if (!inside)
 		lwip_leave();
 }
 
-int tcp_output_force(struct vma_tcp_conn *conn)
+int tcp_output_one_segment_despite_limits(struct vma_tcp_conn *conn)
 {
 	bool inside = lwip_at.conn == conn;
 	int rc;
@@ -521,7 +524,7 @@ int tcp_output_force(struct vma_tcp_conn *conn)
 		return 0;
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
-	rc = output_force(conn);
+	rc = output_one_segment_despite_limits(conn);
 	if (!inside)
 		lwip_leave();
 	return rc;

@@ -107,7 +107,7 @@ bool tcp_output_split_to_mss(struct vma_tcp_conn *conn, struct tcp_seg *seg)
  * What was sent in segments that were too long is lost (RFC 1191 6.5): it is sent again in shorter ones, which recovery
  * looks at anew.
  */
-void tcp_output_resegment(struct vma_tcp_conn *conn)
+void tcp_split_queued_segments_to_mss(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *none = NULL;
@@ -136,7 +136,7 @@ static bool segments_may_join(const struct vma_tcp_conn *conn, const struct tcp_
 }
 
 /* The bytes of next, which are references to the fifo behind its header, go to the end of seg. */
-static void move_bytes(struct tcp_seg *seg, struct tcp_seg *next)
+static void segment_append_bytes_of_next(struct tcp_seg *seg, struct tcp_seg *next)
 {
 	struct pbuf *last = seg->p, *bytes = next->p->next;
 
@@ -162,7 +162,7 @@ static void segment_absorb_next(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	struct tcp_seg *next = seg->next;
 
 	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - pbuf_clen(seg->p) - pbuf_clen(next->p));
-	move_bytes(seg, next);
+	segment_append_bytes_of_next(seg, next);
 	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen + pbuf_clen(seg->p));
 	seg->len = (u16_t)(seg->len + next->len);
 	seg->flags |= next->flags;

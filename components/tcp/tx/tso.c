@@ -6,7 +6,7 @@
 #define IP_BYTES_MAX 65535
 #define TCP_HEADER_MAX 60
 
-void tso_settle(struct vma_tcp *tcp, bool wanted)
+void tcp_stack_set_tso_limits_from_nic(struct vma_tcp *tcp, bool wanted)
 {
 	const uint32_t most = IP_BYTES_MAX - VMA_PKT_IP4_HLEN - TCP_HEADER_MAX,
 	               needs = VMA_NIC_CAP_TSO | VMA_NIC_CAP_TX_CSUM;
@@ -25,7 +25,7 @@ void tso_settle(struct vma_tcp *tcp, bool wanted)
 }
 
 /* The NIC does not count an urgent pointer down: such segments leave one by one. So does a frame that is summed. */
-void tso_open(const struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n)
+void tso_begin_packet_with_last_frame(const struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n)
 {
 	const struct vma_tcp *tcp = conn->tcp;
 	const struct vma_nic_seg *first = &tcp->frames[tcp->frames_count - 1];
@@ -73,7 +73,7 @@ bool tso_append(struct vma_tcp_conn *conn, struct tso_packet *packet, const void
 }
 
 /* The length of an IP header, and what its sum owes to it. */
-static void ip_set_length(uint8_t *ip, uint32_t bytes)
+static void ip_set_length_and_update_checksum(uint8_t *ip, uint32_t bytes)
 {
 	const uint16_t len = lwip_htons((uint16_t)bytes);
 	uint16_t len_before, sum;
@@ -85,7 +85,7 @@ static void ip_set_length(uint8_t *ip, uint32_t bytes)
 }
 
 /* Lengths and sums become those of the whole: captures are read by them, and drivers of the kernel's give them, too. */
-void tso_close(const struct vma_tcp_conn *conn, struct tso_packet *packet)
+void tso_finish_packet_headers(const struct vma_tcp_conn *conn, struct tso_packet *packet)
 {
 	struct vma_nic_seg *first = &conn->tcp->frames[packet->first];
 	const uint32_t l4_len = packet->hdr_len - conn->path.len + packet->bytes, segments = packet->segments;
@@ -95,9 +95,9 @@ void tso_close(const struct vma_tcp_conn *conn, struct tso_packet *packet)
 	if (segments < 2)
 		return;
 	ip = (uint8_t *)vma_buf_frame(conn->tcp->arena, first->buf) + first->off + conn->path.ip_off;
-	ip_set_length(ip, VMA_PKT_IP4_HLEN + l4_len);
+	ip_set_length_and_update_checksum(ip, VMA_PKT_IP4_HLEN + l4_len);
 	vma_pkt_store16(ip + VMA_PKT_IP4_HLEN + 16,
-	                vma_csum_fold(frame_pseudo_sum(frame_address_sum(&conn->key), l4_len)));
+	                vma_csum_fold(frame_tcp_pseudo_header_sum(frame_address_sum(&conn->key), l4_len)));
 	first->flags |= VMA_NIC_SEG_TSO;
 	first->mss = (uint16_t)packet->mss;
 	first->hdr_len = (uint16_t)packet->hdr_len;

@@ -32,9 +32,9 @@ struct tso_packet {
 };
 
 /* What of the NIC's ability the stack may use, if `wanted`: tcp->tso_bytes, tcp->tso_segs, tcp->plain_mss_min. */
-void tso_settle(struct vma_tcp *tcp, bool wanted);
+void tcp_stack_set_tso_limits_from_nic(struct vma_tcp *tcp, bool wanted);
 /* The last frame of the stack, with n bytes, may become the first of a packet. */
-void tso_open(const struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n);
+void tso_begin_packet_with_last_frame(const struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n);
 /* Whether n bytes more may be in it. A kick that is due is not put off by it. */
 static inline bool tso_has_room(const struct vma_tcp *tcp, const struct tso_packet *packet, uint32_t n)
 {
@@ -43,6 +43,7 @@ static inline bool tso_has_room(const struct vma_tcp *tcp, const struct tso_pack
 }
 /* The next n bytes of the stream, for which there is room. False: there is no buffer, or no piece more. */
 bool tso_append(struct vma_tcp_conn *conn, struct tso_packet *packet, const void *bytes, uint32_t n, bool push);
-void tso_close(const struct vma_tcp_conn *conn, struct tso_packet *packet); /* nothing, if none is open */
+void tso_finish_packet_headers(const struct vma_tcp_conn *conn,
+                               struct tso_packet *packet); /* nothing, if none is open */
 
 #endif

@@ -49,7 +49,7 @@ uint64_t vma_tcp_tx_space(const struct vma_tcp_conn *conn)
 	return sndbuf - used < most ? sndbuf - used : most;
 }
 
-uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn)
+uint64_t vma_tcp_tx_unacked_bytes(const struct vma_tcp_conn *conn)
 {
 	uint64_t acked = atomic_load_explicit(&conn->acked, memory_order_acquire);
 
@@ -65,7 +65,7 @@ uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn)
 
 /* There is perhaps no room. */
 static int __attribute__((noinline))
-tx_reserve_beyond_space(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
+tx_reserve_when_space_is_short(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
 {
 	uint64_t room = vma_tcp_tx_space(conn);
 	unsigned used;
@@ -90,7 +90,7 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
 		return -EPIPE;
 	room = conn_sndbuf_space(conn);
 	if (__builtin_expect(room == 0, 0))
-		return tx_reserve_beyond_space(conn, bytes, spans, n);
+		return tx_reserve_when_space_is_short(conn, bytes, spans, n);
 	if (bytes == 0)
 		return 0;
 	used = fifo_reserve(&conn->tx, bytes < room ? bytes : (size_t)room, spans, n);
@@ -108,9 +108,9 @@ static void __attribute__((noinline)) tx_commit_with_flags(struct vma_tcp_conn *
 	atomic_store_explicit(&conn->more_from, flags & VMA_TCP_TX_MORE ? end : UINT64_MAX, memory_order_relaxed);
 	fifo_commit(&conn->tx, bytes);
 	if (flags & VMA_TCP_TX_QUEUE)
-		tcp_post_deferred(conn, TCP_WORK_SEND);
+		tcp_queue_conn_work_for_next_driver(conn, TCP_WORK_SEND);
 	else if (!(flags & VMA_TCP_TX_LATER))
-		tcp_post_work(conn, TCP_WORK_SEND);
+		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_SEND);
 }
 
 void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
@@ -121,10 +121,10 @@ void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
 	}
 	atomic_store_explicit(&conn->more_from, UINT64_MAX, memory_order_relaxed);
 	fifo_commit(&conn->tx, bytes);
-	tcp_post_work(conn, TCP_WORK_SEND);
+	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_SEND);
 }
 
 void vma_tcp_send_committed(struct vma_tcp_conn *conn)
 {
-	tcp_post_work(conn, TCP_WORK_SEND);
+	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_SEND);
 }

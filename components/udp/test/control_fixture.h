@@ -143,7 +143,7 @@ static int control_fixture_fake_device_get(struct vma_engine *engine, uint32_t i
 #define vma_net_path_get(...) control_fixture_fake_path_get(__VA_ARGS__)
 #define vma_net_path_read_template(...) fake_path_read(__VA_ARGS__)
 #define vma_net_path_put(...) ((void)0)
-#define vma_device_get(...) control_fixture_fake_device_get(__VA_ARGS__)
+#define vma_device_find_or_open(...) control_fixture_fake_device_get(__VA_ARGS__)
 #include "../targets.c"
 #include "../multicast.c"
 #include "../flows.c"
@@ -152,7 +152,7 @@ static int control_fixture_fake_device_get(struct vma_engine *engine, uint32_t i
 
 /* ---- sockets ---- */
 
-static inline int fixture_socket(void)
+static inline int fixture_open_offloaded_udp_socket(void)
 {
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	const int on = 1;
@@ -262,7 +262,7 @@ static inline void peer_send(const char *from, uint16_t sport, const char *to, u
 	memcpy(attr.dst_ip, &dst, 4);
 	memset(attr.dst_mac, dst == INADDR_BROADCAST || ntohl(dst) % 256 == 255 ? 0xff : 2, 6);
 	vma_pkt_udp_init(&pkt, &attr);
-	frame = (uint8_t *)vma_buf_data(vma_engine()->arena, buf);
+	frame = (uint8_t *)vma_buf_data(vma_engine_get_or_start()->arena, buf);
 	memcpy(frame + pkt.len, text, strlen(text));
 	seg.off = buf->data_off;
 	seg.len = vma_pkt_udp_write(&pkt, frame, (uint32_t)strlen(text), VMA_PKT_CSUM_FULL);
@@ -297,11 +297,11 @@ static int setup_wire_pair_and_peer_ring(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_wire_pair_attr pair = {0};
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 
 	(void)state;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, fixture.end) != 0)
+	if (vma_wire_create_pair(&pair, fixture.end) != 0)
 		return -1;
 	fixture.device = (struct vma_device){
 	        .ifindex = LAN, .nic = fixture.end[0], .engine = engine, .priv = (void *)&fixture_device_priv};

@@ -125,7 +125,7 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 #define vma_net_request_path fake_net_want
 #define vma_net_request_path_check fake_net_request
 #define vma_net_path_probe fake_net_count_probe
-#define vma_device_get fake_device_get
+#define vma_device_find_or_open fake_device_get
 #include "../dst.c"
 #include "../dst_find.c"
 

@@ -108,7 +108,7 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 
 static bool fixture_sink_save_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 
 	(void)flow, (void)info;
 	fixture.frame_len = packet->len;
@@ -148,7 +148,7 @@ static inline void fixture_peer_send_to(const uint8_t dst_ip[4], uint16_t sport,
 	memcpy(attr.src_ip, fixture_remote, 4);
 	memcpy(attr.dst_ip, dst_ip, 4);
 	vma_pkt_udp_init(&pkt, &attr);
-	frame = (uint8_t *)vma_buf_data(vma_engine()->arena, buf);
+	frame = (uint8_t *)vma_buf_data(vma_engine_get_or_start()->arena, buf);
 	memcpy(frame + pkt.len, data, len);
 	seg.off = buf->data_off;
 	seg.len = vma_pkt_udp_write(&pkt, frame, len, VMA_PKT_CSUM_FULL);
@@ -270,7 +270,7 @@ static inline void fixture_attach_udp_flow(struct fixture_attached *attached, st
 	memcpy(attached->flow.key.local, local_ip, 4);
 	attached->flow.sink = sink_deliver_to_udp_socket;
 	attached->flow.owner = &attached->at;
-	assert_int_equal(vma_ring_attach(fixture.ring_ctx->ring, &attached->flow), 0);
+	assert_int_equal(vma_ring_attach_flow(fixture.ring_ctx->ring, &attached->flow), 0);
 	atomic_store(&sock->attachments, attached->all);
 }
 
@@ -280,7 +280,7 @@ static inline void fixture_detach_udp_flow(struct fixture_attached *attached)
 
 	atomic_store(&sock->attachments, NULL);
 	vma_ring_detach_flow(fixture.ring_ctx->ring, &attached->flow);
-	udp_queue_fini(&attached->at.queue, vma_engine()->arena);
+	udp_queue_fini(&attached->at.queue, vma_engine_get_or_start()->arena);
 	vma_free(attached->all);
 }
 
@@ -296,17 +296,17 @@ static int udp_fixture_setup_wire_and_two_rings(void **state)
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	const struct vma_ring_requester where = {.socket_id = 1};
 	struct vma_wire_pair_attr pair = {0};
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 
 	(void)state;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, fixture.end) != 0)
+	if (vma_wire_create_pair(&pair, fixture.end) != 0)
 		return -1;
 	fixture_device = (struct vma_device){.ifindex = FIXTURE_IFINDEX,
 	                                     .nic = fixture.end[0],
 	                                     .engine = engine,
 	                                     .priv = (void *)&fixture_device_priv};
-	if (vma_ring_ctx_get(&fixture_device, VMA_RING_CTX_RX, &where, &fixture.ring_ctx) != 0)
+	if (vma_ring_ctx_find_or_create(&fixture_device, VMA_RING_CTX_RX, &where, &fixture.ring_ctx) != 0)
 		return -1;
 	attr.nic = fixture.end[1];
 	attr.spill_pool = engine->spill;
@@ -324,7 +324,7 @@ static inline void udp_fixture_peer_listen(uint16_t port)
 	fixture.peer_flow.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(port)};
 	memcpy(fixture.peer_flow.key.local, fixture_remote, 4);
-	assert_int_equal(vma_ring_attach(fixture.peer, &fixture.peer_flow), 0);
+	assert_int_equal(vma_ring_attach_flow(fixture.peer, &fixture.peer_flow), 0);
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */

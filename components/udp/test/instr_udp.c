@@ -332,10 +332,10 @@ static void open_ring_ctxs(void)
 	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
 	setenv("VMA_RX_BUFS", "8192", 1);
 	setenv("VMA_TX_BUFS", "8192", 1);
-	engine = vma_engine();
+	engine = vma_engine_get_or_start();
 	udp_exit_if_failed(engine != NULL ? 0 : -1, "engine");
 	wire.arena[0] = wire.arena[1] = engine->arena;
-	udp_exit_if_failed(vma_wire_pair(&wire, nic), "wire");
+	udp_exit_if_failed(vma_wire_create_pair(&wire, nic), "wire");
 	for (uint32_t i = 0; i < 2; i++) {
 		attr.nic = nic[i];
 		attr.spill_pool = engine->spill;
@@ -368,7 +368,7 @@ static void instr_udp_open_sockets(void)
 	memcpy(flow.key.local, &to.sin_addr, 4);
 	flow.sink = instr_udp_deliver;
 	flow.owner = attachment;
-	udp_exit_if_failed(vma_ring_attach(ring_ctx[1].ring, &flow), "attach");
+	udp_exit_if_failed(vma_ring_attach_flow(ring_ctx[1].ring, &flow), "attach");
 	atomic_store(&receiver->attachments, all);
 }
 

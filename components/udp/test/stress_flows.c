@@ -44,7 +44,7 @@ static uint64_t receive_and_count_all_datagrams(int fd)
 /* One life of a socket that shares the port, with everything that moves flows in it. */
 static void open_use_and_close_sharing_socket(unsigned what)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	control_fixture_setsockopt_int(fd, SOL_SOCKET, what % 2 != 0 ? SO_REUSEPORT : SO_REUSEADDR, 1);
 	control_fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -87,7 +87,7 @@ static void test_flows_change_under_traffic(void **state)
 {
 	pthread_t drivers[2], changers[CHANGERS];
 	uint64_t end = vma_now_ns() + flows_stress_seconds_from_env() * 1000000000ULL, sent = 0;
-	int stays = fixture_socket();
+	int stays = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(stays, SOL_SOCKET, SO_REUSEADDR, 1);

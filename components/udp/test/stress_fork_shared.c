@@ -91,7 +91,7 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	uint64_t until;
 
 	(void)state;
-	changers[0] = fixture_socket();
+	changers[0] = fixture_open_offloaded_udp_socket();
 	forks();
 	/* The counter passes its end on the way. */
 	atomic_store(&udp_fork_shared(control_fixture_sock_of(changers[0]))->changes, UINT32_MAX - 1000);

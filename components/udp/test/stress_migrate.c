@@ -97,7 +97,7 @@ static void test_a_socket_moves_a_hundred_times_and_no_datagram_is_lost_or_overt
 	uint64_t number;
 
 	(void)state;
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", PORT), 0);
 	assert_non_null(control_fixture_sock_of(fd)->stats);
 	for (int i = 0; i < 2; i++)

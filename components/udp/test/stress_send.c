@@ -23,7 +23,7 @@ struct load {
 /* The MAC's last byte and the TTL are moved in step: 10, 20, 30, or 40 each. */
 static bool sink_check_numbered_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	const uint8_t *frame = (uint8_t *)vma_buf_data(vma_engine()->arena, packet);
+	const uint8_t *frame = (uint8_t *)vma_buf_data(vma_engine_get_or_start()->arena, packet);
 	struct load load;
 
 	(void)flow;
@@ -32,7 +32,7 @@ static bool sink_check_numbered_frame(struct vma_flow *flow, struct vma_buf *pac
 	    info->ttl % 10 != 0)
 		atomic_fetch_add(&bad_frames, 1);
 	fixture.frames++;
-	vma_buf_put(vma_engine()->arena, packet);
+	vma_buf_put(vma_engine_get_or_start()->arena, packet);
 	return true;
 }
 

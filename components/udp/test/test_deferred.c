@@ -7,7 +7,7 @@
 static void deferred_make_short_lived_sockets(unsigned times)
 {
 	while (times-- > 0) {
-		int fd = fixture_socket();
+		int fd = fixture_open_offloaded_udp_socket();
 
 		control_fixture_bind_to(fd, "10.77.0.1", 0);
 		udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd);
@@ -17,7 +17,7 @@ static void deferred_make_short_lived_sockets(unsigned times)
 
 static void use_socket_until_not_short_lived(void)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	for (int i = 0; i < UDP_FEW_SENDS; i++)
@@ -48,7 +48,7 @@ static void test_after_many_short_lives_a_socket_is_the_kernels_until_its_third_
 
 	(void)state;
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	bind_shadow(fd);
 	assert_true(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_DEFERRED);
@@ -67,13 +67,13 @@ static void test_one_less_is_not_many_and_a_long_life_starts_anew(void **state)
 
 	(void)state;
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN - 1);
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
 	deferred_make_short_lived_sockets(1);
 	use_socket_until_not_short_lived();
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN - 1);
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
 }
@@ -84,13 +84,13 @@ static void test_sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothi
 
 	(void)state;
 	for (int i = 0; i < 2 * UDP_SHORT_LIVED_SOCKETS_MIN; i++) {
-		fd = fixture_socket();
+		fd = fixture_open_offloaded_udp_socket();
 		control_fixture_bind_to(fd, "10.77.0.1", i % 2 == 0 ? 0 : 36740);
 		if (i % 2 != 0)
 			udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd);
 		control_fixture_close(fd);
 	}
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
 }
@@ -102,7 +102,7 @@ static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in
 
 	(void)state;
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	sock = control_fixture_sock_of(fd);
 	bind_shadow(fd);
 	assert_true(udp_deferred_count_send_and_may_offload(sock, fd));
@@ -127,7 +127,7 @@ static void test_bind_ends_it(void **state)
 
 	(void)state;
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	assert_true(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd),
 	                                                    fd)); /* which the kernel has refused, say */
 	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), 0);
@@ -138,13 +138,13 @@ static void test_bind_ends_it(void **state)
 
 static void test_under_the_latency_profile_nobody_is_deferred(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	int fd;
 
 	(void)state;
 	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
 	engine->latency = true;
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	assert_false(udp_deferred_count_send_and_may_offload(control_fixture_sock_of(fd), fd));
 	engine->latency = false;
 	control_fixture_close(fd);

@@ -43,7 +43,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	if (attached.at.undecided != NULL) {
-		udp_queue_fini(attached.at.undecided, vma_engine()->arena);
+		udp_queue_fini(attached.at.undecided, vma_engine_get_or_start()->arena);
 		vma_free(attached.at.undecided);
 	}
 	fixture_detach_udp_flow(&attached);
@@ -94,7 +94,7 @@ static int give_back(const struct vma_file *file, int fd, void *id)
 
 static bool is_packet_memory(const void *pointer)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	const size_t off = (size_t)((const char *)pointer - arena->frames);
 
 	return off < (size_t)arena->capacity << arena->frame_shift;

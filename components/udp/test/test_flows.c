@@ -15,7 +15,7 @@ static void drive_rings_of_socket(int fd)
 
 static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_NEW);
@@ -29,7 +29,7 @@ static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)
 
 static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 36700);
@@ -39,7 +39,7 @@ static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void
 
 static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -55,7 +55,8 @@ static uint32_t first_flow_flags_of_fd(int fd)
 
 static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void **state)
 {
-	int chosen = fixture_socket(), own = fixture_socket(), shares = fixture_socket(), forked = fixture_socket();
+	int chosen = fixture_open_offloaded_udp_socket(), own = fixture_open_offloaded_udp_socket(),
+	    shares = fixture_open_offloaded_udp_socket(), forked = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(shares, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -90,7 +91,7 @@ static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void 
 
 static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "0.0.0.0", 36701);
@@ -116,8 +117,8 @@ static int flows_connect_to(int fd, const char *address, uint16_t port)
 
 static void test_exception_handling_2_makes_calls_fail_that_leave_the_socket_to_the_os(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
-	int fd = fixture_socket();
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	conf->exception_handling = VMA_EXCEPTION_RETURN;
@@ -129,7 +130,7 @@ static void test_exception_handling_2_makes_calls_fail_that_leave_the_socket_to_
 	assert_int_equal(control_fixture_sock_of(fd)->peer.sin_family, 0); /* undone, in the kernel as well */
 	fixture.no_device = false;
 	control_fixture_close(fd);
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), 0);
 	vma_log_set_level(VMA_LOG_WARN);
 	conf->exception_handling = VMA_EXCEPTION_DEBUG;
@@ -138,7 +139,7 @@ static void test_exception_handling_2_makes_calls_fail_that_leave_the_socket_to_
 
 static void test_without_a_device_the_socket_is_the_os_s(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	fixture.no_device = true;
@@ -153,7 +154,7 @@ static void test_without_a_device_the_socket_is_the_os_s(void **state)
 
 static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(void **state)
 {
-	int a = fixture_socket(), b = fixture_socket();
+	int a = fixture_open_offloaded_udp_socket(), b = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(a, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -171,7 +172,7 @@ static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(v
 
 static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **state)
 {
-	int exact = fixture_socket(), any = fixture_socket();
+	int exact = fixture_open_offloaded_udp_socket(), any = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(exact, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -192,7 +193,7 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 
 	(void)state;
 	for (int i = 0; i < 3; i++) {
-		fd[i] = fixture_socket();
+		fd[i] = fixture_open_offloaded_udp_socket();
 		control_fixture_setsockopt_int(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
 		assert_int_equal(control_fixture_bind_to(fd[i], "10.77.0.1", 36704), 0);
 	}
@@ -220,7 +221,7 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 
 static void test_a_connected_socket_wins_for_its_peer(void **state)
 {
-	int open = fixture_socket(), bound = fixture_socket();
+	int open = fixture_open_offloaded_udp_socket(), bound = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(open, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -243,7 +244,7 @@ static void test_a_connected_socket_wins_for_its_peer(void **state)
 
 static void test_connecting_keeps_what_is_queued(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -256,7 +257,7 @@ static void test_connecting_keeps_what_is_queued(void **state)
 
 static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void **state)
 {
-	int a = fixture_socket(), b = fixture_socket();
+	int a = fixture_open_offloaded_udp_socket(), b = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(a, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -282,7 +283,7 @@ static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void
 
 static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_unless_it_says_no(void **state)
 {
-	int member = fixture_socket(), guest = fixture_socket();
+	int member = fixture_open_offloaded_udp_socket(), guest = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(member, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -308,7 +309,7 @@ static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_un
 
 static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(void **state)
 {
-	int first = fixture_socket(), second = fixture_socket();
+	int first = fixture_open_offloaded_udp_socket(), second = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(first, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -336,7 +337,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 {
 	struct vma_ring_attr attr = {.name = "other",
 	                             .nic = fixture.end[0],
-	                             .spill_pool = vma_engine()->spill,
+	                             .spill_pool = vma_engine_get_or_start()->spill,
 	                             .rx_wre = 64,
 	                             .tx_wre = 64,
 	                             .thread_mode = VMA_THREAD_SPIN};
@@ -344,12 +345,12 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	                        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(36709)}};
 	uint32_t local = control_fixture_parse_ip("10.77.0.1");
 	struct vma_ring *other;
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	memcpy(flow.key.local, &local, 4);
 	assert_int_equal(vma_ring_create(&attr, &other), 0);
-	assert_int_equal(vma_ring_attach(other, &flow), 0);
+	assert_int_equal(vma_ring_attach_flow(other, &flow), 0);
 	control_fixture_bind_to(fd, "10.77.0.1", 36709);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_PORT_SHARED);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->file.retry));
@@ -368,7 +369,7 @@ static bool has_scheduled_flows_task(int fd)
 
 static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_again(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 	struct udp_member *member;
 
 	(void)state;
@@ -391,7 +392,7 @@ static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_
 
 static void test_an_address_that_goes_takes_its_flow_along(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -407,7 +408,7 @@ static void test_an_address_that_goes_takes_its_flow_along(void **state)
 
 static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -425,7 +426,7 @@ static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
 
 static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -439,7 +440,7 @@ static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(v
 
 static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 
@@ -482,14 +483,14 @@ static void *reattach_flows_slowly_thread(void *arg)
 
 static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attaches_just_now(void **state)
 {
-	int shared = fixture_socket(), own;
+	int shared = fixture_open_offloaded_udp_socket(), own;
 	struct attacher attacher = {.sock = control_fixture_sock_of(shared)};
 	pthread_t thread;
 
 	(void)state;
 	control_fixture_bind_to(shared, "10.77.0.1", 0);
 	atomic_fetch_add(&vma_fork_count, 1);
-	own = fixture_socket();
+	own = fixture_open_offloaded_udp_socket();
 	control_fixture_bind_to(own, "10.77.0.1", 0);
 	assert_int_equal(pthread_create(&thread, NULL, reattach_flows_slowly_thread, &attacher), 0);
 	while (!atomic_load(&attacher.has_lock))
@@ -507,7 +508,7 @@ static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attache
 /* Two forks before anybody reads; other processes would take from the same memory. */
 static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s(void **state)
 {
-	int fd = fixture_socket(), len = 0;
+	int fd = fixture_open_offloaded_udp_socket(), len = 0;
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 
@@ -575,7 +576,7 @@ static void bind_watch_and_send_from_peer(int fd, const char *text)
 /* An epoll set asks a file for its readiness when it is told, and forgets it when the answer is nothing. */
 static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
@@ -593,7 +594,7 @@ static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 /* The first datagram of a flow may come before the socket shows where it is queued. */
 static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
@@ -612,7 +613,7 @@ static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
 
 static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	uint64_t first;
 
@@ -631,7 +632,7 @@ static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(voi
 
 static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	uint16_t port;
 	int other;
@@ -644,7 +645,7 @@ static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(v
 	control_fixture_close(fd);
 	assert_int_not_equal(atomic_load(&sock->lingering_fd), 0);
 	assert_non_null(sock->flows->members);
-	other = fixture_socket();
+	other = fixture_open_offloaded_udp_socket();
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), -EADDRINUSE);
 	atomic_fetch_sub(&sock->waiting, 1);
 	udp_finish_close(sock);
@@ -674,14 +675,15 @@ static int setup_reset_control_fixture(void **state)
 static void test_a_rule_of_its_port_leaves_a_socket_to_the_kernel_for_good(void **state)
 {
 	struct vma_rules *const rules = rules_fixture_parse("use os udp_receiver 10.77.0.0/24:36750-36751\n");
-	int ruled = fixture_socket(), other = fixture_socket(), any = fixture_socket();
+	int ruled = fixture_open_offloaded_udp_socket(), other = fixture_open_offloaded_udp_socket(),
+	    any = fixture_open_offloaded_udp_socket();
 
 	(void)state;
-	vma_engine()->rules = rules;
+	vma_engine_get_or_start()->rules = rules;
 	assert_int_equal(control_fixture_bind_to(ruled, "10.77.0.1", 36751), 0);
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", 36752), 0);
 	assert_int_equal(control_fixture_bind_to(any, "0.0.0.0", 36750), 0);
-	vma_engine()->rules = NULL;
+	vma_engine_get_or_start()->rules = NULL;
 	assert_int_equal(control_fixture_reason(ruled), VMA_SOCK_RULE);
 	assert_int_equal(atomic_load(&control_fixture_sock_of(ruled)->file.rule_line), 1);
 	assert_true(control_fixture_sock_of(ruled)->file.os_only);

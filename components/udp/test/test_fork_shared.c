@@ -11,7 +11,7 @@ static int setup_two_sockets_shared_by_fork(void **state)
 {
 	(void)state;
 	fixture_reset();
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	forks();
 	other = create_fork_relative_socket(fd);
 	fork_shared_follow_peer_changes_of_fd(other);
@@ -46,7 +46,7 @@ static int shutdown_shared_socket(int socket, int how)
 
 static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 {
-	int alone = fixture_socket();
+	int alone = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(alone, IPPROTO_IP, IP_TTL, 9);
@@ -59,7 +59,7 @@ static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 
 static void test_memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it(void **state)
 {
-	int first = fixture_socket(), second = fixture_socket();
+	int first = fixture_open_offloaded_udp_socket(), second = fixture_open_offloaded_udp_socket();
 	struct udp_fork_shared *fork_shared;
 
 	(void)state;

@@ -16,7 +16,7 @@ static struct {
 
 static int setup(void **state)
 {
-	const struct vma_conf *conf = &vma_engine()->conf;
+	const struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 
 	(void)state;
 	saved_conf_values.poll = conf->rx_poll;
@@ -30,7 +30,7 @@ static int setup(void **state)
 
 static int teardown_socket_and_restore_rx_poll_conf(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 
 	(void)state;
 	fixture_detach_udp_flow(&attached);
@@ -86,14 +86,14 @@ static bool udp_wait_makes_yields_and_os_polls(unsigned yields, unsigned asks)
 
 static bool wait_with_poll_conf_makes_os_polls(int64_t looks, int64_t ratio, unsigned asks)
 {
-	vma_engine()->conf.rx_poll = looks;
-	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
+	vma_engine_get_or_start()->conf.rx_poll = looks;
+	vma_engine_get_or_start()->conf.rx_udp_poll_os_ratio = ratio;
 	return udp_wait_makes_yields_and_os_polls(ANY, asks);
 }
 
 static unsigned os_polls_of_nonblocking_receives(int64_t ratio)
 {
-	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
+	vma_engine_get_or_start()->conf.rx_udp_poll_os_ratio = ratio;
 	atomic_store(&sock->nonblocking, true);
 	atomic_store(&sock->os_countdown, 0); /* now it counts from the new one */
 	count_calls_of_empty_receives(1);
@@ -122,9 +122,9 @@ static void test_who_does_not_wait_asks_the_os_once_in_so_many_calls(void **stat
 static void test_the_core_is_given_to_others_if_that_is_requested(void **state)
 {
 	(void)state;
-	vma_engine()->conf.rx_poll = LOOKS;
+	vma_engine_get_or_start()->conf.rx_poll = LOOKS;
 	assert_int_equal(udp_wait_until_timeout_and_count_calls().yields, 0);
-	vma_engine()->conf.rx_poll_yield = true;
+	vma_engine_get_or_start()->conf.rx_poll_yield = true;
 	assert_true(udp_wait_makes_yields_and_os_polls(LOOKS / LOOKS_BREATH, ANY));
 }
 
@@ -132,15 +132,15 @@ static void test_the_core_is_given_to_others_if_that_is_requested(void **state)
 static void test_a_socket_that_has_nothing_offloaded_has_a_bound_of_its_own(void **state)
 {
 	(void)state;
-	vma_engine()->conf.rx_poll_yield = true;
-	vma_engine()->conf.rx_poll = 0;
-	vma_engine()->conf.rx_poll_init = LOOKS;
+	vma_engine_get_or_start()->conf.rx_poll_yield = true;
+	vma_engine_get_or_start()->conf.rx_poll = 0;
+	vma_engine_get_or_start()->conf.rx_poll_init = LOOKS;
 	assert_int_equal(udp_wait_until_timeout_and_count_calls().yields, 0);
 	fixture_detach_udp_flow(&attached);
-	vma_engine()->conf.rx_udp_poll_os_ratio = 10;
+	vma_engine_get_or_start()->conf.rx_udp_poll_os_ratio = 10;
 	assert_true(udp_wait_makes_yields_and_os_polls(LOOKS / LOOKS_BREATH, LOOKS / 10));
-	vma_engine()->conf.rx_poll_init = 0;
-	vma_engine()->conf.rx_poll = LOOKS;
+	vma_engine_get_or_start()->conf.rx_poll_init = 0;
+	vma_engine_get_or_start()->conf.rx_poll = LOOKS;
 	assert_int_equal(udp_wait_until_timeout_and_count_calls().yields, 0);
 	fixture_attach_udp_flow(&attached, sock, fixture_local);
 }

@@ -35,7 +35,7 @@ static uint64_t rx_migrations(int fd)
 
 static int open_socket_bound_to(const char *address, uint16_t port)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	assert_int_equal(control_fixture_bind_to(fd, address, port), 0);
 	control_fixture_receive(fd);
@@ -122,7 +122,7 @@ static void test_all_addresses_of_a_socket_move_together(void **state)
 
 static void test_sockets_that_share_a_port_stay_until_one_is_alone(void **state)
 {
-	int a = fixture_socket(), b = fixture_socket();
+	int a = fixture_open_offloaded_udp_socket(), b = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	control_fixture_setsockopt_int(a, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -144,7 +144,7 @@ static void test_sockets_that_share_a_port_stay_until_one_is_alone(void **state)
 
 static void test_a_socket_of_the_kernel_counts_and_does_not_move(void **state)
 {
-	int fd = fixture_socket();
+	int fd = fixture_open_offloaded_udp_socket();
 
 	(void)state;
 	fixture.no_device = true;

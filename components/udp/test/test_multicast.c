@@ -12,7 +12,7 @@ static int setup_multicast_socket(void **state)
 {
 	(void)state;
 	fixture_reset();
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	return 0;
 }
 

@@ -17,7 +17,7 @@ static int setup_options_udp_socket(void **state)
 {
 	(void)state;
 	fixture_reset();
-	fd = fixture_socket();
+	fd = fixture_open_offloaded_udp_socket();
 	sock = control_fixture_sock_of(fd);
 	return 0;
 }
@@ -58,7 +58,7 @@ static int options_set_flags(int flags)
 
 static void test_the_limit_of_the_queue_is_so_rcvbuf_but_not_below_the_parameter(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	int now;
 	socklen_t len = sizeof(now);
 
@@ -239,7 +239,7 @@ static int refuse_setsockopt(int refused, int level, int name, const void *value
 
 static void test_privileged_options_are_allowed_if_the_environment_says_so(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 
 	(void)state;
 	real_setsockopt = vma_os.setsockopt;
@@ -258,7 +258,7 @@ static void test_privileged_options_are_allowed_if_the_environment_says_so(void 
 
 static void test_exception_handling_2_makes_the_call_fail_and_leaves_the_kernel_alone(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	int now = 1;
 	socklen_t len = sizeof(now);
 
@@ -390,20 +390,20 @@ static void test_what_is_not_offloaded_says_why(void **state)
 	self = vma_enter();
 	assert_int_equal(udp_bind(vma_fd_lookup(six), six, (const struct sockaddr *)&loopback, sizeof(loopback)), 0);
 	vma_leave(self);
-	assert_int_equal(vma_sock_query(six, &text), 0);
+	assert_int_equal(vma_sock_get_offload_reason(six, &text), 0);
 	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_IPV6)));
 	control_fixture_close(six);
 	off = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	vma_engine()->conf.offloaded_sockets = false;
+	vma_engine_get_or_start()->conf.offloaded_sockets = false;
 	assert_int_equal(vma_udp_socket(off, AF_INET, SOCK_DGRAM, 0), 0);
-	vma_engine()->conf.offloaded_sockets = true;
-	assert_int_equal(vma_sock_query(off, &text), 0);
+	vma_engine_get_or_start()->conf.offloaded_sockets = true;
+	assert_int_equal(vma_sock_get_offload_reason(off, &text), 0);
 	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_DISABLED)));
 	control_fixture_close(off);
-	assert_int_equal(vma_sock_query(fd, &text), 0);
+	assert_int_equal(vma_sock_get_offload_reason(fd, &text), 0);
 	assert_string_equal(text, vma_sock_reason_text(VMA_SOCK_NEW));
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
-	assert_int_equal(vma_sock_query(fd, &text), 1);
+	assert_int_equal(vma_sock_get_offload_reason(fd, &text), 1);
 }
 
 static void test_which_sockets_are_udp_s(void **state)
@@ -422,9 +422,9 @@ static void test_multicast_loop_starts_as_the_parameter_says(void **state)
 	socklen_t len = sizeof(loop);
 
 	(void)state;
-	vma_engine()->conf.tx_mc_loopback = false;
+	vma_engine_get_or_start()->conf.tx_mc_loopback = false;
 	assert_int_equal(vma_udp_socket(other, AF_INET, SOCK_DGRAM, 0), 0);
-	vma_engine()->conf.tx_mc_loopback = true;
+	vma_engine_get_or_start()->conf.tx_mc_loopback = true;
 	assert_false(control_fixture_sock_of(other)->mc_loop);
 	vma_os.getsockopt(other, IPPROTO_IP, IP_MULTICAST_LOOP, &loop, &len);
 	assert_int_equal(loop, 0);
@@ -437,13 +437,13 @@ static void test_a_join_returns_after_the_time_that_the_parameter_says(void **st
 	uint64_t before = vma_now_ns();
 
 	(void)state;
-	vma_engine()->conf.wait_after_join_msec = 30;
+	vma_engine_get_or_start()->conf.wait_after_join_msec = 30;
 	assert_int_equal(control_fixture_set_membership(fd, IP_ADD_MEMBERSHIP, "239.5.0.1"), 0);
 	assert_true(vma_now_ns() - before >= 30000000);
-	vma_engine()->conf.wait_after_join_msec = 2000;
+	vma_engine_get_or_start()->conf.wait_after_join_msec = 2000;
 	before = vma_now_ns();
 	assert_int_equal(control_fixture_set_membership(fd, IP_DROP_MEMBERSHIP, "239.5.0.1"), 0);
-	vma_engine()->conf.wait_after_join_msec = 0;
+	vma_engine_get_or_start()->conf.wait_after_join_msec = 0;
 	assert_true(vma_now_ns() - before < 2000000000);
 }
 

@@ -105,7 +105,7 @@ static bool receive_drives_ring_after_first(void)
 
 static void test_a_receive_with_data_looks_as_often_as_the_environment_says(void **state)
 {
-	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_conf *conf = &vma_engine_get_or_start()->conf;
 	bool left = false;
 
 	(void)state;
@@ -308,7 +308,7 @@ static void test_no_piece_at_all_takes_the_datagram(void **state)
 
 static void test_packet_in_several_buffers_is_put_together(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	struct vma_rx_info info = {.family = AF_INET, .src_port_be = htons(PEER), .dst_port_be = sock->local.sin_port};
 	struct vma_buf *buf[3];
 	char data[64], small[5];
@@ -687,7 +687,7 @@ static void *shut_rd_after_20ms_thread(void *unused)
 	(void)unused;
 	usleep(20000);
 	atomic_store(&sock->shut_rd, true);
-	vma_file_ready(&sock->file, 1);
+	vma_file_wake_sleepers_and_watchers(&sock->file, 1);
 	return NULL;
 }
 

@@ -119,7 +119,7 @@ static void assert_kernel_gets(const char *text)
 	assert_int_equal(fixture_peer_receive(), 0);
 }
 
-static uint64_t sent(void)
+static uint64_t count_tx_packets(void)
 {
 	return vma_stats_read_counter(&sock->stats->tx_packets);
 }
@@ -137,7 +137,7 @@ static void test_connected_datagram_leaves_as_a_frame(void **state)
 	connect_socket_and_its_shadow();
 	assert_int_equal(send_text("hello"), 5);
 	assert_peer_gets("hello");
-	assert_int_equal(sent(), 1);
+	assert_int_equal(count_tx_packets(), 1);
 	assert_int_equal(count_packets_sent_by_os(), 0);
 	assert_memory_equal(fixture.frame + 26, fixture_local, 4);
 	assert_memory_equal(fixture.frame + 30, fixture_remote, 4);
@@ -287,7 +287,7 @@ static void test_neighbour_that_is_not_resolved_is_the_kernels(void **state)
 	assert_int_equal(send_text("first"), 5);
 	assert_kernel_gets("first");
 	fake_net_change(state, VMA_NET_READY);
-	fixture_wait_until(send_text("x") == 1 && sent() > 0);
+	fixture_wait_until(send_text("x") == 1 && count_tx_packets() > 0);
 	assert_true(fixture_peer_receive() > 0);
 	fake_net_change(state, VMA_NET_FAILED);
 	while (vma_os.recv(sink, (char[8]){0}, 8, MSG_DONTWAIT) >= 0)
@@ -382,7 +382,7 @@ static void test_one_more_destination_of_a_slot_is_offloaded_once_its_path_is_kn
 	atomic_store(&vma_tsc_per_1024_usec, rate * 100000); /* however long this thread is without a core now */
 	sendmsg_data_to(&to, "first", 5, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
 	atomic_store(&vma_tsc_per_1024_usec, rate);
-	assert_int_equal(sent(), 1);
+	assert_int_equal(count_tx_packets(), 1);
 	assert_int_equal(atomic_load(&fake_net.wants), 1);
 	fake_net.known = true;
 	assert_int_equal(sendmsg_data_to(&to, "second", 6, 0), 6);
@@ -426,7 +426,7 @@ static void test_destinations_that_share_a_slot_are_all_offloaded(void **state)
 		to[i] = address_sharing_dst_cache_slot(i);
 	for (int i = 0; i < 300; i++)
 		assert_int_equal(sendmsg_data_to(&to[i % 3], "x", 1, 0), 1);
-	assert_int_equal(sent(), 300);
+	assert_int_equal(count_tx_packets(), 300);
 	/* The cache is not made anew for each of them. */
 	assert_true(atomic_load(&fake_net.gets) < 150);
 }
@@ -447,7 +447,7 @@ static void test_bad_addresses_get_the_kernels_answer(void **state)
 	fake_net.known = true;
 	fake_net.template.type = RTN_BROADCAST;
 	assert_true(sendmsg_data_to(&to, "x", 1, 0) < 0);
-	assert_int_equal(sent(), 0);
+	assert_int_equal(count_tx_packets(), 0);
 }
 
 static void test_first_send_of_an_unbound_socket_binds_it(void **state)
@@ -680,7 +680,7 @@ static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void
 
 	(void)state;
 	connect_socket_and_its_shadow();
-	if (vma_engine()->latency)
+	if (vma_engine_get_or_start()->latency)
 		vma_test_skip("each send kicks");
 	for (unsigned i = 0; i < ROWS && shared < ENOUGH; i++) {
 		uint64_t before;
@@ -702,7 +702,7 @@ static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
 
 	(void)state;
 	connect_socket_and_its_shadow();
-	if (vma_engine()->latency)
+	if (vma_engine_get_or_start()->latency)
 		vma_test_skip("each send kicks");
 	send_datagrams_in_a_row(10);
 	fixture_wait_until((n += fixture_peer_receive()) == 10);
@@ -721,7 +721,7 @@ static void test_lone_datagram_leaves_at_once(void **state)
 
 static void test_latency_profile_kicks_each(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 	bool before = engine->latency;
 
 	(void)state;
@@ -768,7 +768,7 @@ static void test_full_queue_drops_what_does_not_wait_where_that_is_requested(voi
 	(void)state;
 	connect_socket_and_its_shadow();
 	n = send_until_would_block_and_count();
-	vma_engine()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = true;
+	vma_engine_get_or_start()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = true;
 	assert_int_equal(sendmsg_data_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
 	assert_int_equal(sendmsg_data_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
 	assert_int_equal(vma_stats_read_counter(&sock->stats->tx_drops), 2);
@@ -776,7 +776,7 @@ static void test_full_queue_drops_what_does_not_wait_where_that_is_requested(voi
 	assert_int_equal(sendmsg_data_to(NULL, "again", 5, MSG_DONTWAIT), 5);
 	assert_peer_gets("again");
 	assert_int_equal(vma_stats_read_counter(&sock->stats->tx_drops), 2);
-	vma_engine()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = false;
+	vma_engine_get_or_start()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = false;
 }
 
 static void test_lost_queue_pair_leaves_its_sends_to_the_kernel(void **state)
@@ -838,8 +838,8 @@ static void test_send_timeout_ends_with_eagain(void **state)
 
 static void set_transport_rules_from_text(const char *text)
 {
-	vma_rules_destroy((struct vma_rules *)vma_engine()->rules);
-	vma_engine()->rules = text != NULL ? rules_fixture_parse(text) : NULL;
+	vma_rules_destroy((struct vma_rules *)vma_engine_get_or_start()->rules);
+	vma_engine_get_or_start()->rules = text != NULL ? rules_fixture_parse(text) : NULL;
 }
 
 static int teardown_rules(void **state)
@@ -856,7 +856,7 @@ static void test_destination_of_a_rule_is_the_kernels_and_no_other(void **state)
 	set_transport_rules_from_text("use vma udp_sender *:9000\nuse os udp_sender *:1-9000\n");
 	reset_cached_destinations();
 	sendmsg_data_to(&other, "x", 1, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
-	assert_int_equal(sent(), 0);
+	assert_int_equal(count_tx_packets(), 0);
 	assert_int_equal(fixture_peer_receive(), 0);
 	assert_int_equal(atomic_load(&sock->file.rule_line), 2);
 	assert_int_equal(sendmsg_data_to(&to, "y", 1, 0), 1);
@@ -868,7 +868,7 @@ static void test_destination_of_a_rule_is_the_kernels_and_no_other(void **state)
 	sendmsg_data_to(&other, "x", 1, 0);
 	reset_cached_destinations();
 	sendmsg_data_to(&other, "x", 1, 0);
-	assert_int_equal(sent(), 1);
+	assert_int_equal(count_tx_packets(), 1);
 	assert_int_equal(fixture_peer_receive(), 0);
 }
 
@@ -881,7 +881,7 @@ static void test_destination_of_a_rule_is_not_asked_for_again_and_again(void **s
 	reset_cached_destinations();
 	for (unsigned i = 0; i < 10; i++)
 		sendmsg_data_to(&to, "x", 1, 0);
-	assert_int_equal(sent(), 0);
+	assert_int_equal(count_tx_packets(), 0);
 	assert_int_equal(atomic_load(&fake_net.gets), 1);
 	assert_int_equal(atomic_load(&sock->dst_requested_tsc), 0);
 }
@@ -895,9 +895,9 @@ static void test_destination_of_a_rule_is_the_kernels_also_if_another_has_its_sl
 	reset_cached_destinations();
 	fake_net.known = true;
 	assert_int_equal(sendmsg_data_to(&other, "x", 1, 0), 1);
-	assert_int_equal(sent(), 1);
+	assert_int_equal(count_tx_packets(), 1);
 	sendmsg_data_to(&to, "y", 1, 0);
-	assert_int_equal(sent(), 1);
+	assert_int_equal(count_tx_packets(), 1);
 	assert_int_equal(fixture_peer_receive(), 0);
 }
 
@@ -923,7 +923,7 @@ static void test_rule_of_destinations_is_heeded_with_control_messages_too(void *
 	assert_peer_gets("with");
 	set_transport_rules_from_text("use os udp_sender *:9000\n");
 	send_msg(&msg, 0);
-	assert_int_equal(sent(), 1);
+	assert_int_equal(count_tx_packets(), 1);
 	assert_int_equal(fixture_peer_receive(), 0);
 }
 
@@ -981,7 +981,7 @@ static void test_a_paced_socket_sends_no_faster_and_loses_nothing(void **state)
 	assert_within_pace(n, begun_ns);
 	assert_true(vma_now_ns() - begun_ns >= 38 * 1042000 - 1000000);
 	assert_int_equal(fixture_peer_receive(), 40);
-	assert_int_equal(sent(), 41);
+	assert_int_equal(count_tx_packets(), 41);
 	assert_int_equal(count_packets_sent_by_os(), 0);
 }
 
@@ -1059,7 +1059,7 @@ static void test_a_paced_send_that_waits_has_what_is_queued_leave_first(void **s
 	struct vma_thread *self = vma_thread_self();
 
 	(void)state;
-	if (vma_engine()->latency)
+	if (vma_engine_get_or_start()->latency)
 		vma_test_skip("each send kicks");
 	connect_socket_and_its_shadow();
 	for (unsigned i = 0; i < 1000 && self->tx_ring == NULL; i++)

@@ -70,7 +70,7 @@ static uint16_t peer_port_of_sole_target_flow(void)
 
 static void test_a_flow_may_be_of_any_peer_if_the_environment_says_so_and_the_port_is_the_socket_s_alone(void **state)
 {
-	struct vma_engine *engine = vma_engine();
+	struct vma_engine *engine = vma_engine_get_or_start();
 
 	(void)state;
 	sock.local.sin_addr.s_addr = control_fixture_parse_ip("10.77.0.1");

@@ -90,7 +90,7 @@ static void drive_fixture_ring(void)
 
 static bool is_packet_memory(const void *pointer)
 {
-	const struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	const size_t off = (size_t)((const char *)pointer - arena->frames);
 
 	return off < (size_t)arena->capacity << arena->frame_shift;

@@ -27,7 +27,7 @@ static inline void test_capture_ask(struct test_capture *t, int seconds, int sna
 	int rc;
 
 	do
-		rc = vma_stats_capture(t->stats, seconds, snap, &t->capture);
+		rc = vma_stats_enable_packet_capture(t->stats, seconds, snap, &t->capture);
 	while (rc == -EAGAIN);
 	assert_int_equal(rc, 0);
 	vma_nic_tap_start_capture(t->capture);

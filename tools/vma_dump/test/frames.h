@@ -9,8 +9,8 @@
 #define FRAME_BYTES 80 /* more than any of them, with padding */
 
 /* Addresses in host order. The checksum is the pseudo header's sum, for the device to finish. */
-static inline uint32_t frame_make(uint8_t frame[FRAME_BYTES], uint8_t protocol, uint32_t src, uint16_t src_port,
-                                  uint32_t dst, uint16_t dst_port)
+static inline uint32_t frame_make_udp_or_tcp(uint8_t frame[FRAME_BYTES], uint8_t protocol, uint32_t src,
+                                             uint16_t src_port, uint32_t dst, uint16_t dst_port)
 {
 	const uint32_t len = protocol == IPPROTO_UDP ? 8 : 20, src_be = htonl(src), dst_be = htonl(dst);
 	uint8_t *const ip = frame + 14, *const l4 = frame + 34;

@@ -5,7 +5,7 @@
 #include "frames.h"
 
 /* RFC 1071 over the pseudo header and what follows the IPv4 header: 0, if the checksum in it is right. */
-static uint16_t check_l4(const uint8_t *ip)
+static uint16_t verify_l4_checksum_of_packet(const uint8_t *ip)
 {
 	const uint32_t len = (uint32_t)(ip[2] << 8 | ip[3]) - 20;
 	uint32_t sum = ip[9] + len;
@@ -17,9 +17,9 @@ static uint16_t check_l4(const uint8_t *ip)
 	return (uint16_t)~sum;
 }
 
-static uint32_t make(uint8_t frame[FRAME_BYTES], uint8_t protocol)
+static uint32_t make_test_frame_of_protocol(uint8_t frame[FRAME_BYTES], uint8_t protocol)
 {
-	return frame_make(frame, protocol, 0x0a090001, 1000, 0x0a090002, 7001);
+	return frame_make_udp_or_tcp(frame, protocol, 0x0a090001, 1000, 0x0a090002, 7001);
 }
 
 static void test_an_open_checksum_is_finished(void **state)
@@ -29,14 +29,14 @@ static void test_an_open_checksum_is_finished(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		const uint32_t len = make(frame, protocols[i]);
+		const uint32_t len = make_test_frame_of_protocol(frame, protocols[i]);
 
 		memcpy(tagged, frame, 12);
 		memcpy(tagged + 12, "\x81\0\0\5", 4);
 		memcpy(tagged + 16, frame + 12, len - 12);
-		assert_int_not_equal(check_l4(frame + 14), 0);
+		assert_int_not_equal(verify_l4_checksum_of_packet(frame + 14), 0);
 		checksum_complete_l4_if_pseudo_only(frame, len + 6); /* the padding of a short frame */
-		assert_int_equal(check_l4(frame + 14), 0);
+		assert_int_equal(verify_l4_checksum_of_packet(frame + 14), 0);
 		checksum_complete_l4_if_pseudo_only(tagged, len + 4);
 		assert_memory_equal(tagged + 16, frame + 12, len - 12);
 	}
@@ -50,7 +50,8 @@ static void test_a_datagrams_sum_of_zero_is_ones(void **state)
 
 	(void)state;
 	for (uint32_t port = 0; port < 65536 && !seen; port++) {
-		const uint32_t len = frame_make(frame, IPPROTO_UDP, 0x0a090001, 1000, 0x0a090002, (uint16_t)port);
+		const uint32_t len =
+		        frame_make_udp_or_tcp(frame, IPPROTO_UDP, 0x0a090001, 1000, 0x0a090002, (uint16_t)port);
 
 		checksum_complete_l4_if_pseudo_only(frame, len);
 		assert_int_not_equal(frame[40] << 8 | frame[41], 0);
@@ -59,7 +60,7 @@ static void test_a_datagrams_sum_of_zero_is_ones(void **state)
 	assert_true(seen);
 }
 
-static void assert_frame_is_unchanged(const uint8_t frame[FRAME_BYTES], uint32_t len)
+static void assert_checksum_finish_leaves_frame(const uint8_t frame[FRAME_BYTES], uint32_t len)
 {
 	uint8_t copy[FRAME_BYTES];
 
@@ -71,28 +72,28 @@ static void assert_frame_is_unchanged(const uint8_t frame[FRAME_BYTES], uint32_t
 static void test_everything_else_is_left_alone(void **state)
 {
 	uint8_t frame[FRAME_BYTES];
-	uint32_t len = make(frame, IPPROTO_UDP);
+	uint32_t len = make_test_frame_of_protocol(frame, IPPROTO_UDP);
 
 	(void)state;
 	for (uint32_t part = 0; part < len; part++)
-		assert_frame_is_unchanged(frame, part);
+		assert_checksum_finish_leaves_frame(frame, part);
 	frame[40]++; /* finished by its sender, or wrong */
-	assert_frame_is_unchanged(frame, len);
-	make(frame, IPPROTO_UDP);
+	assert_checksum_finish_leaves_frame(frame, len);
+	make_test_frame_of_protocol(frame, IPPROTO_UDP);
 	frame[20] = 0x20; /* a fragment */
-	assert_frame_is_unchanged(frame, len);
-	make(frame, IPPROTO_UDP);
+	assert_checksum_finish_leaves_frame(frame, len);
+	make_test_frame_of_protocol(frame, IPPROTO_UDP);
 	frame[12] = 0x86; /* another protocol than IPv4 */
-	assert_frame_is_unchanged(frame, len);
-	make(frame, IPPROTO_UDP);
+	assert_checksum_finish_leaves_frame(frame, len);
+	make_test_frame_of_protocol(frame, IPPROTO_UDP);
 	frame[14] = 0x44; /* no header is so short */
-	assert_frame_is_unchanged(frame, len);
-	make(frame, IPPROTO_UDP);
+	assert_checksum_finish_leaves_frame(frame, len);
+	make_test_frame_of_protocol(frame, IPPROTO_UDP);
 	frame[17] = 100; /* longer than the frame */
-	assert_frame_is_unchanged(frame, len);
-	make(frame, IPPROTO_UDP);
+	assert_checksum_finish_leaves_frame(frame, len);
+	make_test_frame_of_protocol(frame, IPPROTO_UDP);
 	frame[23] = IPPROTO_ICMP;
-	assert_frame_is_unchanged(frame, len);
+	assert_checksum_finish_leaves_frame(frame, len);
 }
 
 static const struct CMUnitTest tests[] = {

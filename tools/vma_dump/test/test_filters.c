@@ -17,14 +17,14 @@ static char dir[64];
 static struct vma_stats *stats;
 static struct vma_stats_socket *blocks[3];
 
-static int stats_start(void **state)
+static int setup_temp_stats_directory(void **state)
 {
 	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/vma_dump_test.XXXXXX");
 	return mkdtemp(dir) != NULL ? vma_stats_create(dir, &stats) : -1;
 }
 
-static int stats_stop(void **state)
+static int teardown_temp_stats(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 3; i++)
@@ -34,8 +34,8 @@ static int stats_stop(void **state)
 	return rmdir(dir);
 }
 
-static void add_socket(unsigned i, int fd, uint8_t protocol, uint32_t local, uint16_t port, uint32_t peer,
-                       uint16_t peer_port)
+static void add_socket_stats_block(unsigned i, int fd, uint8_t protocol, uint32_t local, uint16_t port, uint32_t peer,
+                                   uint16_t peer_port)
 {
 	blocks[i] = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "socket");
 	vma_stats_set(&blocks[i]->fd, (uint64_t)fd);
@@ -46,7 +46,7 @@ static void add_socket(unsigned i, int fd, uint8_t protocol, uint32_t local, uin
 	vma_stats_set(&blocks[i]->peer_port, peer_port);
 }
 
-static bool text_of_socket(int fd, char text[512])
+static bool make_socket_filter_text(int fd, char text[512])
 {
 	struct vma_stats_view *view;
 	char path[128];
@@ -59,20 +59,20 @@ static bool text_of_socket(int fd, char text[512])
 	return found;
 }
 
-static bool passes(const struct packet_filter *filter, uint8_t protocol, uint32_t src, uint16_t src_port, uint32_t dst,
-                   uint16_t dst_port)
+static bool filter_passes_made_frame(const struct packet_filter *filter, uint8_t protocol, uint32_t src,
+                                     uint16_t src_port, uint32_t dst, uint16_t dst_port)
 {
 	uint8_t frame[FRAME_BYTES];
-	const uint32_t len = frame_make(frame, protocol, src, src_port, dst, dst_port);
+	const uint32_t len = frame_make_udp_or_tcp(frame, protocol, src, src_port, dst, dst_port);
 
 	return packet_filter_passes(filter, frame, len, len);
 }
 
-static void start_filter(struct packet_filter *filter, int fd)
+static void init_filter_of_socket(struct packet_filter *filter, int fd)
 {
 	char text[512];
 
-	assert_true(text_of_socket(fd, text));
+	assert_true(make_socket_filter_text(fd, text));
 	assert_true(packet_filter_init(filter, text));
 }
 
@@ -81,15 +81,16 @@ static void test_a_connections_packets_pass_both_ways(void **state)
 	struct packet_filter filter;
 
 	(void)state;
-	add_socket(0, 4, IPPROTO_TCP, HERE, 7003, PEER, 40000);
-	start_filter(&filter, 4);
-	assert_true(passes(&filter, IPPROTO_TCP, PEER, 40000, HERE, 7003));
-	assert_true(passes(&filter, IPPROTO_TCP, HERE, 7003, PEER, 40000));
-	assert_false(passes(&filter, IPPROTO_UDP, PEER, 40000, HERE, 7003));
-	assert_false(passes(&filter, IPPROTO_TCP, PEER, 40001, HERE, 7003));
-	assert_false(passes(&filter, IPPROTO_TCP, OTHER, 40000, HERE, 7003));
-	assert_false(passes(&filter, IPPROTO_TCP, HERE, 7003, PEER, 40001));
-	assert_false(passes(&filter, IPPROTO_TCP, PEER, 7003, HERE, 40000)); /* the ports the other way round */
+	add_socket_stats_block(0, 4, IPPROTO_TCP, HERE, 7003, PEER, 40000);
+	init_filter_of_socket(&filter, 4);
+	assert_true(filter_passes_made_frame(&filter, IPPROTO_TCP, PEER, 40000, HERE, 7003));
+	assert_true(filter_passes_made_frame(&filter, IPPROTO_TCP, HERE, 7003, PEER, 40000));
+	assert_false(filter_passes_made_frame(&filter, IPPROTO_UDP, PEER, 40000, HERE, 7003));
+	assert_false(filter_passes_made_frame(&filter, IPPROTO_TCP, PEER, 40001, HERE, 7003));
+	assert_false(filter_passes_made_frame(&filter, IPPROTO_TCP, OTHER, 40000, HERE, 7003));
+	assert_false(filter_passes_made_frame(&filter, IPPROTO_TCP, HERE, 7003, PEER, 40001));
+	assert_false(filter_passes_made_frame(&filter, IPPROTO_TCP, PEER, 7003, HERE,
+	                                      40000)); /* the ports the other way round */
 	packet_filter_fini(&filter);
 }
 
@@ -98,18 +99,18 @@ static void test_an_unconnected_socket_has_any_peer(void **state)
 	struct packet_filter filter;
 
 	(void)state;
-	add_socket(0, 3, IPPROTO_UDP, INADDR_ANY, 53, 0, 0);
-	add_socket(1, 5, IPPROTO_UDP, HERE, 54, 0, 0);
-	start_filter(&filter, 3);
-	assert_true(passes(&filter, IPPROTO_UDP, PEER, 1, HERE, 53));
-	assert_true(passes(&filter, IPPROTO_UDP, OTHER, 2, 0xe0040101, 53)); /* a group */
-	assert_true(passes(&filter, IPPROTO_UDP, HERE, 53, PEER, 1));
-	assert_false(passes(&filter, IPPROTO_UDP, PEER, 1, HERE, 54));
+	add_socket_stats_block(0, 3, IPPROTO_UDP, INADDR_ANY, 53, 0, 0);
+	add_socket_stats_block(1, 5, IPPROTO_UDP, HERE, 54, 0, 0);
+	init_filter_of_socket(&filter, 3);
+	assert_true(filter_passes_made_frame(&filter, IPPROTO_UDP, PEER, 1, HERE, 53));
+	assert_true(filter_passes_made_frame(&filter, IPPROTO_UDP, OTHER, 2, 0xe0040101, 53)); /* a group */
+	assert_true(filter_passes_made_frame(&filter, IPPROTO_UDP, HERE, 53, PEER, 1));
+	assert_false(filter_passes_made_frame(&filter, IPPROTO_UDP, PEER, 1, HERE, 54));
 	packet_filter_fini(&filter);
-	start_filter(&filter, 5);
-	assert_true(passes(&filter, IPPROTO_UDP, PEER, 1, HERE, 54));
-	assert_false(passes(&filter, IPPROTO_UDP, PEER, 1, OTHER, 54));
-	assert_false(passes(&filter, IPPROTO_UDP, PEER, 1, HERE, 53));
+	init_filter_of_socket(&filter, 5);
+	assert_true(filter_passes_made_frame(&filter, IPPROTO_UDP, PEER, 1, HERE, 54));
+	assert_false(filter_passes_made_frame(&filter, IPPROTO_UDP, PEER, 1, OTHER, 54));
+	assert_false(filter_passes_made_frame(&filter, IPPROTO_UDP, PEER, 1, HERE, 53));
 	packet_filter_fini(&filter);
 }
 
@@ -118,9 +119,9 @@ static void test_what_is_no_bound_socket_has_no_filter(void **state)
 	char text[512];
 
 	(void)state;
-	add_socket(0, 3, IPPROTO_UDP, INADDR_ANY, 0, 0, 0);
-	assert_false(text_of_socket(3, text));
-	assert_false(text_of_socket(4, text));
+	add_socket_stats_block(0, 3, IPPROTO_UDP, INADDR_ANY, 0, 0, 0);
+	assert_false(make_socket_filter_text(3, text));
+	assert_false(make_socket_filter_text(4, text));
 }
 
 static void test_without_a_filter_every_packet_passes(void **state)
@@ -129,9 +130,9 @@ static void test_without_a_filter_every_packet_passes(void **state)
 
 	(void)state;
 	assert_true(packet_filter_init(&filter, ""));
-	assert_true(passes(&filter, IPPROTO_UDP, PEER, 1, HERE, 53));
+	assert_true(filter_passes_made_frame(&filter, IPPROTO_UDP, PEER, 1, HERE, 53));
 	assert_true(packet_filter_passes(&filter, (const uint8_t *)"", 0, 9014));
-	assert_int_equal(packet_filter_bytes(&filter), 0);
+	assert_int_equal(packet_filter_bytes_needed(&filter), 0);
 	packet_filter_fini(&filter);
 }
 
@@ -145,7 +146,7 @@ static void test_a_filter_that_is_none_is_refused(void **state)
 	packet_filter_fini(&filter);
 }
 
-/* A cut frame passes as the whole one does, if it is as long as packet_filter_bytes says. */
+/* A cut frame passes as the whole one does, if it is as long as packet_filter_bytes_needed says. */
 static void test_as_much_of_a_frame_is_asked_for_as_the_filter_looks_at(void **state)
 {
 	static const struct {
@@ -160,7 +161,7 @@ static void test_as_much_of_a_frame_is_asked_for_as_the_filter_looks_at(void **s
 	        {"tcp[((tcp[12] & 0xf0) >> 2):4] = 0", VMA_CAPTURE_DATA_MAX, VMA_CAPTURE_DATA_MAX},
 	};
 	uint8_t frame[200];
-	uint32_t len = frame_make(frame, IPPROTO_UDP, PEER, 1000, HERE, 7001);
+	uint32_t len = frame_make_udp_or_tcp(frame, IPPROTO_UDP, PEER, 1000, HERE, 7001);
 
 	(void)state;
 	memset(frame + len, 0, sizeof(frame) - len);
@@ -169,7 +170,7 @@ static void test_as_much_of_a_frame_is_asked_for_as_the_filter_looks_at(void **s
 		uint32_t bytes;
 
 		assert_true(packet_filter_init(&filter, cases[i].text));
-		bytes = packet_filter_bytes(&filter);
+		bytes = packet_filter_bytes_needed(&filter);
 		assert_in_range(bytes, cases[i].least, cases[i].most);
 		assert_int_equal(packet_filter_passes(&filter, frame, sizeof(frame), sizeof(frame)),
 		                 packet_filter_passes(&filter, frame, bytes < sizeof(frame) ? bytes : sizeof(frame),
@@ -178,7 +179,7 @@ static void test_as_much_of_a_frame_is_asked_for_as_the_filter_looks_at(void **s
 	}
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, stats_start, stats_stop)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup_temp_stats_directory, teardown_temp_stats)
 
 static const struct CMUnitTest tests[] = {
         CASE(test_a_connections_packets_pass_both_ways),

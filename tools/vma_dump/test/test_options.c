@@ -6,9 +6,9 @@
 
 #include "../options.h"
 
-#define PARSE(options, ...) parse_words(options, (char *[]){"vma_dump", __VA_ARGS__, NULL})
+#define PARSE(options, ...) parse_options_of_words(options, (char *[]){"vma_dump", __VA_ARGS__, NULL})
 
-static enum options_result parse_words(struct options *options, char **words)
+static enum options_result parse_options_of_words(struct options *options, char **words)
 {
 	int count = 0;
 
@@ -39,7 +39,7 @@ static void test_what_is_not_said_is_everything(void **state)
 	unsetenv("VMA_STATS_SHMEM_DIR");
 }
 
-static void check_all(const struct options *options)
+static void assert_all_options_as_given(const struct options *options)
 {
 	assert_int_equal(options->pid, 7);
 	assert_int_equal(options->fd, 0);
@@ -58,11 +58,11 @@ static void test_each_option_has_a_short_and_a_long_name(void **state)
 	assert_int_equal(PARSE(&options, "-p", "7", "-d", "0", "-w", "-", "-s", "65535", "-c", "5000000000", "-k",
 	                       "/dir", "udp", "port", "7000"),
 	                 OPTIONS_RUN);
-	check_all(&options);
+	assert_all_options_as_given(&options);
 	assert_int_equal(PARSE(&options, "--pid=7", "--fd=0", "--write=-", "--snapshot-length=65535",
 	                       "--count=5000000000", "--directory=/dir", "udp port", "7000"),
 	                 OPTIONS_RUN);
-	check_all(&options);
+	assert_all_options_as_given(&options);
 	assert_int_equal(PARSE(&options, "-i", "eth0", "-w", "file"), OPTIONS_RUN);
 	assert_string_equal(options.interface, "eth0");
 	assert_int_equal(PARSE(&options, "--interface=eth0", "-w", "file", "tcp"), OPTIONS_RUN);

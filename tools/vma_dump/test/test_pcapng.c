@@ -13,15 +13,16 @@ static char *bytes;
 static size_t written, at;
 static FILE *out;
 
-static int file_open(void **state)
+static int setup_pcapng_output(void **state)
 {
 	(void)state;
 	at = 0;
 	out = open_memstream(&bytes, &written);
-	return out != NULL && pcapng_begin(&pcapng, out, VMA_CAPTURE_DATA_MAX, "process 7: prog") ? 0 : -1;
+	return out != NULL && pcapng_write_section_header(&pcapng, out, VMA_CAPTURE_DATA_MAX, "process 7: prog") ? 0
+	                                                                                                         : -1;
 }
 
-static int file_close(void **state)
+static int teardown_pcapng_output(void **state)
 {
 	(void)state;
 	fclose(out);
@@ -39,7 +40,7 @@ static uint32_t word_at(size_t offset)
 }
 
 /* The next block is of that type and well formed: where its body begins, and how long that is. */
-static size_t next_block(uint32_t type, uint32_t *len)
+static size_t assert_next_pcapng_block(uint32_t type, uint32_t *len)
 {
 	const size_t begin = at;
 	const uint32_t all = word_at(begin + 4);
@@ -54,7 +55,7 @@ static size_t next_block(uint32_t type, uint32_t *len)
 }
 
 /* The n-th option with the code, in the options from `from` to `end`: its bytes, padded with zeros; NULL: none. */
-static const char *option(size_t from, size_t end, uint16_t code, unsigned n, uint16_t *len)
+static const char *find_pcapng_option(size_t from, size_t end, uint16_t code, unsigned n, uint16_t *len)
 {
 	while (from < end) {
 		uint16_t head[2];
@@ -76,17 +77,17 @@ static const char *option(size_t from, size_t end, uint16_t code, unsigned n, ui
 	return NULL;
 }
 
-static void assert_text(size_t from, size_t end, uint16_t code, unsigned n, const char *text)
+static void assert_pcapng_option_text(size_t from, size_t end, uint16_t code, unsigned n, const char *text)
 {
 	uint16_t len = 0;
-	const char *found = option(from, end, code, n, &len);
+	const char *found = find_pcapng_option(from, end, code, n, &len);
 
 	assert_non_null(found);
 	assert_int_equal(len, strlen(text));
 	assert_memory_equal(found, text, len);
 }
 
-static struct vma_capture_info info_of(uint32_t len, uint16_t captured, const char *interface)
+static struct vma_capture_info make_capture_info(uint32_t len, uint16_t captured, const char *interface)
 {
 	struct vma_capture_info info = {.time_ns = UINT64_C(0x123456789abcdef0), .len = len, .captured = captured};
 
@@ -94,14 +95,15 @@ static struct vma_capture_info info_of(uint32_t len, uint16_t captured, const ch
 	return info;
 }
 
-static void put(uint32_t len, uint16_t captured, const char *interface, const char *const *comments, unsigned n)
+static void pcapng_put_test_packet(uint32_t len, uint16_t captured, const char *interface, const char *const *comments,
+                                   unsigned n)
 {
 	static uint8_t data[VMA_CAPTURE_DATA_MAX];
-	const struct vma_capture_info info = info_of(len, captured, interface);
+	const struct vma_capture_info info = make_capture_info(len, captured, interface);
 
 	for (uint32_t i = 0; i < captured; i++)
 		data[i] = (uint8_t)(i * 7 + 1);
-	assert_true(pcapng_packet(&pcapng, &info, data, comments, n));
+	assert_true(pcapng_write_packet(&pcapng, &info, data, comments, n));
 }
 
 static void skip_section(void)
@@ -109,7 +111,7 @@ static void skip_section(void)
 	uint32_t len;
 
 	assert_int_equal(fflush(out), 0);
-	next_block(SECTION, &len);
+	assert_next_pcapng_block(SECTION, &len);
 }
 
 static void test_a_section_says_what_it_is_of(void **state)
@@ -119,11 +121,11 @@ static void test_a_section_says_what_it_is_of(void **state)
 
 	(void)state;
 	assert_int_equal(fflush(out), 0);
-	body = next_block(SECTION, &len);
+	body = assert_next_pcapng_block(SECTION, &len);
 	assert_int_equal(word_at(body), 0x1a2b3c4d);
 	assert_int_equal(word_at(body + 4), 1);
-	assert_text(body + 16, body + len, 4, 0, "vma_dump");
-	assert_text(body + 16, body + len, 1, 0, "process 7: prog");
+	assert_pcapng_option_text(body + 16, body + len, 4, 0, "vma_dump");
+	assert_pcapng_option_text(body + 16, body + len, 1, 0, "process 7: prog");
 	assert_int_equal(at, written);
 }
 
@@ -135,21 +137,21 @@ static void test_an_interface_stands_once_before_its_first_packet(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++)
-		put(60, 60, order[i], NULL, 0);
+		pcapng_put_test_packet(60, 60, order[i], NULL, 0);
 	skip_section();
 	for (unsigned i = 0; i < 4; i++) {
 		const unsigned number = strcmp(order[i], "eth1") == 0;
 		size_t body;
 
 		if (number == known) {
-			body = next_block(INTERFACE, &len);
+			body = assert_next_pcapng_block(INTERFACE, &len);
 			assert_int_equal(word_at(body), 1); /* Ethernet */
 			assert_int_equal(word_at(body + 4), VMA_CAPTURE_DATA_MAX);
-			assert_text(body + 8, body + len, 2, 0, order[i]);
-			assert_text(body + 8, body + len, 9, 0, "\t"); /* nanoseconds */
+			assert_pcapng_option_text(body + 8, body + len, 2, 0, order[i]);
+			assert_pcapng_option_text(body + 8, body + len, 9, 0, "\t"); /* nanoseconds */
 			known++;
 		}
-		body = next_block(PACKET, &len);
+		body = assert_next_pcapng_block(PACKET, &len);
 		assert_int_equal(word_at(body), number);
 	}
 	assert_int_equal(at, written);
@@ -161,7 +163,7 @@ static void test_a_packet_of_any_length_is_whole(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
-		put(lens[i], lens[i], "eth0", (const char *const[]){"dropped: rx_drop_sink"}, i % 2);
+		pcapng_put_test_packet(lens[i], lens[i], "eth0", (const char *const[]){"dropped: rx_drop_sink"}, i % 2);
 	skip_section();
 	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		const uint32_t padded = (lens[i] + 3u) / 4 * 4;
@@ -169,8 +171,8 @@ static void test_a_packet_of_any_length_is_whole(void **state)
 		size_t body;
 
 		if (i == 0)
-			next_block(INTERFACE, &len);
-		body = next_block(PACKET, &len);
+			assert_next_pcapng_block(INTERFACE, &len);
+		body = assert_next_pcapng_block(PACKET, &len);
 		assert_int_equal(word_at(body + 4), 0x12345678);
 		assert_int_equal(word_at(body + 8), 0x9abcdef0);
 		assert_int_equal(word_at(body + 12), lens[i]);
@@ -178,9 +180,9 @@ static void test_a_packet_of_any_length_is_whole(void **state)
 		for (uint32_t k = 0; k < lens[i]; k++)
 			assert_int_equal((uint8_t)bytes[body + 20 + k], (uint8_t)(k * 7 + 1));
 		if (i % 2 != 0)
-			assert_text(body + 20 + padded, body + len, 1, 0, "dropped: rx_drop_sink");
+			assert_pcapng_option_text(body + 20 + padded, body + len, 1, 0, "dropped: rx_drop_sink");
 		else
-			assert_null(option(body + 20 + padded, body + len, 1, 0, &(uint16_t){0}));
+			assert_null(find_pcapng_option(body + 20 + padded, body + len, 1, 0, &(uint16_t){0}));
 	}
 	assert_int_equal(at, written);
 }
@@ -192,15 +194,15 @@ static void test_a_cut_packet_keeps_its_length(void **state)
 
 	(void)state;
 	pcapng.snap = 60;
-	put(9014, 3000, "eth0", NULL, 0); /* the process was asked for more by another reader */
-	put(9014, 50, "eth0", NULL, 0);
+	pcapng_put_test_packet(9014, 3000, "eth0", NULL, 0); /* the process was asked for more by another reader */
+	pcapng_put_test_packet(9014, 50, "eth0", NULL, 0);
 	skip_section();
-	body = next_block(INTERFACE, &len);
+	body = assert_next_pcapng_block(INTERFACE, &len);
 	assert_int_equal(word_at(body + 4), 60);
-	body = next_block(PACKET, &len);
+	body = assert_next_pcapng_block(PACKET, &len);
 	assert_int_equal(word_at(body + 12), 60);
 	assert_int_equal(word_at(body + 16), 9014);
-	body = next_block(PACKET, &len);
+	body = assert_next_pcapng_block(PACKET, &len);
 	assert_int_equal(word_at(body + 12), 50);
 	assert_int_equal(word_at(body + 16), 9014);
 }
@@ -208,24 +210,24 @@ static void test_a_cut_packet_keeps_its_length(void **state)
 static void test_direction_and_all_comments_are_told(void **state)
 {
 	const char *const comments[] = {"process 7: prog", "dropped: rx_drop_sink", "gap before: 5 lost"};
-	struct vma_capture_info info = info_of(60, 0, "eth0");
+	struct vma_capture_info info = make_capture_info(60, 0, "eth0");
 	uint16_t option_len;
 	uint32_t len;
 	size_t body;
 
 	(void)state;
 	info.kind = VMA_CAPTURE_IN;
-	assert_true(pcapng_packet(&pcapng, &info, (const uint8_t *)"", comments, 3));
+	assert_true(pcapng_write_packet(&pcapng, &info, (const uint8_t *)"", comments, 3));
 	info.kind = VMA_CAPTURE_OUT;
-	assert_true(pcapng_packet(&pcapng, &info, (const uint8_t *)"", NULL, 0));
+	assert_true(pcapng_write_packet(&pcapng, &info, (const uint8_t *)"", NULL, 0));
 	skip_section();
-	next_block(INTERFACE, &len);
-	body = next_block(PACKET, &len);
-	assert_memory_equal(option(body + 20, body + len, 2, 0, &option_len), "\1\0\0\0", 4);
+	assert_next_pcapng_block(INTERFACE, &len);
+	body = assert_next_pcapng_block(PACKET, &len);
+	assert_memory_equal(find_pcapng_option(body + 20, body + len, 2, 0, &option_len), "\1\0\0\0", 4);
 	for (unsigned i = 0; i < 3; i++)
-		assert_text(body + 20, body + len, 1, i, comments[i]);
-	body = next_block(PACKET, &len);
-	assert_memory_equal(option(body + 20, body + len, 2, 0, &option_len), "\2\0\0\0", 4);
+		assert_pcapng_option_text(body + 20, body + len, 1, i, comments[i]);
+	body = assert_next_pcapng_block(PACKET, &len);
+	assert_memory_equal(find_pcapng_option(body + 20, body + len, 2, 0, &option_len), "\2\0\0\0", 4);
 }
 
 static void test_more_interfaces_than_there_is_room_for_count_as_the_last(void **state)
@@ -237,13 +239,13 @@ static void test_more_interfaces_than_there_is_room_for_count_as_the_last(void *
 	(void)state;
 	for (unsigned i = 0; i < PCAPNG_INTERFACES + 2; i++) {
 		snprintf(name, sizeof(name), "eth%u", i);
-		put(60, 60, name, NULL, 0);
+		pcapng_put_test_packet(60, 60, name, NULL, 0);
 	}
 	skip_section();
 	for (unsigned i = 0; i < PCAPNG_INTERFACES + 2; i++) {
 		if (i < PCAPNG_INTERFACES)
-			next_block(INTERFACE, &len);
-		body = next_block(PACKET, &len);
+			assert_next_pcapng_block(INTERFACE, &len);
+		body = assert_next_pcapng_block(PACKET, &len);
 		assert_int_equal(word_at(body), i < PCAPNG_INTERFACES ? i : PCAPNG_INTERFACES - 1);
 	}
 	assert_int_equal(at, written);
@@ -257,31 +259,32 @@ static void test_the_end_says_how_many(void **state)
 	size_t body;
 
 	(void)state;
-	assert_true(pcapng_end(&pcapng, seen, lost, 1)); /* an interface that there was none of: the format wants one */
+	assert_true(pcapng_write_statistics_and_flush(
+	        &pcapng, seen, lost, 1)); /* an interface that there was none of: the format wants one */
 	skip_section();
-	next_block(INTERFACE, &len);
-	body = next_block(STATISTICS, &len);
-	assert_memory_equal(option(body + 12, body + len, 4, 0, &option_len), &seen, 8);
-	assert_memory_equal(option(body + 12, body + len, 5, 0, &option_len), &lost, 8);
+	assert_next_pcapng_block(INTERFACE, &len);
+	body = assert_next_pcapng_block(STATISTICS, &len);
+	assert_memory_equal(find_pcapng_option(body + 12, body + len, 4, 0, &option_len), &seen, 8);
+	assert_memory_equal(find_pcapng_option(body + 12, body + len, 5, 0, &option_len), &lost, 8);
 	assert_int_equal(at, written);
 }
 
 static void test_an_output_that_fails_is_told(void **state)
 {
-	const struct vma_capture_info info = info_of(0, 0, "eth0");
+	const struct vma_capture_info info = make_capture_info(0, 0, "eth0");
 	FILE *full = fopen("/dev/full", "w");
 	static struct pcapng broken;
 
 	(void)state;
 	assert_non_null(full);
 	setvbuf(full, NULL, _IONBF, 0);
-	assert_false(pcapng_begin(&broken, full, 60, "none"));
-	assert_false(pcapng_packet(&broken, &info, (const uint8_t *)"", NULL, 0));
-	assert_false(pcapng_end(&broken, 0, 0, 0));
+	assert_false(pcapng_write_section_header(&broken, full, 60, "none"));
+	assert_false(pcapng_write_packet(&broken, &info, (const uint8_t *)"", NULL, 0));
+	assert_false(pcapng_write_statistics_and_flush(&broken, 0, 0, 0));
 	fclose(full);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, file_open, file_close)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup_pcapng_output, teardown_pcapng_output)
 
 static const struct CMUnitTest tests[] = {
         CASE(test_a_section_says_what_it_is_of),

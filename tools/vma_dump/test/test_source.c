@@ -20,7 +20,7 @@ static struct vma_capture *capture; /* NULL: nothing has been asked for yet */
 static struct merge merge;
 static struct source *source;
 
-static int source_start_here(void **state)
+static int setup_source(void **state)
 {
 	struct vma_stats_view *view;
 	char path[128];
@@ -38,7 +38,7 @@ static int source_start_here(void **state)
 	return source != NULL ? 0 : -1;
 }
 
-static int source_stop_here(void **state)
+static int teardown_source(void **state)
 {
 	struct merge_packet *packet;
 
@@ -62,15 +62,15 @@ static unsigned serve_requests(void)
 		assert_int_equal(request.type, VMA_STATS_REQUEST_CAPTURE);
 		assert_int_equal(request.value, SOURCE_LEASE_SECONDS);
 		do
-			rc = vma_stats_capture(stats, request.value, request.fd, &capture);
+			rc = vma_stats_enable_packet_capture(stats, request.value, request.fd, &capture);
 		while (rc == -EAGAIN);
 		assert_int_equal(rc, 0);
-		vma_stats_capture_granted(stats);
+		vma_stats_count_capture_grant(stats);
 	}
 	return n;
 }
 
-static int source_step_at_time(uint64_t now_ns)
+static int poll_source_at_time(uint64_t now_ns)
 {
 	return source_keep_capture_requested(source, 2000, &merge, now_ns);
 }
@@ -78,7 +78,7 @@ static int source_step_at_time(uint64_t now_ns)
 static void start_capture(void)
 {
 	for (unsigned i = 0; i < 4 && !source->captures; i++) {
-		assert_int_equal(source_step_at_time(NOW), 0);
+		assert_int_equal(poll_source_at_time(NOW), 0);
 		serve_requests();
 	}
 	assert_true(source->captures);
@@ -93,7 +93,7 @@ static void put_record(uint32_t id)
 	vma_capture_write_packet(capture, &info, &piece, 1);
 }
 
-static void assert_packet(uint32_t id, uint64_t lost, bool interrupted)
+static void assert_oldest_merged_packet_is(uint32_t id, uint64_t lost, bool interrupted)
 {
 	struct merge_packet *packet = merge_pop_oldest_packet(&merge, 0, true);
 
@@ -108,20 +108,20 @@ static void assert_packet(uint32_t id, uint64_t lost, bool interrupted)
 static void test_packets_come_for_certain_after_the_second_request(void **state)
 {
 	(void)state;
-	assert_int_equal(source_step_at_time(NOW), 0);
+	assert_int_equal(poll_source_at_time(NOW), 0);
 	assert_false(source->captures);
-	assert_int_equal(source_step_at_time(NOW + 1), 0); /* its ring is not there yet */
+	assert_int_equal(poll_source_at_time(NOW + 1), 0); /* its ring is not there yet */
 	assert_int_equal(serve_requests(), 1);
-	assert_int_equal(source_step_at_time(NOW + 2), 0);
+	assert_int_equal(poll_source_at_time(NOW + 2), 0);
 	put_record(1); /* between the two */
 	assert_false(source->captures);
 	assert_int_equal(serve_requests(), 1);
-	assert_int_equal(source_step_at_time(NOW + 3), 0);
+	assert_int_equal(poll_source_at_time(NOW + 3), 0);
 	assert_true(source->captures);
 	put_record(2);
 	assert_true(source_move_packets_to_merge(source, &merge, NOW));
-	assert_packet(1, 0, false);
-	assert_packet(2, 0, false);
+	assert_oldest_merged_packet_is(1, 0, false);
+	assert_oldest_merged_packet_is(2, 0, false);
 	assert_false(source_move_packets_to_merge(source, &merge, NOW));
 }
 
@@ -131,7 +131,7 @@ static void test_a_process_is_asked_twice_a_second(void **state)
 	start_capture();
 	serve_requests();
 	for (unsigned i = 1; i <= 20; i++) {
-		assert_int_equal(source_step_at_time(NOW + i * SEC / 10), 0);
+		assert_int_equal(poll_source_at_time(NOW + i * SEC / 10), 0);
 		assert_int_equal(serve_requests(), i % 5 == 0);
 	}
 	assert_int_equal(source->interruptions, 0);
@@ -140,9 +140,9 @@ static void test_a_process_is_asked_twice_a_second(void **state)
 static void test_a_process_that_does_not_answer_is_given_up(void **state)
 {
 	(void)state;
-	assert_int_equal(source_step_at_time(NOW), 0);
-	assert_int_equal(source_step_at_time(NOW + SOURCE_START_NS / 2), 0);
-	assert_int_equal(source_step_at_time(NOW + SOURCE_START_NS + 1), -ETIMEDOUT);
+	assert_int_equal(poll_source_at_time(NOW), 0);
+	assert_int_equal(poll_source_at_time(NOW + SOURCE_START_NS / 2), 0);
+	assert_int_equal(poll_source_at_time(NOW + SOURCE_START_NS + 1), -ETIMEDOUT);
 }
 
 static void test_a_process_that_has_gone_ends_its_capture(void **state)
@@ -152,9 +152,9 @@ static void test_a_process_that_has_gone_ends_its_capture(void **state)
 	put_record(1);
 	vma_stats_destroy(stats);
 	stats = NULL;
-	assert_true(source_step_at_time(NOW + SEC) < 0);
+	assert_true(poll_source_at_time(NOW + SEC) < 0);
 	source_read_remaining_records(source, &merge, NOW + SEC); /* what it had copied is there still */
-	assert_packet(1, 0, false);
+	assert_oldest_merged_packet_is(1, 0, false);
 }
 
 /* The output was stuck: nobody asked, and the process ended the capture. */
@@ -164,17 +164,17 @@ static void test_a_gap_is_told_behind_what_came_before_it(void **state)
 	start_capture();
 	put_record(1);
 	put_record(2);
-	assert_int_equal(source_step_at_time(NOW + SOURCE_LEASE_SECONDS * SEC + SEC), 0);
+	assert_int_equal(poll_source_at_time(NOW + SOURCE_LEASE_SECONDS * SEC + SEC), 0);
 	assert_int_equal(source->interruptions, 1);
 	serve_requests();
 	put_record(3);
 	put_record(4);
 	assert_true(source_move_packets_to_merge(source, &merge, NOW + 4 * SEC));
-	assert_packet(1, 0, false);
-	assert_packet(2, 0, false);
-	assert_packet(3, 0, true);
-	assert_packet(4, 0, false);
-	assert_int_equal(source_step_at_time(NOW + 4 * SEC), 0);
+	assert_oldest_merged_packet_is(1, 0, false);
+	assert_oldest_merged_packet_is(2, 0, false);
+	assert_oldest_merged_packet_is(3, 0, true);
+	assert_oldest_merged_packet_is(4, 0, false);
+	assert_int_equal(poll_source_at_time(NOW + 4 * SEC), 0);
 	assert_int_equal(source->interruptions, 1);
 }
 
@@ -187,9 +187,9 @@ static void test_lost_records_are_told_to_the_next_packet(void **state)
 	for (uint32_t i = 0; i < VMA_CAPTURE_SLOTS + 10; i++)
 		put_record(1 + i);
 	assert_true(source_move_packets_to_merge(source, &merge, NOW));
-	assert_packet(0, 0, false);
-	assert_packet(11, 10, false);
-	assert_packet(12, 0, false);
+	assert_oldest_merged_packet_is(0, 0, false);
+	assert_oldest_merged_packet_is(11, 10, false);
+	assert_oldest_merged_packet_is(12, 0, false);
 	assert_int_equal(source_lost_packet_count(source), 10);
 }
 
@@ -215,7 +215,7 @@ static void write_records_during_read(int number)
 		setitimer(ITIMER_REAL, &soon, NULL);
 }
 
-static unsigned free_packets(void)
+static unsigned pop_and_free_merged_packets(void)
 {
 	struct merge_packet *packet;
 	unsigned n = 0;
@@ -226,7 +226,7 @@ static unsigned free_packets(void)
 }
 
 /* Twice as many as the reader takes between two floods: it never sees the end. Far more, and it would lose them all. */
-static unsigned records_that_are_too_many(void)
+static unsigned flood_size_reader_cannot_drain(void)
 {
 	struct timespec begin, end;
 	uint64_t ns;
@@ -236,7 +236,7 @@ static unsigned records_that_are_too_many(void)
 	source_move_packets_to_merge(source, &merge, NOW);
 	clock_gettime(CLOCK_MONOTONIC, &end);
 	ns = (uint64_t)(end.tv_sec - begin.tv_sec) * SEC + (uint64_t)end.tv_nsec - (uint64_t)begin.tv_nsec;
-	assert_int_equal(free_packets(), VMA_CAPTURE_SLOTS / 2);
+	assert_int_equal(pop_and_free_merged_packets(), VMA_CAPTURE_SLOTS / 2);
 	return (unsigned)(FLOOD_PAUSE_US * UINT64_C(1000) * VMA_CAPTURE_SLOTS / (ns + 1));
 }
 
@@ -248,20 +248,20 @@ static void test_a_process_that_never_stops_putting_does_not_hold_the_reader(voi
 	(void)state;
 	start_capture();
 	for (unsigned round = 0; round < 8; round++) { /* on a busy machine the reader may see the end all the same */
-		flood_records = records_that_are_too_many();
+		flood_records = flood_size_reader_cannot_drain();
 		record_floods_left = FLOODS; /* a reader that goes on to the end comes to one */
 		sigaction(SIGALRM, &flood, NULL);
 		raise(SIGALRM);
 		source_move_packets_to_merge(source, &merge, NOW);
 		record_floods_left = 0;
 		signal(SIGALRM, SIG_IGN);
-		assert_in_range(free_packets(), 1, VMA_CAPTURE_SLOTS);
+		assert_in_range(pop_and_free_merged_packets(), 1, VMA_CAPTURE_SLOTS);
 		source_read_remaining_records(source, &merge, NOW);
-		free_packets();
+		pop_and_free_merged_packets();
 	}
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, source_start_here, source_stop_here)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup_source, teardown_source)
 
 static const struct CMUnitTest tests[] = {
         CASE(test_packets_come_for_certain_after_the_second_request),

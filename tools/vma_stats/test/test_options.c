@@ -34,7 +34,7 @@ static void test_nothing_means_the_fields_defaults(void **state)
 	assert_int_equal(options.view, VIEW_BASIC);
 	assert_false(options.deltas);
 	assert_false(options.forbid_clean);
-	assert_false(options_request_action(&options));
+	assert_false(options_ask_for_action(&options));
 	assert_true(fd_list_has(&options.fds, 12345));
 	setenv("VMA_STATS_SHMEM_DIR", "/run/here", 1);
 	assert_int_equal(parse_option_words(&options, (char *[]){"vma_stats", NULL}), OPTIONS_RUN);

@@ -83,7 +83,7 @@ size_t vma_bufarena_reserved_bytes(void);              /* addresses that all are
 
 /*
  * Memory behind a range of `count` frames; *first gets the index of the range's first frame. Returns 0, -ENOMEM
- * (memory or reservation), -EINVAL. map_fd maps `fd` at `offset_bytes` shared, MADV_DONTFORK; map_memory takes
+ * (memory or reservation), -EINVAL. map_fd maps `fd` at `offset_bytes` shared, MADV_DONTFORK; map_stats_segment takes
  * ordinary memory by alloc_type: huge pages, else MADV_HUGEPAGE, else small pages (the seeds' warning, once).
  */
 int vma_bufarena_map_fd(struct vma_bufarena *arena, int fd, uint64_t offset_bytes, uint32_t count, uint32_t *first);
@@ -165,8 +165,8 @@ static inline void vma_buf_ref(struct vma_buf *buf)
  * it); a buffer that a NIC delivers enters `pool`'s population (from_nic: refs = 1, home = pool), wherever it came
  * from: the frames of an AF_XDP device queue travel between the processes that share it.
  */
-void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
-void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
+void vma_bufpool_uncount_bufs_given_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
+void vma_bufpool_init_bufs_taken_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
 
 /*
  * The same for a NIC whose buffers no other process has: one that was lent comes back to the pool that it was lent

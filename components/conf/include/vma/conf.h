@@ -91,7 +91,7 @@ int vma_conf_load_and_init_log(struct vma_conf *conf, char *const *env);
  * The start-up banner, as in the field: the log level and the log file, and every parameter that is not at its default
  * (all of them at DETAILS). A level of debug or above adds the warning that it costs performance.
  */
-void vma_conf_banner(const struct vma_conf *conf);
+void vma_conf_log_all_params(const struct vma_conf *conf);
 
 /*
  * What VMA_INTERNAL_THREAD_AFFINITY means: the number of processors in *cpus, 0 for "-1" (no request); -EINVAL what is

@@ -4,8 +4,8 @@
  * Frames of a registered window are few. If the user holds more of them than the queue pair's quota, poll copies
  * arrivals into ordinary memory (spill_pool) and gives their frames back at once; cq counts this (copied_out).
  *
- * Moderation. Where the device does not moderate, a sleeper may hold back by itself, as vma_cq_hold_back says: it
- * sleeps on a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
+ * Moderation. Where the device does not moderate, a sleeper may hold back by itself, as vma_cq_get_sleeper_hold_times
+ * says: it sleeps on a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
  *
  * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm, rest, modify. The thread that
  * holds the
@@ -42,8 +42,9 @@ struct vma_cq_aim_params {
  * One adaptation step: `packets` and `wakeups` were counted over `elapsed_ns` under `now`; returns what to use next.
  * Converges within ten steps of constant traffic to a rate at or below the target; light traffic goes back to base.
  */
-struct vma_cq_moderation vma_cq_aim_step(const struct vma_cq_aim_params *params, struct vma_cq_moderation now,
-                                         uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns);
+struct vma_cq_moderation vma_cq_next_adaptive_moderation(const struct vma_cq_aim_params *params,
+                                                         struct vma_cq_moderation now, uint64_t packets,
+                                                         uint64_t wakeups, uint64_t elapsed_ns);
 
 struct vma_cq_attr {
 	struct vma_nic_qp *qp;
@@ -67,7 +68,7 @@ void vma_cq_destroy(struct vma_cq *cq);
  * Around vma_nic_qp_rebind, which ends the queue pair's pools: unbind gives back what poll and refill keep of them, and
  * rebind takes up the new ones. A rebind that fails needs nothing in between: the queue goes on.
  */
-void vma_cq_unbind(struct vma_cq *cq);
+void vma_cq_drop_pending_and_refill_bufs(struct vma_cq *cq);
 void vma_cq_rebind(struct vma_cq *cq);
 
 /*
@@ -80,7 +81,7 @@ bool vma_cq_needs_refill(const struct vma_cq *cq);
 /* Gives back to the NIC what is owed, whatever the batching; returns how many were posted. */
 unsigned vma_cq_refill(struct vma_cq *cq);
 /* Puts the buffers whose sending is complete; returns how many. */
-unsigned vma_cq_reap(struct vma_cq *cq);
+unsigned vma_cq_reap_sent_bufs(struct vma_cq *cq);
 
 /* 0 armed, 1 packets are already there. Adapts moderation when its interval is over. */
 int vma_cq_arm(struct vma_cq *cq);
@@ -97,7 +98,7 @@ struct vma_cq_hold_back {
 	uint64_t period_ns, spacing_ns;
 	uint32_t count;
 };
-struct vma_cq_hold_back vma_cq_hold_back(const struct vma_cq *cq);
+struct vma_cq_hold_back vma_cq_get_sleeper_hold_times(const struct vma_cq *cq);
 bool vma_cq_moderation_is_on(const struct vma_cq *cq); /* false: nobody asks for it, until modify */
 /*
  * From now on this is the moderation, for an adaptive one its base; a period of 0 or a count below 2 is none. Where the

@@ -72,8 +72,8 @@ void vma_inet_dump_begin(const struct vma_engine *engine, const struct vma_stats
                          const struct vma_inet_sock_description *described, enum vma_log_level level);
 void vma_inet_dump_end(enum vma_log_level level);
 /*
- * With the last descriptor, and with the object: vma_engine_stats_closed and vma_engine_stats_put, unless the engine is
- * not this process's any more.
+ * With the last descriptor, and with the object: vma_engine_uncount_socket_stats_at_close and
+ * vma_engine_free_socket_stats, unless the engine is not this process's any more.
  */
 void vma_inet_stats_count_closed_socket(struct vma_engine *engine, _Atomic bool *counts);
 void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats, _Atomic bool *counts);
@@ -151,12 +151,12 @@ static inline uint64_t vma_inet_deadline(uint64_t timeout_ns)
 static inline bool vma_inet_add_waiting_call(struct vma_file *file, _Atomic uint32_t *waiting)
 {
 	atomic_fetch_add(waiting, 1);
-	return __builtin_expect(!vma_file_has_ended(file), 1);
+	return __builtin_expect(!vma_file_is_closed(file), 1);
 }
 static inline bool vma_inet_remove_waiting_call(struct vma_file *file, _Atomic uint32_t *waiting)
 {
 	atomic_fetch_sub(waiting, 1);
-	return __builtin_expect(vma_file_has_ended(file), 0);
+	return __builtin_expect(vma_file_is_closed(file), 0);
 }
 
 #endif

@@ -33,7 +33,7 @@ bool vma_inet_option_enables(int level, enum vma_inet_enabled_by how, const void
  * VMA_ALLOW_PRIVILEGED_SOCK_OPT=1, after the kernel has refused an option with EPERM: whether the option is one that
  * sockets serve themselves, its number in *value. An int that can be read; -EPERM otherwise.
  */
-int vma_inet_privileged_option(const struct vma_engine *engine, int level, int name, const void *from, socklen_t len,
-                               int *value) __attribute__((cold));
+int vma_inet_read_allowed_privileged_option(const struct vma_engine *engine, int level, int name, const void *from,
+                                            socklen_t len, int *value) __attribute__((cold));
 
 #endif

@@ -370,8 +370,8 @@ int vma_nic_export_tcp_states_to_daemon(struct vma_nic_qp *qp, const struct vma_
  * peer), and which of n 5-tuples it has: has[i]. Not those in TIME_WAIT, nor sockets that are only bound. `see` must
  * not call back. 0 or -errno: the kernel does not say. Asks the kernel, so it may take two seconds.
  */
-int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_key *key,
-                               void (*see)(const struct vma_flow_key *connection, void *arg), void *arg);
+int vma_nic_for_each_kernel_connection(const struct vma_nic *nic, const struct vma_flow_key *key,
+                                       void (*see)(const struct vma_flow_key *connection, void *arg), void *arg);
 int vma_nic_kernel_has_connections(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has);
 
 /*

@@ -54,7 +54,7 @@ struct vma_wire_pair_attr {
 };
 
 /* Two nics, one end each. Close both. Several queue pairs per end (16); flows steer between them as on a device. */
-int vma_wire_pair(const struct vma_wire_pair_attr *attr, struct vma_nic *out[2]);
+int vma_wire_create_pair(const struct vma_wire_pair_attr *attr, struct vma_nic *out[2]);
 
 /* Of the direction that starts at `nic`, one end of a pair. 0, -ENOMEM, or -EOPNOTSUPP for the two-process form. The
  * fate of the n-th frame of a lane depends on the seed, the lane and n only. Frames that are delayed at the moment keep
@@ -92,6 +92,6 @@ struct vma_wire_counts {
 	VMA_WIRE_COUNTS(X)
 #undef X
 };
-void vma_wire_counts(const struct vma_nic *nic, struct vma_wire_counts *out);
+void vma_wire_read_counters(const struct vma_nic *nic, struct vma_wire_counts *out);
 
 #endif

@@ -119,7 +119,7 @@ void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
  * another flow of the ring (a listener's) brings in. detach returns when no sink of this flow runs or will run; called
  * from that very sink, it will not run again.
  */
-int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow);
+int vma_ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow);
 void vma_ring_detach_flow(struct vma_ring *ring, struct vma_flow *flow);
 /*
  * Control path, not in a sink. Before a listener's flow is detached. True: other processes serve it, too, from now on
@@ -141,13 +141,14 @@ int vma_ring_request_nic_rule_of_flow(struct vma_ring *ring, struct vma_flow *fl
  * another's, or may be. For who has the port for himself by then: ring_ports.c says why. Segments to the block that no
  * flow takes are the protocol's unmatched segments.
  */
-int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key);
-bool vma_ring_has_ports(const struct vma_ring *ring); /* any thread: it has blocks */
+int vma_ring_reserve_port_block_of_key(struct vma_ring *ring, const struct vma_flow_key *key);
+bool vma_ring_has_port_blocks(const struct vma_ring *ring); /* any thread: it has blocks */
 /*
  * Control path, not in a sink. Gives all blocks back if unused(arg), called with the receive flag, says that no flow
- * relies on one. Who attaches such a flow asks vma_ring_ports after that (once more), so none is forgotten.
+ * relies on one. Who attaches such a flow asks vma_ring_reserve_port_block_of_key after that (once more), so none is
+ * forgotten.
  */
-void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), void *arg);
+void vma_ring_release_unused_port_blocks(struct vma_ring *ring, bool (*unused)(void *arg), void *arg);
 /* As detach; `with` is called in the same hold of the receive flag as takes the flow out of the table. The NIC is asked
  * afterwards, without the flag. */
 void vma_ring_detach_flow_and_call_back(struct vma_ring *ring, struct vma_flow *flow, void (*with)(void *arg),
@@ -258,18 +259,18 @@ bool vma_ring_wait_for_holder(struct vma_ring *ring, enum vma_ring_side side, st
  * timeout_ns for each. What another thread had in hand is then in its sinks. False: the time is over, a signal ended
  * the sleep, or this thread has the flag itself (it is in a sink).
  */
-bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns);
+bool vma_ring_wait_for_rx_driver(struct vma_ring *ring, uint64_t timeout_ns);
 /*
  * The calling thread is the library's own, and not one of the program's that VMA_THREAD_SINGLE speaks of: what it does
  * to rings of that mode says nothing against it.
  */
-void vma_ring_thread_is_helper(void);
+void vma_ring_mark_thread_as_internal_driver(void);
 /*
  * What other threads of the process did with a flag of VMA_THREAD_SINGLE before some point of their program is visible
  * here after this; what they do after that point sees what was written here before. Nothing if no ring has that mode: a
  * sequentially consistent access of both sides is enough then. A system call.
  */
-void vma_ring_barrier(void);
+void vma_ring_membarrier_if_any_biased(void);
 /* The thread id of the one that drives this side, 0: nobody (or no longer). */
 uint32_t vma_ring_drive_holder_tid(const struct vma_ring *ring, enum vma_ring_side side);
 
@@ -282,9 +283,9 @@ struct vma_ring_command {
 	void *link; /* ring's own */
 	void (*run)(struct vma_ring_command *command);
 };
-void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command);
+void vma_ring_queue_command_and_try_run(struct vma_ring *ring, struct vma_ring_command *command);
 /* The same, by whoever drives next; the caller sees to it that somebody does. */
-void vma_ring_post_deferred(struct vma_ring *ring, struct vma_ring_command *command);
+void vma_ring_queue_command(struct vma_ring *ring, struct vma_ring_command *command);
 
 /*
  * Control path: the receive flag, waited for as VMA_THREAD_MODE says, for a caller that must see or change what sinks
@@ -313,8 +314,8 @@ struct vma_ring_proto_ops {
 	bool (*is_due)(struct vma_ring_proto_ops *proto_ops);
 	void (*rebound)(struct vma_ring_proto_ops *proto_ops);
 	/*
-	 * May be NULL. A segment of TCP to a port of the ring's blocks (vma_ring_ports) that no flow takes; as a sink,
-	 * it takes the packet, or returns false.
+	 * May be NULL. A segment of TCP to a port of the ring's blocks (vma_ring_reserve_port_block_of_key) that no
+	 * flow takes; as a sink, it takes the packet, or returns false.
 	 */
 	bool (*unmatched)(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet, const struct vma_rx_info *info);
 	/* May be NULL. A connection that another process of a listener's group has not accepted is to be made here, by

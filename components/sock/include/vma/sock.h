@@ -75,7 +75,7 @@ enum vma_sock_reason {
 };
 const char *vma_sock_reason_text(enum vma_sock_reason reason);
 /* Of a device, ring context or flow that was not to be had: its -errno, or 0. */
-enum vma_sock_reason vma_sock_reason_of(int error);
+enum vma_sock_reason vma_sock_reason_of_errno(int error);
 
 /* One message of the application, its pointers not yet checked (vma_memcpy_or_efault does that). */
 struct vma_file_ops {
@@ -153,7 +153,7 @@ struct vma_file_ops {
 	/* What is known of it goes to the log (vma_stats -S): lines at `level`, whatever the log's own is. Inside, the
 	 * internal thread. NULL: nothing. */
 	void (*dump)(struct vma_file *file, int fd, enum vma_log_level level);
-	/* Why (not): for vma_sock_query and the statistics. */
+	/* Why (not): for vma_sock_get_offload_reason and the statistics. */
 	enum vma_sock_reason (*reason)(struct vma_file *file);
 	/*
 	 * The C library is about to read from the descriptor by itself (fdopen): from now on all goes through the
@@ -221,12 +221,13 @@ struct vma_file {
 	/* An errno that ended a call of several messages after the first: the next call's, as the kernel's sk_err. */
 	_Atomic int deferred_error;
 	_Atomic uint32_t rule_line; /* of the rule that is the reason (VMA_SOCK_RULE), or leaves sends to the kernel */
-	_Atomic uint32_t maker_thread, maker_core; /* that made the socket, or accepted it: vma_file_record_maker */
-	_Atomic uint64_t ring_requests[2];         /* for receiving, for sending: vma_file_set_ring_request; 0: none */
+	_Atomic uint32_t maker_thread,
+	        maker_core; /* that made the socket, or accepted it: vma_file_record_creating_thread_and_core */
+	_Atomic uint64_t ring_requests[2]; /* for receiving, for sending: vma_file_set_ring_request; 0: none */
 	struct vma_retired retired;
 };
 #define VMA_FILE_ENDED (1U << 31)
-static inline bool vma_file_has_ended(const struct vma_file *file)
+static inline bool vma_file_is_closed(const struct vma_file *file)
 {
 	return (atomic_load(&file->slots) & VMA_FILE_ENDED) != 0;
 }
@@ -256,7 +257,7 @@ void vma_file_set_poll_without_shadow(struct vma_file *file, bool own);
 #define VMA_FILE_READABLE 0x0041u   /* EPOLLIN | EPOLLRDNORM */
 void vma_file_wake_watchers(struct vma_file *file, struct vma_watchers *watchers, uint32_t events);
 /* After readiness has come: sleepers and epoll sets. events: what is new, EPOLL* bits. */
-static inline void vma_file_ready(struct vma_file *file, uint32_t events)
+static inline void vma_file_wake_sleepers_and_watchers(struct vma_file *file, uint32_t events)
 {
 	struct vma_watchers *watchers;
 
@@ -267,18 +268,18 @@ static inline void vma_file_ready(struct vma_file *file, uint32_t events)
 }
 
 /*
- * The same for a sink, of a datagram: EPOLLIN. Where the ring is driven by vma_ring_ctxs_progress, the thread remembers
- * the file, and tells once the burst is over and the ring's receive flag given back: that is the fence between what was
- * queued and the look for sleepers, for all of a burst and at no cost of its own. One file is remembered: that of a
- * datagram for another one is told then.
+ * The same for a sink, of a datagram: EPOLLIN. Where the ring is driven by vma_ring_ctxs_progress, the thread
+ * remembers the file, and tells once the burst is over and the ring's receive flag given back: that is the fence
+ * between what was queued and the look for sleepers, for all of a burst and at no cost of its own. One file is
+ * remembered: that of a datagram for another one is told then.
  */
 void vma_file_notify_readable(struct vma_file *file, uint32_t datagrams);
-static inline void vma_file_readable(struct vma_file *file)
+static inline void vma_file_wake_readers_or_batch(struct vma_file *file)
 {
 	struct vma_thread *self = vma_thread_cache;
 
 	if (__builtin_expect(self == NULL || !self->gathers, 0)) {
-		vma_file_ready(file, VMA_FILE_READABLE);
+		vma_file_wake_sleepers_and_watchers(file, VMA_FILE_READABLE);
 		return;
 	}
 	if (__builtin_expect(self->readable != file, 0)) {
@@ -315,7 +316,7 @@ static inline struct vma_file *vma_fd_lookup(int fd)
 	return vma_fd_lookup_high((unsigned)fd);
 }
 /* Inside. A call that is no data path's, or has found the file os_only, is about to use the socket. */
-static inline void vma_file_touch(int fd)
+static inline void vma_fd_call_before_use_hook(int fd)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 
@@ -344,7 +345,7 @@ int vma_fd_highest(void);
 int vma_fd_move_high_and_guard(int fd); /* the new number, or -errno (fd stays as it was) */
 int vma_fd_guard_same_number(int fd);   /* the same of one that cannot be moved any more */
 void vma_fd_unguard_close(int fd);
-static inline bool vma_fd_is_guarded(int fd)
+static inline bool vma_fd_is_library_internal(int fd)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 
@@ -360,11 +361,11 @@ void vma_file_each(void (*fn)(struct vma_file *file, void *arg), void *arg);
  * 1: fd is offloaded; 0: it is the OS's, and text says why; -EBADF. *text is valid until this thread's next question.
  * libvma.so exports this as vma_get_socket_state(fd, text).
  */
-int vma_sock_query(int fd, const char **text);
+int vma_sock_get_offload_reason(int fd, const char **text);
 /*
  * After a call by which it is decided: if fd is the OS's, the log says why, at INFO, once for each port that is served
  * and each other reason. `serves`: by bind or listen. Outside; keeps errno.
  */
-void vma_sock_log_reason(int fd, bool serves) __attribute__((cold));
+void vma_sock_log_why_not_offloaded(int fd, bool serves) __attribute__((cold));
 
 #endif

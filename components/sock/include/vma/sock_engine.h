@@ -54,7 +54,7 @@ extern _Atomic bool vma_sockets_stay __attribute__((visibility("hidden")));
 int vma_engine_add_rule(struct vma_engine *engine, const char *line);
 struct vma_engine *vma_engine_start(void); /* NULL: it cannot, and the log has said why, once */
 /* The process's engine, started on first use. */
-static inline struct vma_engine *vma_engine(void)
+static inline struct vma_engine *vma_engine_get_or_start(void)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -64,14 +64,14 @@ static inline struct vma_engine *vma_engine(void)
  * A forked process that has listeners or UDP sockets of its parent's starts its engine, and opens the interfaces that
  * its parent had, if it has not done so: it is about to give up what that takes. Outside.
  */
-void vma_engine_start_early(void);
+void vma_engine_start_if_open_files_need_it(void);
 /* At exit, after stream's: LATER frames leave, TIME_WAIT is over, the statistics file goes. Others may still be
  * running. */
-void vma_engine_exit(void);
+void vma_engine_flush_and_log_at_exit(void);
 /* Around fork (pthread_atfork's three). */
 void vma_engine_fork_prepare(void);
-void vma_engine_fork_parent(void);
-void vma_engine_fork_child(void);
+void vma_engine_after_fork_in_parent(void);
+void vma_engine_reset_in_fork_child(void);
 
 /*
  * A block of counters for a socket, of which other processes see at most VMA_STATS_FD_NUM; NULL: there are as many
@@ -79,24 +79,26 @@ void vma_engine_fork_child(void);
  * whether the socket is one of that number: until it is closed, or its block is put back. A connection whose descriptor
  * is closed may live on for a minute, and is not to keep the next sockets from being counted.
  */
-struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd, _Atomic bool *counts);
-void vma_engine_stats_closed(struct vma_engine *engine, _Atomic bool *counts);
-void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block, _Atomic bool *counts);
+struct vma_stats_socket *vma_engine_alloc_socket_stats(struct vma_engine *engine, int fd, _Atomic bool *counts);
+void vma_engine_uncount_socket_stats_at_close(struct vma_engine *engine, _Atomic bool *counts);
+void vma_engine_free_socket_stats(struct vma_engine *engine, struct vma_stats_socket *block, _Atomic bool *counts);
 
 /*
  * The program asks for something that is not offloaded, as the text says: 0, the kernel shall do it; or -error, the
  * call shall fail with it. VMA_EXCEPTION_HANDLING decides, also how loudly it is said; it may end the program.
  */
-int vma_engine_exception(int error, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
+int vma_engine_apply_offload_failure_policy(int error, const char *fmt, ...)
+        __attribute__((format(printf, 2, 3), cold));
 /*
  * The same for a socket (`what`, such as "a TCP listener") that the kernel gets, or has got, for this reason. 0 also if
  * nobody need be told: the user, a rule or the address wants it so. Where no call can fail (a connection that goes to
  * the kernel on its way), the answer is ignored. Any lock may be held.
  */
-int vma_engine_fallback(enum vma_sock_reason reason, int error, const char *what) __attribute__((cold));
+int vma_engine_report_kernel_fallback(enum vma_sock_reason reason, int error, const char *what) __attribute__((cold));
 
-/* A rule leaves what this UDP socket sends to certain names to the kernel: for vma_sock_query, and once in the log. */
-void vma_sock_note_sender_rule(struct vma_file *file, const struct vma_rule *rule);
+/* A rule leaves what this UDP socket sends to certain names to the kernel: for vma_sock_get_offload_reason, and once in
+ * the log. */
+void vma_sock_record_and_log_kernel_send_rule(struct vma_file *file, const struct vma_rule *rule);
 
 /* ---- devices ---- */
 
@@ -111,7 +113,7 @@ struct vma_device {
  * refusal is remembered for a while and has been logged: -EOPNOTSUPP (loopback, not Ethernet, no XDP, VMA_NIC=none),
  * -EPERM, -ENODEV, ... Devices stay until the process ends.
  */
-int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out);
+int vma_device_find_or_open(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out);
 /* A socket wants time stamps: from now on all devices, those to come too, give them if they can. */
 void vma_devices_enable_hw_timestamps(struct vma_engine *engine);
 /* Whether the interface has a device, opened for the question, whose received packets have stamps of the hardware. */
@@ -188,7 +190,7 @@ struct vma_ring_ctx {
  * the allocation logic, whichever thread attaches its flows later. With logic 31 the thread is bound to a core here,
  * the first time. Not for the internal thread.
  */
-void vma_file_record_maker(struct vma_file *file);
+void vma_file_record_creating_thread_and_core(struct vma_file *file);
 /* Another thread or core uses it now, and it has moved to that one's ring: it counts as its maker from now on. */
 void vma_file_record_ring_move(struct vma_file *file, const struct vma_ring_requester *where);
 /*
@@ -198,7 +200,7 @@ void vma_file_record_ring_move(struct vma_file *file, const struct vma_ring_requ
 enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX, VMA_RING_CTX_TCP };
 void vma_file_set_ring_request(struct vma_file *file, enum vma_ring_ctx_side side,
                                const struct vma_ring_request *request);
-struct vma_ring_request vma_file_ring_request(const struct vma_file *file, enum vma_ring_ctx_side side);
+struct vma_ring_request vma_file_get_ring_alloc_request(const struct vma_file *file, enum vma_ring_ctx_side side);
 void vma_file_inherit_ring_requests(struct vma_file *file, const struct vma_file *from);
 static inline bool vma_file_has_ring_request(const struct vma_file *file)
 {
@@ -206,36 +208,36 @@ static inline bool vma_file_has_ring_request(const struct vma_file *file)
 	        atomic_load_explicit(&file->ring_requests[1], memory_order_relaxed)) != 0;
 }
 /* What the allocation logic goes by, for a socket on the local address of 4 bytes. */
-struct vma_ring_requester vma_file_ring_key_input(const struct vma_file *file, const void *local);
+struct vma_ring_requester vma_file_get_ring_requester(const struct vma_file *file, const void *local);
 /*
  * The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket, or what it has asked for itself, made if need
  * be. TCP: a connection has one ring, for both directions. It goes by the logic for receiving, or by the one for
  * sending if that for receiving is configured to be 0. A listener is RX. -ENOMEM, or why the device has
  * no more queue pairs.
  */
-int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_requester *where,
-                     struct vma_ring_ctx **out);
+int vma_ring_ctx_find_or_create(struct vma_device *device, enum vma_ring_ctx_side side,
+                                const struct vma_ring_requester *where, struct vma_ring_ctx **out);
 void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx);
-/* Whether vma_ring_ctx_get would answer with this one, which the caller holds. Makes none. */
-bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
-                        const struct vma_ring_requester *where);
+/* Whether vma_ring_ctx_find_or_create would answer with this one, which the caller holds. Makes none. */
+bool vma_ring_ctx_is_that_of_requester(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
+                                       const struct vma_ring_requester *where);
 /* By its logic for receiving the socket may have another ring than others on its address. */
-bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine, const struct vma_file *file);
+bool vma_ring_depends_on_creating_thread(const struct vma_engine *engine, const struct vma_file *file);
 /* Whether a connection may belong to another ring than the listener that it came to. */
-bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *conn,
-                             const struct vma_file *listener);
+bool vma_conn_ring_may_differ_from_listener(const struct vma_engine *engine, const struct vma_file *conn,
+                                            const struct vma_file *listener);
 static inline uint64_t vma_ring_ctx_bit(const struct vma_ring_ctx *ring_ctx)
 {
 	return 1ULL << ring_ctx->id % 64;
 }
 /* One more reference, by whoever has found it inside. False: the last one has gone, and it ends. */
-bool vma_ring_ctx_hold(struct vma_ring_ctx *ring_ctx);
+bool vma_ring_ctx_try_add_ref(struct vma_ring_ctx *ring_ctx);
 
 /*
  * Interrupt moderation of this ring, in place of the configured one (vma_cq_set_moderation). Control path, not in a
  * sink (-EDEADLK).
  */
-int vma_ring_ctx_moderate(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_t period_usec);
+int vma_ring_ctx_set_moderation(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_t period_usec);
 
 /*
  * The descriptor of a ring (engine/ring_file.c), an open file of the kernel's under a file of kind VMA_FILE_RING: the
@@ -248,15 +250,15 @@ int vma_ring_ctx_moderate(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_
  * It is readable if packets were handled, or the ring was told (vma_ring_notify_listener), since the last look. A look
  * comes before its caller looks for what it wants: then nothing is missed.
  */
-int vma_ring_ctx_fd(struct vma_ring_ctx *ring_ctx);
+int vma_ring_ctx_get_or_open_fd(struct vma_ring_ctx *ring_ctx);
 /* What stands behind a file of this kind: valid until vma_leave; NULL: nothing any more. Data path. */
 struct vma_ring_ctx *vma_ring_file_ctx(const struct vma_file *file);
 /* The same, and a reference with it: vma_ring_ctx_put. */
-struct vma_ring_ctx *vma_ring_file_hold(const struct vma_file *file);
+struct vma_ring_ctx *vma_ring_file_get_ring_ref(const struct vma_file *file);
 /* What was told so far is known: not readable for its sake any more. Data path, no lock. */
 void vma_ring_file_mark_all_seen(struct vma_file *file);
 /* The same in two steps: what it had heard of before a poll, and that the poll has found all of it. */
-uint64_t vma_ring_file_heard_count(struct vma_file *file);
+uint64_t vma_ring_file_activity_count(struct vma_file *file);
 void vma_ring_file_mark_seen(struct vma_file *file, uint64_t heard);
 
 /*
@@ -264,11 +266,11 @@ void vma_ring_file_mark_seen(struct vma_file *file, uint64_t heard);
  * internal thread has something else to do.
  */
 extern _Atomic uint32_t vma_ring_files __attribute__((visibility("hidden")));
-void vma_ring_files_left_slow(void) __attribute__((cold));
-static inline void vma_ring_files_left(void)
+void vma_ring_files_wake_reclaim_slow(void) __attribute__((cold));
+static inline void vma_ring_files_wake_reclaim_of_rings(void)
 {
 	if (__builtin_expect(atomic_load_explicit(&vma_ring_files, memory_order_relaxed) != 0, 0))
-		vma_ring_files_left_slow();
+		vma_ring_files_wake_reclaim_slow();
 }
 
 /* Ring contexts by bit, read inside; NULL: none. */
@@ -278,8 +280,8 @@ extern struct vma_ring_ctx *_Atomic vma_ring_ctxs[64] __attribute__((visibility(
  * and answers its packets when nobody else drives; a ring context that is put while connections still end on it lives
  * on until they have ended. Control path, not with the receive flag of the ring. -ENOMEM.
  */
-int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out);
-struct vma_tcp_memory *vma_ring_ctx_tcp_memory(void); /* of all stacks; for the life of the process */
+int vma_ring_ctx_get_or_create_tcp_stack(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out);
+struct vma_tcp_memory *vma_tcp_memory_of_process(void); /* of all stacks; for the life of the process */
 /* A frame was sent: see engine/ring_disarm.c. */
 void vma_ring_ctx_count_send_armed(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
 static inline void vma_ring_ctx_count_send(struct vma_ring_ctx *ring_ctx)
@@ -337,44 +339,44 @@ struct vma_internal_task {
 	_Atomic bool queued;
 	void (*run)(struct vma_internal_task *task);
 };
-void vma_engine_post(struct vma_internal_task *task);
+void vma_engine_post_task_to_internal_thread(struct vma_internal_task *task);
 /* The same within a millisecond or so, with others: a thread that posts often does not wake the other one each time. */
-void vma_engine_post_lazily(struct vma_internal_task *task);
+void vma_engine_post_task_within_1ms(struct vma_internal_task *task);
 /* The internal thread runs the task, which is never posted, at these events of epoll on fd: EPOLLIN, where the task has
  * to read it empty, and may find it so, or with EPOLLET. 64 for a process; 0, -EBUSY, -ENODEV (no thread). */
-int vma_engine_watch(int fd, uint32_t events, struct vma_internal_task *task);
+int vma_engine_watch_fd_with_task(int fd, uint32_t events, struct vma_internal_task *task);
 /* It may be running until all sections that have begun are over: what it uses is retired after this. */
-void vma_engine_unwatch(int fd, struct vma_internal_task *task);
+void vma_engine_unwatch_fd(int fd, struct vma_internal_task *task);
 /*
  * From a child that borrows this process's memory (vfork), outside, with a reference: the internal thread calls the
  * file's ops->hand_over, which has happened when this returns; or it could not be reached, or took five seconds.
  */
-void vma_engine_hand_over(struct vma_file *file);
+void vma_engine_hand_over_from_vfork_child(struct vma_file *file);
 /*
  * `copy` is what this process has taken by pidfd_getfd(pidfd, number): if the other process has this library, and
  * offloads the socket, it calls the file's ops->hand_over. 1: it has done so; 0: there is nothing to hand over there;
  * -EOPNOTSUPP: it could not; -ECONNREFUSED, -ETIMEDOUT (five seconds), ...: it could not be asked. Outside.
  */
-int vma_engine_request_hand_over(int pidfd, int number, int copy) __attribute__((cold));
+int vma_engine_ask_process_to_hand_over_fd(int pidfd, int number, int copy) __attribute__((cold));
 /*
  * Descriptor fd is a UDP or TCP socket that this program has had since it was executed: it gets a file, which asks for
  * the socket when it is used. Outside.
  */
-void vma_inherited_register(int fd) __attribute__((cold));
+void vma_inherited_fd_install_placeholder(int fd) __attribute__((cold));
 /*
  * The processes of this network namespace that have the library are asked for the socket: who has it under a number of
  * its own, the same open file, calls ops->exec_export. Returns the first descriptor that one of them sends, or -1.
  * Waits until all have answered; no longer than a second, and five for those that have the socket. Makes no use of the
  * engine.
  */
-int vma_inherited_request_socket(int fd) __attribute__((cold));
+int vma_inherited_ask_owners_for_conn_queue_fd(int fd) __attribute__((cold));
 /*
  * Descriptor fd is a unix socket that this program has had since it was executed: if its name is of VMA_WAITS_FORMAT,
  * it is the library's, and what waited for accept on the listener with that cookie comes by it. Outside.
  */
 #define VMA_WAITS_FORMAT "vma/waits/%llx"
 #define VMA_WAITS_BYTES 32
-void vma_inherited_register_waits(int fd) __attribute__((cold));
+void vma_inherited_record_conn_queue_fd(int fd) __attribute__((cold));
 /*
  * What touch does with a listener that came by exec: the descriptor passes, unless it is false: then the listener
  * stays the kernel's, as it is. -1: only if this process has it under another number. Set once, by interpose.
@@ -384,29 +386,29 @@ extern bool (*vma_inherited_listener)(int fd, int waiting_fd);
  * A sender has left frames LATER with these ring contexts (by bit), or has queued a command there: the internal thread
  * flushes them within a millisecond or so. Cheap when repeated.
  */
-void vma_engine_send_later(uint64_t ring_ctxs);
+void vma_engine_flush_rings_within_1ms(uint64_t ring_ctxs);
 /*
  * A file's offload was refused for a reason that may pass without an event (PORT_SHARED, INHERITED, NO_MEMORY as
  * ops->reason tells): ops->net_changed is called for it once a second as long as the reason is one of these.
  */
-void vma_engine_retry(void);
+void vma_engine_schedule_offload_retry(void);
 /*
  * An accepted connection, or one that a block of ports covers: some 50 to 100 ms from now the NIC is to steer it by
- * itself (vma_tcp_steer), if it still exists then. The connection is held meanwhile. Never waits. now: all that wait,
- * at once, because their listener's flow has been revoked.
+ * itself (vma_tcp_conn_add_own_nic_rule), if it still exists then. The connection is held meanwhile. Never waits. now:
+ * all that wait, at once, because their listener's flow has been revoked.
  */
-void vma_engine_steer(struct vma_tcp_conn *conn);
+void vma_engine_schedule_steer_of_conn(struct vma_tcp_conn *conn);
 void vma_engine_steer_pending_now(void);
 /* Any thread. False: all that were to be steered when vma_engine_steer_pending_now was called last have been. */
-bool vma_engine_is_steering(void);
+bool vma_engine_has_conns_to_steer(void);
 /* The same for those that go without a rule of their own by VMA_TCP_3T_RULES or VMA_TCP_2T_RULES, if one is set. */
-void vma_engine_steer_covered(void);
+void vma_engine_steer_conns_under_wide_rules(void);
 /*
  * Control path, inside. Connections that the kernel has are its own here, too, while it has them: see
  * vma_ring_exempt_kernel_connections. A listener's are exempt on its ring context; one connection is on each of the
  * device, as it may have moved.
  */
-void vma_ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key);
+void vma_ring_ctx_leave_flow_to_kernel(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key);
 /* Watches a descriptor for errors (EPOLLERR, edge-triggered): a connected UDP shadow. ended by the descriptor's close.
  */
 int vma_engine_watch_errors(int fd, struct vma_file *file);

@@ -41,31 +41,31 @@ struct vma_migration {
  */
 void vma_migration_init(struct vma_migration *migration, const struct vma_conf *conf, enum vma_ring_ctx_side side,
                         bool is_tcp);
-uint64_t vma_migration_place(const struct vma_migration *migration); /* the caller's */
-/* For vma_ring_ctx_get: who asks is at this place. */
-struct vma_ring_requester vma_migration_where(const struct vma_migration *migration, uint64_t place,
-                                              uint64_t socket_id);
+uint64_t vma_migration_current_thread_or_core(const struct vma_migration *migration); /* the caller's */
+/* For vma_ring_ctx_find_or_create: who asks is at this place. */
+struct vma_ring_requester vma_migration_requester_of_place(const struct vma_migration *migration, uint64_t place,
+                                                           uint64_t socket_id);
 
 /* Where a candidate's round is counted, or ends. */
-bool vma_migration_count_slow(struct vma_migration *migration, uint32_t accesses);
+bool vma_migration_count_access_slow(struct vma_migration *migration, uint32_t accesses);
 /* One access by the caller. True: the socket is to move to the caller's place, and `home` to be set. */
-static inline bool vma_migration_count(struct vma_migration *migration)
+static inline bool vma_migration_count_access_and_decide(struct vma_migration *migration)
 {
 	const uint32_t accesses = atomic_load_explicit(&migration->accesses, memory_order_relaxed) + 1;
 
 	if (__builtin_expect(migration->ratio == 0, 0))
 		return false;
 	if (accesses >= migration->ratio || atomic_load_explicit(&migration->candidate, memory_order_relaxed) != 0)
-		return vma_migration_count_slow(migration, accesses);
+		return vma_migration_count_access_slow(migration, accesses);
 	atomic_store_explicit(&migration->accesses, accesses, memory_order_relaxed);
 	return false;
 }
 /* The caller has used what would move along, in a way that counts elsewhere: another place's candidacy is over. */
-void vma_migration_deny_slow(struct vma_migration *migration);
-static inline void vma_migration_deny(struct vma_migration *migration)
+void vma_migration_drop_other_candidate_slow(struct vma_migration *migration);
+static inline void vma_migration_drop_other_candidate(struct vma_migration *migration)
 {
 	if (__builtin_expect(atomic_load_explicit(&migration->candidate, memory_order_relaxed) != 0, 0))
-		vma_migration_deny_slow(migration);
+		vma_migration_drop_other_candidate_slow(migration);
 }
 static inline void vma_migration_set_home(struct vma_migration *migration, uint64_t place)
 {

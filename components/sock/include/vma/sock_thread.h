@@ -59,7 +59,7 @@ struct vma_thread {
 	uint64_t tx_last_tsc;
 	uint64_t overdue_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
 	uint64_t overdue_tsc;   /* when, last: vma_ring_ctxs_drive_overdue */
-	bool gathers;           /* drives rings: vma_file_readable */
+	bool gathers;           /* drives rings: vma_file_wake_readers_or_batch */
 	struct vma_file *readable; /* has got so many datagrams meanwhile, of which nobody was told; NULL: none */
 	uint32_t datagrams;
 	void *copy_resume[5]; /* __builtin_setjmp's */
@@ -99,7 +99,7 @@ enum vma_thread_state { VMA_THREAD_AWAKE, VMA_THREAD_GOING, VMA_THREAD_ASLEEP, V
 /* SIGNALS: leave gives `mask` back, and the kernel delivers what waits. CALLBACKS: set by any thread. */
 enum vma_thread_deferred_work { VMA_HELD_SIGNALS = 1 << 0, VMA_HELD_CALLBACKS = 1 << 1 };
 
-static inline bool vma_thread_holds(const struct vma_thread *self, enum vma_thread_deferred_work what)
+static inline bool vma_thread_has_deferred_work(const struct vma_thread *self, enum vma_thread_deferred_work what)
 {
 	return (atomic_load_explicit(&self->held, memory_order_relaxed) & what) != 0;
 }

@@ -57,7 +57,7 @@ struct vma_capture;
  * Data path. */
 void vma_capture_write_packet(struct vma_capture *capture, struct vma_capture_info *info, const struct iovec *pieces,
                               unsigned n);
-/* Whether somebody has asked for packets lately: vma_stats_capture. Data path. */
+/* Whether somebody has asked for packets lately: vma_stats_enable_packet_capture. Data path. */
 bool vma_capture_wanted(const struct vma_capture *capture);
 
 /* ---- the reader ---- */

@@ -415,8 +415,8 @@ int vma_stats_zero(struct vma_stats *stats);
  * not 1 to VMA_CAPTURE_LEASE_MAX, or there is no file by which others could find it. granted: from now on they are.
  */
 struct vma_capture;
-int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma_capture **out);
-void vma_stats_capture_granted(struct vma_stats *stats);
+int vma_stats_enable_packet_capture(struct vma_stats *stats, int seconds, int snap, struct vma_capture **out);
+void vma_stats_count_capture_grant(struct vma_stats *stats);
 int vma_stats_capture_fd(const struct vma_stats *stats); /* the ring's memfd; -1: there has been no capture */
 /* Calls fn with such a copy of each block of that type. */
 void vma_stats_for_each_block(const struct vma_stats *stats, enum vma_stats_type type,

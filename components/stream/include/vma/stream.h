@@ -73,7 +73,7 @@ void vma_stream_exec_failed(void); /* or not */
  * that a process accepts from itself, the connections are for that process. beside: the program runs in a new process,
  * not in this one.
  */
-bool vma_stream_waits_for_exec(bool beside) __attribute__((cold));
+bool vma_stream_has_listener_with_conns_at_exec(bool beside) __attribute__((cold));
 /*
  * A descriptor has come in a message (SCM_RIGHTS) that the table does not have. may: it is TCP, listens or is not
  * connected. If it is bound, and who sent it has this library, it gets a TCP object: a listener that several processes

@@ -259,7 +259,8 @@ enum vma_tcp_event {
 	VMA_TCP_URGENT = 1 << 5,
 	VMA_TCP_CLOSED = 1 << 6,  /* both directions have ended: nothing comes any more */
 	VMA_TCP_DRAINED = 1 << 7, /* after close: all is acknowledged, FIN included (SO_LINGER waits for it) */
-	VMA_TCP_STEERED = 1 << 8, /* it has a rule of its own now (vma_tcp_steer): others may share its port */
+	VMA_TCP_STEERED =
+	        1 << 8, /* it has a rule of its own now (vma_tcp_conn_add_own_nic_rule): others may share its port */
 	VMA_TCP_ARRIVED = 1 << 9, /* bytes have come that are to be inspected: vma_tcp_inspect_received */
 };
 
@@ -279,7 +280,7 @@ struct vma_tcp_conn_attr {
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
 	int shadow_fd;
-	bool covered;       /* as vma_tcp_request_port_block says: it has no rule of its own before vma_tcp_steer */
+	bool covered; /* as vma_tcp_request_port_block says: it has no rule of its own before vma_tcp_conn_add_own_nic_rule */
 	bool port_is_bound; /* by the program: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 	/*
 	 * What has been in TIME_WAIT for 250 ms makes way also without time stamps: for who has no other port left.
@@ -294,13 +295,14 @@ struct vma_tcp_conn_attr {
 /*
  * Control path. Installs the flow, then has the SYN sent; the receive flag is not held while the NIC is asked for the
  * flow's rule, unless the caller holds it. *out has one reference, the owner's. -EADDRINUSE: the 4-tuple is in use (or
- * in TIME_WAIT, and may not be used again yet); -ENOMEM; else as vma_ring_attach.
+ * in TIME_WAIT, and may not be used again yet); -ENOMEM; else as vma_ring_attach_flow.
  */
 int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out);
 /*
  * Control path, not in a sink. Whether a connection of these addresses and ports may do without a rule of its own while
- * it is young (attr.covered): 1; 0; -EADDRINUSE, it may not, and others may have the port. As vma_ring_ports: asked
- * once more when a kernel socket has been bound to the port alone, it must still be 1; otherwise vma_tcp_steer.
+ * it is young (attr.covered): 1; 0; -EADDRINUSE, it may not, and others may have the port. As
+ * vma_ring_reserve_port_block_of_key: asked once more when a kernel socket has been bound to the port alone, it must
+ * still be 1; otherwise vma_tcp_conn_add_own_nic_rule.
  */
 int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
 void vma_tcp_release_port_blocks_if_unused(
@@ -311,7 +313,7 @@ uint16_t vma_tcp_oldest_timewait_port(struct vma_tcp *tcp, const struct vma_tcp_
 void vma_tcp_conn_get(struct vma_tcp_conn *conn);
 /* The owner's last word: no event comes after it returned (control path) unless it is called in an event. A connection
  * that has not been closed is reset. */
-void vma_tcp_conn_disown(struct vma_tcp_conn *conn);
+void vma_tcp_conn_drop_owner_and_abort(struct vma_tcp_conn *conn);
 void vma_tcp_conn_put(struct vma_tcp_conn *conn);
 void vma_tcp_conn_free(struct vma_tcp_conn *conn); /* for host->retire */
 /*
@@ -341,7 +343,7 @@ int vma_tcp_error(const struct vma_tcp_conn *conn);            /* why it failed,
 int vma_tcp_error_take(struct vma_tcp_conn *conn);             /* the same once, as SO_ERROR; EPOLLERR ends with it */
 uint32_t vma_tcp_poll_events(const struct vma_tcp_conn *conn); /* EPOLL* bits that hold now, as the kernel's tcp_poll */
 void vma_tcp_conn_key(const struct vma_tcp_conn *conn, struct vma_flow_key *out);
-struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn);
+struct vma_tcp *vma_tcp_conn_current_stack(const struct vma_tcp_conn *conn);
 
 /* ---- reading: one reader at a time ---- */
 
@@ -426,9 +428,9 @@ struct vma_tcp_inspected vma_tcp_inspect_received(struct vma_tcp_conn *conn, con
 
 /* ---- writing: one writer at a time ---- */
 
-uint64_t vma_tcp_tx_space(const struct vma_tcp_conn *conn);  /* bytes that fit now */
-uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn); /* not acknowledged: SIOCOUTQ */
-uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn); /* SIOCOUTQNSD */
+uint64_t vma_tcp_tx_space(const struct vma_tcp_conn *conn);         /* bytes that fit now */
+uint64_t vma_tcp_tx_unacked_bytes(const struct vma_tcp_conn *conn); /* not acknowledged: SIOCOUTQ */
+uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn);        /* SIOCOUTQNSD */
 /*
  * Room for up to `bytes` at the end of the send fifo, in at most n spans; returns how many (0: none, and a WRITABLE
  * will come), -ENOMEM, -EPIPE (shut down or over). Nothing is sent before tx_commit, which may take less.
@@ -443,7 +445,7 @@ enum vma_tcp_tx_flags {
 	VMA_TCP_TX_MORE = 1 << 0,   /* MSG_MORE: more follows, do not send a short segment for it */
 	VMA_TCP_TX_URGENT = 1 << 1, /* the last byte is urgent */
 	VMA_TCP_TX_LATER = 1 << 2,  /* commit only; a vma_tcp_send_committed follows */
-	VMA_TCP_TX_QUEUE = 1 << 3,  /* sent by whoever drives the ring next: vma_ring_post_deferred */
+	VMA_TCP_TX_QUEUE = 1 << 3,  /* sent by whoever drives the ring next: vma_ring_queue_command */
 };
 void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags);
 /* Has sent what may be sent. Drives, or leaves it to whoever drives. */
@@ -534,9 +536,9 @@ bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message
  * Has the NIC steer this connection by itself (vma_ring_request_nic_rule_of_flow); before its listener ends. Control
  * path. -EINVAL: it has ended, or changes stacks at this moment.
  */
-int vma_tcp_steer(struct vma_tcp_conn *conn);
+int vma_tcp_conn_add_own_nic_rule(struct vma_tcp_conn *conn);
 /* The same for all connections that another rule covers: a listener's, or a block of ports'. Control path. */
-void vma_tcp_steer_all(struct vma_tcp *tcp);
+void vma_tcp_steer_all_conns_to_own_rules(struct vma_tcp *tcp);
 
 /* ---- listeners ---- */
 
@@ -545,7 +547,7 @@ struct vma_tcp_listener_ops {
 	bool (*admit)(struct vma_tcp_listener *listener, void *arg);
 	/*
 	 * A handshake is complete. The owner takes the reference, and names itself the connection's owner by
-	 * vma_tcp_conn_adopt before it returns; or returns false, and the connection is reset.
+	 * vma_tcp_conn_set_owner_and_replay_events before it returns; or returns false, and the connection is reset.
 	 */
 	bool (*accepted)(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn);
 	/*
@@ -603,7 +605,8 @@ int vma_tcp_listener_share_rule(struct vma_tcp_listener *listener, uint64_t shad
 void vma_tcp_listener_set_options(struct vma_tcp_listener *listener, const struct vma_tcp_options *options,
                                   uint32_t backlog);
 /* From accepted, or later by whoever holds the connection. Events that came before are told again at once. */
-void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg);
+void vma_tcp_conn_set_owner_and_replay_events(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner,
+                                              void *arg);
 
 /* ---- moving to another stack ---- */
 
@@ -612,12 +615,12 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops
  * device, with a rule of its own there, in whatever it is doing: segments, timers, data out of order and all that waits
  * move along. Other threads may use it meanwhile, but not move or export it; the stack that it leaves has to outlive
  * their calls. A rule of its own moves in one step. -EBUSY: it is not established yet, closed by its owner, or another
- * process may still accept it; else as vma_ring_attach and vma_ring_move_rule: it goes on where it is. -ENOTCONN: it
- * has ended meanwhile.
+ * process may still accept it; else as vma_ring_attach_flow and vma_ring_move_rule: it goes on where it is. -ENOTCONN:
+ * it has ended meanwhile.
  */
 int vma_tcp_move_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *to);
-bool vma_tcp_is_movable(struct vma_tcp_conn *conn);     /* control path, not in a sink: not -EBUSY at this moment */
-bool vma_tcp_has_rule(const struct vma_tcp_conn *conn); /* control path, not in a sink: one of its own */
+bool vma_tcp_is_movable(struct vma_tcp_conn *conn); /* control path, not in a sink: not -EBUSY at this moment */
+bool vma_tcp_conn_has_own_nic_rule(const struct vma_tcp_conn *conn); /* control path, not in a sink: one of its own */
 
 /* All that another stack (the kernel's, by TCP_REPAIR) has to know to go on with a connection. */
 struct vma_tcp_export {
@@ -697,6 +700,6 @@ struct vma_tcp_counts {
 	VMA_TCP_COUNTS(X)
 #undef X
 };
-void vma_tcp_counts(struct vma_tcp *tcp, struct vma_tcp_counts *out); /* any thread, each number for itself */
+void vma_tcp_read_counters(struct vma_tcp *tcp, struct vma_tcp_counts *out); /* any thread, each number for itself */
 
 #endif
