@@ -69,18 +69,18 @@ static void diag_filter_add_range(struct inet_diag_bc_op *op, uint16_t first, ui
 /* One peer, and no ranges: these ops are the last, and what is behind them refuses a socket. */
 struct peer_ops {
 	struct inet_diag_bc_op op;
-	struct inet_diag_hostcond host;
+	uint8_t host[sizeof(struct inet_diag_hostcond)];
 	uint32_t address;
 };
 
 /* Returns how many bytes it has. */
 static uint16_t diag_filter_set_peer(struct request *request, const struct vma_flow_key *key)
 {
+	const struct inet_diag_hostcond host = {.family = AF_INET, .prefix_len = 32, .port = ntohs(key->peer_port_be)};
 	struct peer_ops ops = {
-	        .op = {.code = INET_DIAG_BC_D_COND, .yes = sizeof(ops), .no = sizeof(ops) + sizeof(ops.op)},
-	        .host = {.family = AF_INET, .prefix_len = 32, .port = ntohs(key->peer_port_be)},
-	};
+	        .op = {.code = INET_DIAG_BC_D_COND, .yes = sizeof(ops), .no = sizeof(ops) + sizeof(ops.op)}};
 
+	memcpy(ops.host, &host, sizeof(ops.host));
 	memcpy(&ops.address, key->peer, sizeof(ops.address));
 	memcpy(request->op, &ops, sizeof(ops));
 	return sizeof(ops);
