@@ -113,10 +113,10 @@ static int xtreme_poll_or_fail(int fd, struct vma_completion_t *completions, uns
 static void run_udp_sender_checking_echoes(void)
 {
 	const int fd = open_socket(SOCK_DGRAM);
-	struct timeval patience = {.tv_sec = 10};
+	struct timeval receive_timeout = {.tv_sec = 10};
 	unsigned answers = 0;
 
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive_timeout, sizeof(receive_timeout));
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
 		fail("connect");
 	for (unsigned i = 0; i < count; i++) {
@@ -337,11 +337,11 @@ static void check_and_echo_datagram(int fd, const void *bytes, size_t len, const
 static void run_receiver_switching_xtreme_to_recv(void)
 {
 	const int fd = open_bound_or_listening_socket(SOCK_DGRAM), stream = open_socket(SOCK_STREAM);
-	struct timeval patience = {.tv_sec = TEST_WAIT_LIMIT_S};
+	struct timeval receive_timeout = {.tv_sec = TEST_WAIT_LIMIT_S};
 	struct vma_completion_t completion;
 	unsigned by_poll = 0, by_recv = 0;
 
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive_timeout, sizeof(receive_timeout));
 	say_ready();
 	for (; by_poll < count; by_poll++) {
 		completion = await_packet(fd);

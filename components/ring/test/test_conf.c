@@ -181,7 +181,7 @@ static void test_conversion_of_time_stamps_reaches_the_nic(void **state)
 	assert_int_equal(nic.hw_ts_conversion, 3);
 }
 
-static void test_wish_to_drive_the_rings_of_an_mlx5_card_reaches_the_nic(void **state)
+static void test_request_to_drive_the_rings_of_an_mlx5_card_reaches_the_nic(void **state)
 {
 	char *env[] = {"VMA_MLX5_DIRECT=1", NULL}, *none[] = {NULL};
 	struct vma_nic_attr nic = {0};
@@ -256,7 +256,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_type_reaches_ordinary_memory_and_windows),
         cmocka_unit_test(test_fewer_frames_than_were_asked_for_are_told_once),
         cmocka_unit_test(test_conversion_of_time_stamps_reaches_the_nic),
-        cmocka_unit_test(test_wish_to_drive_the_rings_of_an_mlx5_card_reaches_the_nic),
+        cmocka_unit_test(test_request_to_drive_the_rings_of_an_mlx5_card_reaches_the_nic),
         cmocka_unit_test(test_nic_parameter_chooses_the_backend),
 };
 

@@ -548,7 +548,7 @@ static void test_name_cannot_move_a_terminals_cursor(void **state)
 	vma_stats_block_free(stats, cq);
 }
 
-static void test_wild_entries_are_passed_over_or_made_harmless(void **state)
+static void test_corrupt_entries_are_passed_over_or_made_harmless(void **state)
 {
 	void *cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "x");
 	struct stats_entry *entries = stats->segment->entries;
@@ -634,7 +634,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_list_has_the_living_and_cleans_up_after_the_dead_if_it_may,
                                         view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_name_cannot_move_a_terminals_cursor, view_make_stats, view_remove_stats),
-        cmocka_unit_test_setup_teardown(test_wild_entries_are_passed_over_or_made_harmless, view_make_stats,
+        cmocka_unit_test_setup_teardown(test_corrupt_entries_are_passed_over_or_made_harmless, view_make_stats,
                                         view_remove_stats),
         cmocka_unit_test(test_every_counter_has_a_place_of_its_own_in_its_block),
         cmocka_unit_test(test_unknown_type_has_no_counters),

@@ -217,7 +217,7 @@ static void test_each_format_has_its_own_heads_and_end(void **state)
 }
 
 /* Whatever another process has in its memory. */
-static void test_wild_numbers_are_printed_and_harmless(void **state)
+static void test_extreme_numbers_are_printed_and_harmless(void **state)
 {
 	(void)state;
 	begin(true);
@@ -334,7 +334,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wakes_are_a_histogram_of_growing_buckets),
         cmocka_unit_test(test_label_cannot_end_its_quotes_or_its_line),
         cmocka_unit_test(test_each_format_has_its_own_heads_and_end),
-        cmocka_unit_test(test_wild_numbers_are_printed_and_harmless),
+        cmocka_unit_test(test_extreme_numbers_are_printed_and_harmless),
         cmocka_unit_test(test_objects_without_room_are_in_sums),
         cmocka_unit_test(test_processes_without_time_come_first_in_the_next_scrape),
 };
