@@ -78,6 +78,7 @@ long say_ok_or_error(const char *text, long value);
 #define SAY_OK_OR_ERROR(call) say_ok_or_error(#call, (long)(call))
 const char *error_name(int error);
 void register_port_name(int port, const char *name);
+bool port_has_name(int port);
 void register_port_name_of_fd(int fd, const char *name);
 /* "10.9.0.2:name", "[::ffff:10.9.0.2]:name", one of a few buffers in turn. */
 const char *address_text(const void *address, socklen_t len);

@@ -103,9 +103,15 @@ void wait_until_sent_packets_arrived(unsigned ms)
 	}
 }
 
+/* Ports are told apart by their names, also those of different addresses: a new one is another's only by chance. */
 int peer_ask_to_open_socket(struct peer *p, int slot, const char *ip, int port)
 {
-	return atoi(peer(p, "open %d %s %d", slot, ip, port));
+	int opened, tries = 0;
+
+	do
+		opened = atoi(peer(p, "open %d %s %d", slot, ip, port));
+	while (port == 0 && port_has_name(opened) && ++tries < 16);
+	return opened;
 }
 
 void peer_send(struct peer *p, int slot, const char *ip, int port, int len, int seed)

@@ -75,6 +75,14 @@ void register_port_name_of_fd(int fd, const char *name)
 	register_port_name(port_of(fd), name);
 }
 
+bool port_has_name(int port)
+{
+	for (int i = 0; i < port_names_n; i++)
+		if (names[i].port == port)
+			return true;
+	return false;
+}
+
 static const char *port_name_or_number_text(int port)
 {
 	static char number[8][12];
