@@ -142,8 +142,8 @@ struct tcp_recovery {
  * Nothing here sends but recovery_retransmit; timeouts leave marks and call conn_enqueue_ready.
  *
  * Where a look at a few fields tells that nothing of this would find anything to do, it is not asked:
- * tx/output.c:  new data, if it is one message and has room (conn_single_message_bytes_to_send): 
- * recovery_on_segment_sent_at only
+ * tx/output.c:  new data, if it is one message and has room
+ *               (conn_single_message_bytes_to_send):                        recovery_on_segment_sent_at only
  *               nothing is out and nothing waits (is_quiet):                no retransmission, no new data
  * rx/pingpong.c: a message that acknowledges the one segment that is out,
  *               or nothing, while nothing is to be decided, for both
