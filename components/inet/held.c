@@ -125,7 +125,7 @@ static bool held_place_create(uint32_t *index)
 
 /* ---- accounts ---- */
 
-static bool held_account_charge(struct vma_held_packets_owner *holder, uint32_t bytes, uint64_t limit)
+static bool held_account_try_charge(struct vma_held_packets_owner *holder, uint32_t bytes, uint64_t limit)
 {
 	const uint64_t before = atomic_fetch_add_explicit(&holder->bytes, bytes, memory_order_relaxed);
 
@@ -172,7 +172,7 @@ int vma_held_packet_add(struct vma_held_packets_owner *holder, int fd, const str
 	uint32_t index;
 	uint64_t word;
 
-	if (!held_account_charge(holder, bytes, limit))
+	if (!held_account_try_charge(holder, bytes, limit))
 		return -ENOBUFS;
 	if (!held_place_pop_free(&index) && !held_place_create(&index)) {
 		atomic_fetch_sub_explicit(&holder->bytes, bytes, memory_order_relaxed);

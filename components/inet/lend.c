@@ -85,7 +85,7 @@ static ssize_t recv_from_os_refusing_forced_zcopy(int fd, struct msghdr *msg, in
 	ssize_t rc;
 
 	flags &= ~(VMA_LEND_FLAG | MSG_VMA_ZCOPY_FORCE);
-	if (!vma_zcopy_call_of_msghdr(msg)->forced || flags & MSG_ERRQUEUE)
+	if (!vma_recv_zcopy_call_of_msghdr(msg)->forced || flags & MSG_ERRQUEUE)
 		return receive(fd, msg, flags);
 	rc = receive(fd, &look, flags | MSG_PEEK);
 	return rc < 0 ? rc : -EIO;

@@ -203,8 +203,9 @@ static inline uint64_t plain_ip4_address_checksum_sum(const uint8_t *frame)
 	return (uint64_t)packet_load32(frame + PLAIN_IP + 12) + packet_load32(frame + PLAIN_IP + 16);
 }
 
-static inline bool plain_ip4_checksum_is_acceptable(const struct packet_rules *rules, const struct vma_buf *packet,
-                                                    const uint8_t *frame, uint64_t addresses)
+static inline bool plain_ip4_checksum_is_valid_or_unchecked(const struct packet_rules *rules,
+                                                            const struct vma_buf *packet, const uint8_t *frame,
+                                                            uint64_t addresses)
 {
 	return !rules->sw_csum || packet->flags & VMA_BUF_RX_L3_CSUM_OK ||
 	       checksum_is_valid(addresses + packet_load32(frame + PLAIN_IP) + packet_load32(frame + PLAIN_IP + 4) +
@@ -248,7 +249,7 @@ static inline bool plain_udp_validate_and_set_payload(const struct packet_rules 
 
 	if (PLAIN_IP + total_len > packet->len || udp_len < VMA_PKT_UDP_HLEN || VMA_PKT_IP4_HLEN + udp_len > total_len)
 		return false;
-	if (!plain_ip4_checksum_is_acceptable(rules, packet, frame, addresses))
+	if (!plain_ip4_checksum_is_valid_or_unchecked(rules, packet, frame, addresses))
 		return false;
 	if (packet->flags & VMA_BUF_RX_L4_CSUM_BAD && field != 0)
 		return false;
@@ -276,7 +277,7 @@ static inline bool plain_tcp_validate_and_set_payload(const struct packet_rules 
 	header_len = (packet_load8(frame + PLAIN_L4 + 12) >> 4) * 4u;
 	if (header_len < VMA_PKT_TCP_HLEN || header_len > l4_len || packet->flags & VMA_BUF_RX_L4_CSUM_BAD)
 		return false;
-	if (!plain_ip4_checksum_is_acceptable(rules, packet, frame, addresses) ||
+	if (!plain_ip4_checksum_is_valid_or_unchecked(rules, packet, frame, addresses) ||
 	    !plain_l4_checksum_is_acceptable(rules, packet, frame,
 	                                     addresses + __builtin_bswap16((uint16_t)l4_len) + (IPPROTO_TCP << 8),
 	                                     packet_load16(frame + PLAIN_L4 + 16), l4_len))

@@ -548,7 +548,7 @@ receive_datagram_queued_before_fork(struct udp_sock *sock, struct msghdr *msg, i
 {
 	struct udp_datagram datagram;
 	struct vma_inet_iov_iter iov_iter;
-	ssize_t rc = flags & VMA_LEND_FLAG && vma_zcopy_call_of_msghdr(msg)->forced
+	ssize_t rc = flags & VMA_LEND_FLAG && vma_recv_zcopy_call_of_msghdr(msg)->forced
 	                     ? -EIO
 	                     : vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 	const uint8_t *bytes = rc == 0 ? udp_fork_queue_take(sock, flags & MSG_PEEK, &datagram) : NULL;
@@ -668,7 +668,7 @@ static ssize_t recv_describe_lent_packet(struct udp_sock *sock, struct vma_recv_
 static ssize_t __attribute__((cold, noinline))
 receive_zcopy_queued(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
 {
-	struct vma_recv_zcopy_call *lend = vma_zcopy_call_of_msghdr(msg);
+	struct vma_recv_zcopy_call *lend = vma_recv_zcopy_call_of_msghdr(msg);
 	struct lent lent;
 	ssize_t rc = zcopy_take_datagram_from_ring_queues(sock, all, lend, flags, &lent);
 

@@ -631,7 +631,7 @@ static void make_random_xtreme_call(void)
 
 /* ---- the other calls ---- */
 
-static void make_random_query_calls(void)
+static void make_other_calls_with_random_args(void)
 {
 	uint8_t header[256] = {0};
 	uint16_t len = (uint16_t)caller_random_below(sizeof(header));
@@ -714,7 +714,7 @@ static void make_random_call(void)
 	else if (what < 920)
 		send_random_bytes();
 	else if (what < 930)
-		make_random_query_calls();
+		make_other_calls_with_random_args();
 	else if (what < 940)
 		set_random_rcvbuf();
 	else if (what < 950)

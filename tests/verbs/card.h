@@ -145,7 +145,7 @@ void card_free_closed_clients(void);
 void card_close_all_clients(void);
 void card_client_report_violation(struct card_client *client, const char *format, ...)
         __attribute__((format(printf, 2, 3)));
-void card_client_send_async_event(struct card_client *client, uint64_t element, enum ibv_event_type type);
+void card_send_async_event_to_client(struct card_client *client, uint64_t element, enum ibv_event_type type);
 void card_send_completion_event(uint64_t channel, uint64_t handle);
 void card_send_async_event_to_all(enum ibv_event_type type);
 bool card_prepare_sleep(void); /* false: a doorbell's work came in between */

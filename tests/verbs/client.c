@@ -33,7 +33,7 @@ void card_client_report_violation(struct card_client *client, const char *format
 
 /* ---- events ---- */
 
-void card_client_send_async_event(struct card_client *client, uint64_t element, enum ibv_event_type type)
+void card_send_async_event_to_client(struct card_client *client, uint64_t element, enum ibv_event_type type)
 {
 	struct ib_uverbs_async_event_desc event = {.element = element, .event_type = (uint32_t)type};
 
@@ -46,7 +46,7 @@ void card_send_async_event_to_all(enum ibv_event_type type)
 {
 	for (struct card_client *client = card.clients; client; client = client->next)
 		if (client->is_context && !client->is_closing)
-			card_client_send_async_event(client, 1, type);
+			card_send_async_event_to_client(client, 1, type);
 }
 
 static void channel_send_completion_event(struct card_client *channel, uint64_t handle)
@@ -79,8 +79,8 @@ static int card_client_requeue_events(struct card_client *client, const struct c
 		channel = channel->next;
 	for (uint32_t i = 0; i < request->again.count; i++) {
 		if (request->again.channel == 0)
-			card_client_send_async_event(client, request->again.element[i],
-			                             (enum ibv_event_type)request->again.event_type[i]);
+			card_send_async_event_to_client(client, request->again.element[i],
+			                                (enum ibv_event_type)request->again.event_type[i]);
 		else if (channel)
 			channel_send_completion_event(channel, request->again.element[i]);
 	}

@@ -127,7 +127,7 @@ static void cq_write_completion(struct card_cq *cq, const struct card_cqe *cqe, 
 		card_client_report_violation(cq->client,
 		                             "completion queue %u: overrun, all of its %u entries are unread",
 		                             cq->number, cq->depth);
-		card_client_send_async_event(cq->client, cq->handle, IBV_EVENT_CQ_ERR);
+		card_send_async_event_to_client(cq->client, cq->handle, IBV_EVENT_CQ_ERR);
 		return;
 	}
 	cq->head->cqe[cq->produced % cq->depth] = *cqe;
@@ -361,7 +361,7 @@ static void qp_fail_entry(struct card_qp *qp, bool is_send, const struct card_wq
 
 	qp_complete_entry(qp, is_send, wqe, &cqe);
 	qp_set_state(qp, IBV_QPS_ERR);
-	card_client_send_async_event(qp->client, qp->handle, IBV_EVENT_QP_FATAL);
+	card_send_async_event_to_client(qp->client, qp->handle, IBV_EVENT_QP_FATAL);
 	qp_flush_posted_entries(qp);
 }
 

@@ -271,6 +271,7 @@ static void test_memory_that_is_not_there_loses_nothing(void **state)
 	assert_int_equal(xtreme_post_source_and_poll(across, 1, 1), 1);
 	assert_int_equal(vma_xtreme_free_packets(&across->packet, 1), 0);
 	assert_int_equal(vma_xtreme_free_packets(&across->packet, 3), -EFAULT);
+	assert_int_equal(xtreme_post_source_and_poll(across, 2, 2), -EFAULT); /* more of it than was there before */
 	munmap(pages, 2 * page);
 }
 

@@ -136,7 +136,7 @@ static int map_rings_of_all_device_queues(struct xdp_window *window, const struc
 
 /* ---- leases ---- */
 
-static void lease_on_pool_drained(void *arg)
+static void lease_drop_share_and_wake_on_last(void *arg)
 {
 	struct xdp_lease *lease = arg;
 	const uint64_t one = 1;
@@ -440,9 +440,10 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 	free(qp->in_flight);
 	qp->in_flight = NULL;
 	qp->lease = NULL;
-	vma_bufpool_retire(atomic_load(&qp->base.rx_pool), lease_on_pool_drained, lease);
-	vma_bufpool_retire(atomic_load(&qp->base.tx_pool), lease_on_pool_drained, lease);
-	lease_on_pool_drained(lease); /* the queue pair's own share: from here on the thread may end the lease */
+	vma_bufpool_retire(atomic_load(&qp->base.rx_pool), lease_drop_share_and_wake_on_last, lease);
+	vma_bufpool_retire(atomic_load(&qp->base.tx_pool), lease_drop_share_and_wake_on_last, lease);
+	lease_drop_share_and_wake_on_last(
+	        lease); /* the queue pair's own share: from here on the thread may end the lease */
 }
 
 static void ring_map_zero_pages(struct xdp_ring *ring)

@@ -67,7 +67,7 @@ static void fuzz_write_cqe_bytes(struct mlx5_model_cq *cq, struct input *in)
 }
 
 /* A card that has lied does not know any more what is posted to it. */
-static bool fuzz_honest_card_has_cq_room(const struct mlx5_model_cq *cq)
+static bool fuzz_card_is_honest_and_has_cq_room(const struct mlx5_model_cq *cq)
 {
 	return !fake_card_has_lied && ((cq->produced - be32toh(cq->record[0])) & 0xffffff) < cq->count;
 }
@@ -114,15 +114,15 @@ static void fuzz_step(struct verbs_qp *qp, struct input *in)
 		fuzz_kick_and_take_sent_frames(qp);
 		break;
 	case RECEIVE:
-		if (fuzz_honest_card_has_cq_room(&model.rx))
+		if (fuzz_card_is_honest_and_has_cq_room(&model.rx))
 			mlx5_model_receive_frame(frame, 1 + fuzz_byte(in), byte & 1, 0);
 		break;
 	case FAIL:
-		if (fuzz_honest_card_has_cq_room(&model.rx))
+		if (fuzz_card_is_honest_and_has_cq_room(&model.rx))
 			mlx5_model_complete_receive_with_error(fuzz_byte(in));
 		break;
 	case COMPLETE:
-		if (fuzz_honest_card_has_cq_room(&model.tx))
+		if (fuzz_card_is_honest_and_has_cq_room(&model.tx))
 			mlx5_model_complete_send(byte & 1 ? fuzz_byte(in) : 0);
 		break;
 	case WRITE_RX:

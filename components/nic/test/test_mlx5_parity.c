@@ -370,7 +370,7 @@ static void step_receive_random_frame(void)
 	                              : fake_verbs_receive_frame(bytes, len, checksums_ok, IBV_WC_SUCCESS));
 }
 
-static void step_fail_receive(void)
+static void step_complete_receive_with_error(void)
 {
 	trace_value(world == BY_RINGS ? mlx5_model_complete_receive_with_error(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)
 	                              : fake_verbs_receive_frame(NULL, 0, false, IBV_WC_LOC_PROT_ERR));
@@ -426,7 +426,7 @@ static void run_random_step(void)
 		step_receive_random_frame();
 		break;
 	case FAIL_RECEIVE:
-		step_fail_receive();
+		step_complete_receive_with_error();
 		break;
 	default:
 		step_poll(1 + random_number_less_than(20));

@@ -53,7 +53,7 @@ static struct verbs_flow **flow_find_link(const struct nic_verbs *nic, const str
 	return place;
 }
 
-struct verbs_flow *verbs_flow_find(const struct nic_verbs *nic, const struct vma_flow_key *key)
+static struct verbs_flow *flow_find(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
 	return nic->flow_buckets_n != 0 ? *flow_find_link(nic, key) : NULL;
 }
@@ -272,7 +272,7 @@ static bool flow_rule_is_lingering(const struct nic_verbs *nic, const struct vma
 static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule)
 {
 	struct nic_verbs *nic = qp->nic;
-	struct verbs_flow *flow = verbs_flow_find(nic, &rule->key);
+	struct verbs_flow *flow = flow_find(nic, &rule->key);
 	int rc;
 
 	if (flow != NULL && flow->qp == qp)
@@ -332,7 +332,7 @@ int verbs_flow_begin_kernel_exemption(struct vma_nic *base, const struct vma_flo
 	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	rc = verbs_flow_find(nic, key) == NULL ? verbs_exempt_rule_ref_or_create(nic, key) : -EEXIST;
+	rc = flow_find(nic, key) == NULL ? verbs_exempt_rule_ref_or_create(nic, key) : -EEXIST;
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }
@@ -382,7 +382,7 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	end_revoked_or_lingering_flow(nic, qp, key);
-	flow = verbs_flow_find(nic, key);
+	flow = flow_find(nic, key);
 	if (flow != NULL && flow->qp == qp) {
 		card_rule_destroy(flow);
 		flow_free(flow_unlink(nic, flow_find_link(nic, key)));
@@ -396,7 +396,7 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 void verbs_flow_remove_handed_to_vmad(struct verbs_qp *qp, const struct vma_flow_key *key)
 {
 	struct nic_verbs *nic = qp->nic;
-	struct verbs_flow *flow = verbs_flow_find(nic, key);
+	struct verbs_flow *flow = flow_find(nic, key);
 
 	if (flow == NULL || flow->qp != qp)
 		return;
@@ -434,7 +434,7 @@ int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct
 	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	flow = verbs_flow_find(nic, key);
+	flow = flow_find(nic, key);
 	if (flow != NULL && flow->qp == verbs_qp_of(from))
 		rc = flow_move_card_rule(flow, verbs_qp_of(to));
 	if (rc == 0) {

@@ -393,7 +393,6 @@ void verbs_flows_close_claims_in_child(const struct nic_verbs *nic);
 /* Whether the device takes rules at all: 0 or -errno. No lock. */
 int verbs_probe_flow_rules(const struct verbs_device *device, struct ibv_qp *qp);
 
-struct verbs_flow *verbs_flow_find(const struct nic_verbs *nic, const struct vma_flow_key *key); /* NULL: none */
 void verbs_flows_revoke_contested(struct nic_verbs *nic); /* those with is_contested */
 
 /* ---- claims.c; lock held ---- */

@@ -100,7 +100,7 @@ int vma_recv_zcopy_add_packet(struct vma_recv_zcopy_call *lend, const struct vma
  * Programs cannot set it: ops->recvmsg masks it.
  */
 #define VMA_LEND_FLAG MSG_VMA_ZCOPY
-static inline struct vma_recv_zcopy_call *vma_zcopy_call_of_msghdr(struct msghdr *msg)
+static inline struct vma_recv_zcopy_call *vma_recv_zcopy_call_of_msghdr(struct msghdr *msg)
 {
 	return (struct vma_recv_zcopy_call *)((char *)msg - offsetof(struct vma_recv_zcopy_call, msg));
 }
