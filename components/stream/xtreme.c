@@ -312,11 +312,15 @@ static bool xtreme_give_received_data(struct stream_sock *sock, struct stream_xt
 
 /* ---- events ---- */
 
-/* What is to be told of the state that the socket is in, and was not told yet. An end comes after all bytes. */
-static uint32_t xtreme_unreported_events(struct stream_sock *sock, struct stream_xtreme_state *x, uint32_t events,
-                                         bool more)
+/*
+ * What is to be told of the state that the socket was in before its bytes were taken, and was not told yet. So an end
+ * comes after all bytes: those before an end that was seen were there by then. An end that comes later posts the source
+ * again.
+ */
+static uint32_t xtreme_unreported_events(struct stream_sock *sock, struct stream_xtreme_state *x, uint32_t now,
+                                         uint32_t events, bool more)
 {
-	uint32_t now = stream_poll(&sock->file), untold = 0;
+	uint32_t untold = 0;
 
 	/* What MSG_ZEROCOPY has to tell is no end. */
 	if (stream_has_zerocopy_notifications(sock) &&
@@ -359,8 +363,9 @@ static bool xtreme_complete_connection(struct stream_sock *sock, struct stream_x
 {
 	const struct vma_completion_t *before = poll->at;
 	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
+	const uint32_t now = stream_poll(&sock->file);
 	bool more = conn != NULL && xtreme_give_received_data(sock, x, conn, poll);
-	const uint32_t untold = xtreme_unreported_events(sock, x, *events, more);
+	const uint32_t untold = xtreme_unreported_events(sock, x, now, *events, more);
 
 	if (untold == 0 || xtreme_report_unreported_events(x, poll, poll->at != before, untold))
 		*events = 0;

@@ -18,7 +18,7 @@ run_calls() { # LABEL SEED WANTED ENVIRONMENT...
 	in_ns a timeout 120 "$program" talk "$IP_B" 7200 "$seconds"
 	finish "$label" 60
 	check_eq "$label in any order, begun by $begun" "$(said "$label")" "$wanted"
-	note "$(grep '^# ' "$WORK/$label.log")"
+	note "$(grep -E '^(# |wrong:)' "$WORK/$label.log")"
 }
 
 for i in 1 2; do

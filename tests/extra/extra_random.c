@@ -44,7 +44,6 @@ static bool has_xtreme;
 static int set;                  /* epoll, of all sockets */
 static _Atomic int some_ring_fd; /* the ring of a socket, which may have closed */
 static pthread_rwlock_t polls;   /* read: places may be given out; write: none is, so what is free stays so */
-static char *inaccessible_page;  /* a page that nobody may touch, behind one that all may */
 
 struct held {
 	void *id;
@@ -66,7 +65,9 @@ struct caller {
 	uint64_t random;
 	struct held held[HELD];
 	unsigned held_n, depth;
-	void *freed; /* an identifier of before */
+	void *freed;             /* an identifier of before */
+	char *inaccessible_page; /* that nobody may touch, behind one that this thread may */
+	bool forbids_polls;      /* it has `polls` for writing; a callback may run meanwhile */
 	struct kept kept[HELD];
 	unsigned kept_n;
 	uint64_t calls, wrong, zero_copied, copied, callbacks, held_freed, polled, accepted, twice_freed;
@@ -276,7 +277,7 @@ static void free_packets_with_bad_args(void)
 	int rc;
 
 	if (kind == 0)
-		rc = api->free_packets(fd, (struct vma_packet_t *)(inaccessible_page - caller_random_below(24)),
+		rc = api->free_packets(fd, (struct vma_packet_t *)(me->inaccessible_page - caller_random_below(24)),
 		                       1 + caller_random_below(3));
 	else if (kind == 1)
 		rc = api->free_packets(fd, NULL, 1);
@@ -339,8 +340,9 @@ static void receive_zero_copy(void)
 	const bool forced = flags & MSG_VMA_ZCOPY_FORCE;
 	const int fd = random_fd();
 	const size_t len = caller_random_below(4) == 0 ? caller_random_below(sizeof(room)) : sizeof(room);
-	union room *to =
-	        caller_random_below(32) == 0 ? (union room *)(inaccessible_page - 8 * caller_random_below(8)) : &room;
+	union room *to = caller_random_below(32) == 0
+	                         ? (union room *)(me->inaccessible_page - 8 * caller_random_below(8))
+	                         : &room;
 	const int n = api->recvfrom_zcopy(fd, to, len, &flags, NULL, NULL);
 
 	if (n < 0 && !is_allowed_errno(errno) && !(forced && (errno == ENOBUFS || errno == EIO)))
@@ -459,8 +461,9 @@ static void free_xtreme_packet_twice(void)
 {
 	struct vma_packet_desc_t packet;
 
-	if (me->kept_n == 0 || pthread_rwlock_trywrlock(&polls) != 0)
+	if (me->kept_n == 0 || me->forbids_polls || pthread_rwlock_trywrlock(&polls) != 0)
 		return;
+	me->forbids_polls = true;
 	packet = me->kept[0].packet;
 	free_xtreme_packet(0);
 	if (api->socketxtreme_free_vma_packets(&packet, 1) == 0 || errno != ENOENT)
@@ -470,16 +473,34 @@ static void free_xtreme_packet_twice(void)
 	if (api->socketxtreme_ref_vma_buff(packet.buff_lst) >= 0 || errno != ENOENT)
 		wrong("a reference to what is free");
 	me->twice_freed++;
+	me->forbids_polls = false;
 	pthread_rwlock_unlock(&polls);
 }
 
+static void keep(const struct kept *kept)
+{
+	while (me->kept_n == HELD) /* again: a callback may have kept another */
+		free_random_xtreme_packet();
+	me->kept[me->kept_n++] = *kept;
+}
+
+/* Taken out meanwhile: any call may run callbacks, which free what they find. */
 static void ref_random_xtreme_buffer(void)
 {
-	struct kept *kept = me->kept_n != 0 ? &me->kept[caller_random_below(me->kept_n)] : NULL;
+	struct kept kept;
+	unsigned at;
 
-	if (kept != NULL && kept->references < 5 &&
-	    api->socketxtreme_ref_vma_buff(kept->packet.buff_lst) != (int)++kept->references)
-		wrong("a reference");
+	if (me->kept_n == 0)
+		return;
+	at = caller_random_below(me->kept_n);
+	kept = me->kept[at];
+	me->kept[at] = me->kept[--me->kept_n];
+	if (kept.references < 5) {
+		kept.references++;
+		if (api->socketxtreme_ref_vma_buff(kept.packet.buff_lst) != (int)kept.references)
+			wrong("a reference");
+	}
+	keep(&kept);
 }
 
 /* No place of the library's, or not the beginning of one. */
@@ -490,7 +511,7 @@ static void free_xtreme_with_bad_address(void)
 	const unsigned kind = caller_random_below(5);
 
 	if (kind == 1)
-		packet.buff_lst = (struct vma_buff_t *)(inaccessible_page + caller_random_below(4096));
+		packet.buff_lst = (struct vma_buff_t *)(me->inaccessible_page + caller_random_below(4096));
 	else if (kind == 2)
 		packet.buff_lst = (struct vma_buff_t *)(uintptr_t)(((uint64_t)caller_random_below(1U << 30) << 18) ^
 		                                                   caller_random_below(1U << 30));
@@ -499,7 +520,7 @@ static void free_xtreme_with_bad_address(void)
 		        (struct vma_buff_t *)((char *)me->kept[0].packet.buff_lst + 1 + caller_random_below(62));
 	if (kind == 4) {
 		if (api->socketxtreme_free_vma_packets(
-		            (struct vma_packet_desc_t *)(inaccessible_page - caller_random_below(40)),
+		            (struct vma_packet_desc_t *)(me->inaccessible_page - caller_random_below(40)),
 		            1 + (int)caller_random_below(3)) == 0 ||
 		    (errno != EFAULT && errno != EINVAL))
 			wrong("descriptions that are not there");
@@ -524,10 +545,7 @@ static void keep_xtreme_packet(const struct vma_packet_desc_t *packet)
 	}
 	if (sum != packet->total_len || n != packet->num_bufs)
 		wrong("what a completion says of its packet");
-	if (me->kept_n == HELD)
-		free_random_xtreme_packet();
-	me->kept[me->kept_n++] =
-	        (struct kept){.packet = *packet, .bytes = first->payload, .len = first->len, .references = 1};
+	keep(&(struct kept){.packet = *packet, .bytes = first->payload, .len = first->len, .references = 1});
 	if (caller_random_below(4) == 0) { /* the library does not read it */
 		packet->buff_lst->next = (struct vma_buff_t *)(uintptr_t)caller_random_below(1U << 30);
 		packet->buff_lst->payload = NULL;
@@ -570,7 +588,9 @@ static void poll_socketxtreme_with_random_args(void)
 	int n;
 
 	if (caller_random_below(32) == 0)
-		to = (struct vma_completion_t *)(inaccessible_page - caller_random_below(64));
+		to = (struct vma_completion_t *)(me->inaccessible_page - caller_random_below(64));
+	if (me->forbids_polls)
+		return;
 	pthread_rwlock_rdlock(&polls);
 	n = api->socketxtreme_poll(fd, to, most, flags);
 	pthread_rwlock_unlock(&polls);
@@ -592,7 +612,10 @@ static void poll_socketxtreme_with_random_args(void)
 	}
 }
 
-/* Of datagrams: a connection's user data is its descriptor. Now and then a socket is the kernel's from now on. */
+/*
+ * Of datagrams: a connection's user data is its descriptor. Now and then a socket is the kernel's from now on. So is,
+ * for a moment, the number of a socket that the other thread closes: ENOPROTOOPT, or EINVAL without a value.
+ */
 static void set_xtreme_options(void)
 {
 	const int fd = atomic_load(&fds[caller_random_below(UDP_SOCKETS)]);
@@ -600,12 +623,13 @@ static void set_xtreme_options(void)
 	const uint32_t tag = caller_random_below(1U << 21);
 
 	if (setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8 - 4 * caller_random_below(2)) != 0 &&
-	    errno != EINVAL && errno != EBADF)
+	    errno != EINVAL && errno != EBADF && errno != ENOPROTOOPT)
 		wrong("SO_VMA_USER_DATA");
-	if (setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, sizeof(tag)) != 0 && errno != EINVAL && errno != EBADF)
+	if (setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, sizeof(tag)) != 0 && errno != EINVAL && errno != EBADF &&
+	    errno != ENOPROTOOPT)
 		wrong("SO_VMA_FLOW_TAG");
 	if (caller_random_below(16) == 0 && setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, NULL, 0) != 0 &&
-	    errno != EBADF)
+	    errno != EBADF && errno != ENOPROTOOPT && errno != EINVAL)
 		wrong("SO_VMA_SHUTDOWN_RX");
 }
 
@@ -683,13 +707,19 @@ static void fork_child_freeing_parents_packets(void)
 			_exit(1);
 		if (kept != NULL && api->socketxtreme_free_vma_packets(&kept->packet, 1) == 0)
 			_exit(2);
+		me->held_n = 0;
+		me->kept_n = 0;
 		if (has_xtreme)
 			api->socketxtreme_poll(random_fd(), &completion, 1, 0);
 		receive_zero_copy();
 		_exit(0);
 	}
-	if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+	if (child < 0 || waitpid(child, &status, 0) != child) {
+		wrong("fork");
+	} else if (status != 0) {
+		printf("wrong: status %#x of a child\n", (unsigned)status);
 		wrong("a child");
+	}
 }
 
 static void make_random_call(void)
@@ -723,6 +753,15 @@ static void make_random_call(void)
 		open_socket_in_slot(caller_random_below(SOCKETS));
 }
 
+static char *map_page_before_inaccessible_one(void)
+{
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (pages == MAP_FAILED || mprotect(pages + 4096, 4096, PROT_NONE) != 0)
+		fail("mmap");
+	return pages + 4096;
+}
+
 static void *run_random_calls(void *arg)
 {
 	me = arg;
@@ -751,10 +790,6 @@ static int run_random_calls_in_all_threads(uint64_t seed)
 	pthread_t threads[THREADS];
 	const int one = 1;
 
-	inaccessible_page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (inaccessible_page == MAP_FAILED || mprotect(inaccessible_page + 4096, 4096, PROT_NONE) != 0)
-		fail("mmap");
-	inaccessible_page += 4096;
 	listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(listener, 16) != 0)
@@ -771,6 +806,7 @@ static int run_random_calls_in_all_threads(uint64_t seed)
 	fflush(stdout);
 	for (unsigned i = 0; i < THREADS; i++) {
 		callers[i].random = seed * 7919 + i + 1;
+		callers[i].inaccessible_page = map_page_before_inaccessible_one();
 		pthread_create(&threads[i], NULL, run_random_calls, &callers[i]);
 	}
 	for (unsigned i = 0; i < THREADS; i++) {

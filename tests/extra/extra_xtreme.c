@@ -418,6 +418,7 @@ static void run_tcp_echo_server_by_xtreme(void)
 	const int fd = open_bound_or_listening_socket(SOCK_STREAM), ring = get_ring_fd_of_socket(fd);
 	static size_t got[FDS_MAX];
 	static bool is_open[FDS_MAX];
+	static unsigned ended_by_poll[FDS_MAX];
 	unsigned accepted = 0, ended = 0, turns = 0, pieces = 0;
 	struct vma_completion_t completions[BATCH];
 	double until;
@@ -440,7 +441,12 @@ static void run_tcp_echo_server_by_xtreme(void)
 				got[conn] = 0;
 				accepted++;
 			}
-			expect_that(is_open[conn], "it is known");
+			/* Room that comes after the end is told after it, perhaps by the same poll. */
+			if (!is_open[conn] && ended_by_poll[conn] == turns && c->events == EPOLLOUT)
+				continue;
+			expect_that(is_open[conn], c->events & VMA_SOCKETXTREME_PACKET
+			                                   ? "its packet is of one that is known"
+			                                   : "its event is of one that is known");
 			if (c->events & VMA_SOCKETXTREME_PACKET) {
 				pieces++;
 				wrong += !is_stream_pattern(c->packet.buff_lst, got[conn]);
@@ -452,6 +458,7 @@ static void run_tcp_echo_server_by_xtreme(void)
 			if (c->events & EPOLLRDHUP) {
 				expect_that((c->events & EPOLLIN) != 0, "the end is EPOLLIN, too");
 				is_open[conn] = false;
+				ended_by_poll[conn] = turns;
 				close(conn);
 				ended++;
 			}

@@ -1,6 +1,9 @@
 /* SocketXtreme on TCP: connections, pieces and ends as completions of a poll. */
 #include "fixture.h"
 
+#include <signal.h>
+#include <sys/mman.h>
+
 #include "../xtreme.h"
 
 static uint8_t out[65536];
@@ -153,6 +156,64 @@ static void test_end_comes_after_the_bytes_and_once(void **state)
 	fixture_peer_reset_and_free_conn(&peer);
 }
 
+static struct fixture_conn ending_peer;
+static struct vma_stats_socket *counters; /* alone on a page, which is not accessible at first */
+
+/* Counters are written to between a look for bytes and the next step: meanwhile further bytes and the end arrive. */
+static void receive_bytes_and_end_at_access_to_counters(int signo)
+{
+	(void)signo;
+	if (mprotect(counters, sizeof(*counters), PROT_READ | PROT_WRITE) != 0)
+		abort();
+	fixture_peer_send(&ending_peer, out + 100, 100);
+	vma_tcp_close(ending_peer.conn, false);
+	for (unsigned i = 0; i < 20; i++) {
+		vma_ring_progress(fixture.peer_ring);
+		vma_ring_ctxs_progress(UINT64_MAX);
+	}
+}
+
+static void test_end_comes_after_bytes_that_are_received_during_a_look(void **state)
+{
+	const struct sigaction catch = {.sa_handler = receive_bytes_and_end_at_access_to_counters};
+	struct vma_stats_socket *own;
+	struct vma_completion_t c;
+	struct sigaction before;
+	int listener = open_xtreme_listener(7308), conn;
+	struct stream_sock *sock;
+
+	(void)state;
+	fixture_peer_connect(&ending_peer, 6308, 7308);
+	conn = await_connection(listener, 6308);
+	for (unsigned i = 0; i < 20; i++)
+		assert_false(poll_one(listener, &c));
+	fixture_peer_send(&ending_peer, out, 100);
+	fixture_until((do_poll(conn) & EPOLLIN) != 0);
+	counters = mmap(NULL, sizeof(*counters), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(counters != MAP_FAILED);
+	assert_int_equal(sigaction(SIGSEGV, &catch, &before), 0);
+	sock = stream_sock(vma_fd_lookup(conn));
+	own = sock->stats;
+	sock->stats = counters;
+	assert_true(poll_one(listener, &c));
+	sock->stats = own;
+	assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
+	assert_true((do_poll(conn) & EPOLLRDHUP) != 0);
+	assert_int_equal(c.packet.total_len, 100);
+	assert_true((c.events & EPOLLRDHUP) == 0);
+	free_packet(&c);
+	seen_bytes = 100;
+	c = await_packet(listener, conn);
+	assert_int_equal(seen_bytes, 200);
+	if ((c.events & EPOLLRDHUP) == 0)
+		await_xtreme_events(listener, EPOLLRDHUP);
+	free_packet(&c);
+	do_close(conn);
+	do_close(listener);
+	fixture_peer_reset_and_free_conn(&ending_peer);
+	munmap(counters, sizeof(*counters));
+}
+
 /* Both sides have ended: a hangup by what poll says, but not before the bytes that wait. */
 static void test_hangup_comes_after_the_bytes(void **state)
 {
@@ -299,6 +360,7 @@ static void test_user_data_of_a_connection(void **state)
 static const struct CMUnitTest tests[] = {
         CASE(test_connection_is_accepted_by_itself_and_gives_pieces_in_frames),
         CASE(test_end_comes_after_the_bytes_and_once),
+        CASE(test_end_comes_after_bytes_that_are_received_during_a_look),
         CASE(test_hangup_comes_after_the_bytes),
         CASE(test_reset_is_an_error_and_a_hangup),
         CASE(test_connect_is_told_as_room),
