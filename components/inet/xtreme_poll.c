@@ -256,6 +256,16 @@ static inline void xtreme_poll_ring(struct vma_thread *self, struct vma_xtreme_p
 	xtreme_ring_unclaim(ring);
 }
 
+struct vma_xtreme_poll *vma_xtreme_poll_that_may_take(const struct vma_xtreme_source *source)
+{
+	struct vma_xtreme_poll *poll = vma_xtreme_poll_of_this_thread();
+
+	if (poll == NULL || poll->ring != source->ring ||
+	    atomic_load_explicit(&source->file, memory_order_relaxed) == NULL || atomic_load(&source->queued))
+		return NULL;
+	return poll;
+}
+
 /* `complete` drives no ring for this poll: so it is with sources of the list. */
 static bool xtreme_poll_collect_events_of_file(struct vma_thread *self, struct vma_file *file, uint32_t *events)
 {

@@ -17,6 +17,7 @@
 
 #include "extra.h"
 #include "stream_priv.h"
+#include "xtreme.h"
 
 #define IN (EPOLLIN | EPOLLRDNORM)
 #define OUT (EPOLLOUT | EPOLLWRNORM)
@@ -151,7 +152,7 @@ static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t event
 		vma_waitq_wake(&sock->file.waitq, true);
 }
 
-const struct vma_tcp_conn_ops stream_owner = {.event = stream_on_event};
+const struct vma_tcp_conn_ops stream_owner = {.event = stream_on_event, .take = stream_xtreme_take_arriving_piece};
 
 /* ---- parting ---- */
 

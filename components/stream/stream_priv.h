@@ -213,6 +213,10 @@ static inline void stream_io_lock_acquire(struct stream_io_lock *io_lock)
 	if (__builtin_expect(atomic_exchange_explicit(&io_lock->taken, true, memory_order_acquire), 0))
 		stream_io_lock_acquire_slow(io_lock);
 }
+static inline bool stream_io_lock_try_acquire(struct stream_io_lock *io_lock)
+{
+	return !atomic_exchange_explicit(&io_lock->taken, true, memory_order_acquire);
+}
 static inline void stream_io_lock_release(struct stream_io_lock *io_lock)
 {
 	atomic_store_explicit(&io_lock->taken, false, memory_order_release);

@@ -5,6 +5,9 @@
  * freed, so a program that frees nothing stops its peer. A piece that tcp had to copy is copied once more, into a
  * buffer of the library's; the account has at most a receive buffer of those. What cannot be given stays where it is,
  * and the source on its list.
+ *
+ * The short way: a piece that comes while this thread polls its ring is given at once, and never queued. Nothing
+ * overtakes: nothing is queued before it, nothing of the socket waits to be told, and no other thread is reading.
  */
 #include "xtreme.h"
 
@@ -220,13 +223,23 @@ static enum vma_xtreme_given xtreme_give_fragment(const struct giving *giving, c
 	return vma_xtreme_poll_add_packet_completion(giving->poll, giving->x->xtreme, &packet);
 }
 
+static void xtreme_stats_count_given(const struct stream_sock *sock, size_t bytes)
+{
+	stream_count_received(sock, (ssize_t)bytes, 0);
+	if (sock->stats != NULL)
+		vma_stats_add(&sock->stats->rx_zcopy, 1);
+}
+
+static uint32_t piece_offset_in_frame(const struct vma_tcp_rx_stream_piece *piece)
+{
+	return (uint32_t)((const char *)piece->data - vma_buf_data(vma_engine_get_or_start()->arena, piece->buf));
+}
+
 static enum vma_xtreme_given xtreme_give_frame_piece(struct giving *giving, const struct vma_tcp_rx_stream_piece *piece)
 {
 	struct vma_bufarena *arena = vma_engine_get_or_start()->arena;
 	const struct vma_fragment fragment = {
-	        .buf = piece->buf,
-	        .off = (uint32_t)((const char *)piece->data - vma_buf_data(arena, piece->buf)),
-	        .len = piece->len};
+	        .buf = piece->buf, .off = piece_offset_in_frame(piece), .len = piece->len};
 	enum vma_xtreme_given given;
 
 	vma_buf_ref(piece->buf);
@@ -263,6 +276,30 @@ static enum vma_xtreme_given xtreme_give_copied_piece(struct giving *giving,
 	return given;
 }
 
+bool stream_xtreme_take_arriving_piece(struct vma_tcp_conn *conn, void *arg,
+                                       const struct vma_tcp_rx_stream_piece *piece)
+{
+	struct stream_sock *sock = arg;
+	struct giving giving = {.sock = sock, .x = stream_get_xtreme_state(sock), .conn = conn};
+	const struct vma_fragment fragment = {
+	        .buf = piece->buf, .off = piece_offset_in_frame(piece), .len = piece->len};
+	uint64_t bits = giving.x != NULL && !sock->file.os_only ? atomic_load(&giving.x->bits) : 0;
+	bool taken;
+
+	for (; bits != 0 && giving.poll == NULL; bits &= bits - 1)
+		giving.poll = vma_xtreme_poll_that_may_take(
+		        atomic_load_explicit(&giving.x->source[__builtin_ctzll(bits)], memory_order_acquire));
+	if (giving.poll == NULL || !stream_io_lock_try_acquire(&sock->reader))
+		return false;
+	taken = xtreme_give_fragment(&giving, &fragment, UINT64_MAX, vma_tcp_zcopy_conn_id(conn)) == VMA_XTREME_GIVEN;
+	if (taken)
+		vma_tcp_rx_hold_arriving_piece(conn, piece);
+	stream_io_lock_release(&sock->reader);
+	if (taken)
+		xtreme_stats_count_given(sock, piece->len);
+	return taken;
+}
+
 /* The reader's turn is held. True: there is more than could be given. */
 static bool xtreme_give_stream_bytes(struct giving *giving)
 {
@@ -296,17 +333,14 @@ static bool xtreme_give_received_data(struct stream_sock *sock, struct stream_xt
 	bool more;
 
 	/* As soon as it can be: what is queued by then is copied. */
-	if (vma_tcp_enable_rx_zcopy(conn) != 0 || vma_tcp_readable_bytes(conn) == 0)
+	if (vma_tcp_offer_arriving_pieces(conn) != 0 || vma_tcp_readable_bytes(conn) == 0)
 		return vma_tcp_readable_bytes(conn) != 0;
 	giving.number = vma_tcp_zcopy_conn_id(conn);
 	stream_io_lock_acquire(&sock->reader);
 	more = xtreme_give_stream_bytes(&giving);
 	stream_io_lock_release(&sock->reader);
-	if (giving.bytes != 0) {
-		stream_count_received(sock, (ssize_t)giving.bytes, 0);
-		if (sock->stats != NULL)
-			vma_stats_add(&sock->stats->rx_zcopy, 1);
-	}
+	if (giving.bytes != 0)
+		xtreme_stats_count_given(sock, giving.bytes);
 	return more;
 }
 

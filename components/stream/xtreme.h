@@ -2,6 +2,8 @@
  * xtreme.h - SocketXtreme on a socket: pieces of the stream, ends and connections as completions of a poll
  * (<vma/inet_xtreme.h>).
  *
+ *   a piece ── its thread polls, nothing is queued ──> packet, held in the window
+ *
  *   an event ── watcher ── post ──> lists of the socket's rings ── complete ──┬─ bytes ──> packets, held in the window
  *                                                                             ├─ listener ──> accepts by itself
  *                                                                             └─ end, error, room ──> EPOLL* bits
@@ -55,6 +57,9 @@ void stream_xtreme_reset_in_fork_child(struct stream_sock *sock);
 void stream_xtreme_destroy(struct stream_sock *sock);
 int stream_xtreme_setsockopt(struct stream_sock *sock, int name, const void *value, socklen_t len);
 int stream_xtreme_getsockopt(struct stream_sock *sock, int name, void *value, socklen_t *len);
+/* vma_tcp_conn_ops.take */
+bool stream_xtreme_take_arriving_piece(struct vma_tcp_conn *conn, void *arg,
+                                       const struct vma_tcp_rx_stream_piece *piece);
 /* ops */
 bool stream_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events);
 /* accept.c: accepts a connection that waits in the queue of ours: its descriptor; -EAGAIN: none waits; -errno. */

@@ -30,6 +30,11 @@
  * comes behind it. The consumer may look at that tail meanwhile, with the old produced or an older one, and find either
  * end: no position that it looks for lies beyond the new end, and it leaves the chunk only if produced is beyond the
  * end that it finds. A produced that is beyond has been stored after the new end, and next, were.
+ *
+ * (6) fifo_skip is both sides at once, of a fifo that is empty: by (3) and (4) the tail, if the consumer has not given
+ * it back, is the only chunk. It is made to lie at the new position: a frame, which is full, ends there; any other
+ * begins there, as by (2). Another thread that asks how much is queued sees produced move first, and never a consumed
+ * beyond it.
  */
 #include "fifo.h"
 
@@ -220,6 +225,21 @@ void fifo_append_chunks(struct tcp_fifo *fifo, struct fifo_chunk *first, struct 
 	fifo->tail = last;
 	fifo->tail_is_large = true;
 	atomic_store_explicit(&fifo->produced, produced + bytes, memory_order_release); /* (1), and without HELD */
+}
+
+/* ---- both ---- */
+
+void fifo_skip(struct tcp_fifo *fifo, size_t bytes)
+{
+	const uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_relaxed);
+	const uint64_t position = (word & FIFO_POSITION) + bytes;
+	struct fifo_chunk *tail = (word & FIFO_CLOSED) == 0 ? fifo->tail : NULL;
+
+	assert(atomic_load_explicit(&fifo->consumed, memory_order_relaxed) == (word & FIFO_POSITION));
+	if (tail != NULL)
+		tail->base = tail->frame != NULL ? position - tail->size : position;
+	atomic_store_explicit(&fifo->produced, position | (word & FIFO_CLOSED), memory_order_release);
+	atomic_store_explicit(&fifo->consumed, position, memory_order_release);
 }
 
 /* ---- consumer ---- */

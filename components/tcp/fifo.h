@@ -70,6 +70,9 @@ struct iovec fifo_span_slow_path(struct tcp_fifo *fifo, uint64_t position);
 /* Consumer: readable spans from consumed + skip on, at most n. */
 unsigned fifo_peek_spans(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n);
 void fifo_consume(struct tcp_fifo *fifo, size_t bytes);
+/* The caller is the producer and the consumer, nothing is reserved, and the fifo is empty: so many bytes have gone past
+ * it. */
+void fifo_skip(struct tcp_fifo *fifo, size_t bytes);
 
 static inline uint64_t fifo_produced(const struct tcp_fifo *fifo)
 {

@@ -180,7 +180,7 @@ void tcp_pingpong_publish(struct vma_tcp_conn *conn)
 	conn_report_tx_space_and_window(conn);
 	conn_set_busy_and_count(conn, false);
 	conn_publish_state(conn, TCP_ESTABLISHED);
-	events = conn->events | VMA_TCP_READABLE;
+	events = conn->events | (conn->data_received ? VMA_TCP_READABLE : 0); /* not, if the owner has taken it */
 	conn->events = 0;
 	conn->data_received = false;
 	conn_tell_owner_events(conn, events);

@@ -452,8 +452,9 @@ void tcp_handle_posted_icmp_error(struct vma_tcp_conn *conn);
 void conn_set_ended(struct vma_tcp_conn *conn, int error);
 uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn); /* any thread: as far as there is memory */
 bool tcp_request_writable_event_if_full(
-        const struct vma_tcp_conn *conn);                /* any thread: no room, and WRITABLE will be told */
-bool conn_has_rx_bytes(const struct vma_tcp_conn *conn); /* any thread */
+        const struct vma_tcp_conn *conn);                       /* any thread: no room, and WRITABLE will be told */
+bool conn_has_rx_bytes(const struct vma_tcp_conn *conn);        /* any thread */
+void rx_consume_bytes(struct vma_tcp_conn *conn, size_t bytes); /* reader; whether the window opens is not asked */
 /* Driver, before it makes room: whether a writer can be waiting for some. */
 static inline bool tcp_may_have_waiting_writer(const struct vma_tcp_conn *conn)
 {

@@ -150,7 +150,7 @@ static bool zcopy_may_hold_frames(const struct tcp_zcopy *z, unsigned n, uint32_
 
 /* ---- in order ---- */
 
-static void zcopy_count_received(struct vma_tcp_conn *conn, struct tcp_zcopy *z, uint32_t len, bool copied)
+static void zcopy_count_bytes(struct vma_tcp_conn *conn, struct tcp_zcopy *z, uint32_t len, bool copied)
 {
 	if (copied) {
 		conn->counts.zcopy_copied += len;
@@ -163,6 +163,11 @@ static void zcopy_count_received(struct vma_tcp_conn *conn, struct tcp_zcopy *z,
 	                      memory_order_release);
 	conn->counts.bytes_in += len;
 	TCP_COUNT(conn->tcp, bytes_in, len);
+}
+
+static void zcopy_count_and_report_received(struct vma_tcp_conn *conn, struct tcp_zcopy *z, uint32_t len, bool copied)
+{
+	zcopy_count_bytes(conn, z, len, copied);
 	if (z->inspects)
 		conn->events |= VMA_TCP_ARRIVED;
 	else
@@ -282,12 +287,38 @@ static bool zcopy_copy_packets(struct vma_tcp_conn *conn, struct tcp_zcopy *z, s
 	return true;
 }
 
+static bool rx_has_urgent_mark(const struct vma_tcp_conn *conn)
+{
+	return atomic_load_explicit(&conn->urgent_at, memory_order_relaxed) >= 0 ||
+	       atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed) >= 0;
+}
+
+/* True: the packet is the owner's. The driver alone sets marks and queues bytes: what is not there does not come. */
+static bool zcopy_offer_to_owner(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct vma_buf *packet, uint32_t len)
+{
+	const struct vma_tcp_conn_ops *owner = atomic_load_explicit(&conn->owner, memory_order_acquire);
+	const struct vma_tcp_rx_stream_piece piece = {
+	        .data = vma_buf_data(z->arena, packet) + packet->payload_off, .len = len, .buf = packet};
+
+	if (owner == NULL || owner->take == NULL || z->inspects || packet->next != NULL ||
+	    fifo_queued_bytes(&conn->rx) != 0 || rx_has_urgent_mark(conn) || !zcopy_may_hold_frames(z, 1, len))
+		return false;
+	if (!owner->take(conn, atomic_load_explicit(&conn->owner_arg, memory_order_relaxed), &piece))
+		return false;
+	zcopy_count_bytes(conn, z, len, false);
+	return true;
+}
+
 bool zcopy_queue_received_packets(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
-	const unsigned frames = count_frames_of_packets(packets, n);
 	struct fifo_chunk *first = NULL, *last = NULL, *chunk;
+	unsigned frames;
 
+	if (n == 1 && atomic_load_explicit(&z->offers, memory_order_relaxed) &&
+	    zcopy_offer_to_owner(conn, z, packets[0], len))
+		return true;
+	frames = count_frames_of_packets(packets, n);
 	if (!zcopy_has_room_for_arrivals(z))
 		return false;
 	if (zcopy_may_hold_frames(z, frames, len))
@@ -304,7 +335,7 @@ bool zcopy_queue_received_packets(struct vma_tcp_conn *conn, struct vma_buf *con
 		zcopy_frames_held_add(z, frames);
 		zcopy_append_to_fifo(conn, z, first, last, len);
 	}
-	zcopy_count_received(conn, z, len, first == NULL);
+	zcopy_count_and_report_received(conn, z, len, first == NULL);
 	return true;
 }
 
@@ -378,7 +409,7 @@ bool zcopy_queue_received_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
 		zcopy_frames_held_add(z, frames);
 		zcopy_append_to_fifo(conn, z, first, last, p->tot_len);
 	}
-	zcopy_count_received(conn, z, p->tot_len, first == NULL);
+	zcopy_count_and_report_received(conn, z, p->tot_len, first == NULL);
 	return true;
 }
 
@@ -419,6 +450,16 @@ int vma_tcp_enable_rx_zcopy(struct vma_tcp_conn *conn)
 		return -ENOMEM;
 	tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ZCOPY);
 	return 0;
+}
+
+int vma_tcp_offer_arriving_pieces(struct vma_tcp_conn *conn)
+{
+	const int rc = vma_tcp_enable_rx_zcopy(conn);
+	struct tcp_zcopy *z = zcopy_of(conn);
+
+	if (rc == 0 && !atomic_load_explicit(&z->offers, memory_order_relaxed))
+		atomic_store_explicit(&z->offers, true, memory_order_relaxed);
+	return rc;
 }
 
 uint64_t vma_tcp_zcopy_conn_id(const struct vma_tcp_conn *conn)
@@ -559,7 +600,13 @@ bool vma_tcp_peek_first_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_rx_st
 void vma_tcp_rx_hold_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece)
 {
 	zcopy_count_held_bytes(zcopy_of(conn), piece->len);
-	vma_tcp_rx_consume(conn, piece->len);
+	rx_consume_bytes(conn, piece->len); /* the buffer is as full as before: there is no window to open */
+}
+
+void vma_tcp_rx_hold_arriving_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece)
+{
+	zcopy_count_held_bytes(zcopy_of(conn), piece->len);
+	fifo_skip(&conn->rx, piece->len);
 }
 
 struct vma_tcp_memory *vma_tcp_memory_limits_of(const struct vma_tcp_conn *conn)

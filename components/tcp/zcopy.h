@@ -45,6 +45,7 @@ struct tcp_zcopy {
 	struct fifo_chunk *_Atomic returned; /* chunks without a frame, for the driver */
 	struct fifo_chunk *_Atomic arrived;  /* pushed by the driver, newest first */
 	_Atomic bool wants_inspection;       /* the owner's request */
+	_Atomic bool offers;                 /* pieces are offered to the owner's `take` */
 	_Atomic bool inspecting;             /* a thread is the inspector */
 	_Atomic bool judging;                /* and the owner looks at a piece */
 	_Atomic bool end_waits;              /* the driver wants to know when nothing waits */

@@ -130,14 +130,19 @@ static void rx_clear_passed_urgent_mark(struct vma_tcp_conn *conn, uint64_t cons
 		atomic_compare_exchange_strong(&conn->urgent_byte, &byte, URGENT_NONE);
 }
 
-void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes)
+void rx_consume_bytes(struct vma_tcp_conn *conn, size_t bytes)
 {
-	if (bytes == 0 && (conn->rx_step == 0 || fifo_queued_bytes(&conn->rx) != conn->rx_step))
-		return;
 	fifo_consume(&conn->rx, bytes + conn->rx_step);
 	conn->rx_step = 0;
 	if (atomic_load_explicit(&conn->urgent_at, memory_order_relaxed) >= 0)
 		rx_clear_passed_urgent_mark(conn, fifo_consumed(&conn->rx));
+}
+
+void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes)
+{
+	if (bytes == 0 && (conn->rx_step == 0 || fifo_queued_bytes(&conn->rx) != conn->rx_step))
+		return;
+	rx_consume_bytes(conn, bytes);
 	if (window_wants_update(conn))
 		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_WINDOW);
 }

@@ -113,7 +113,9 @@ static void fuzz_check_event_is_of_connection(struct vma_tcp_conn *which, void *
 	must(which == conn || conn == NULL);
 	must(events != 0);
 }
-static const struct vma_tcp_conn_ops owner = {fuzz_check_event_is_of_connection};
+static bool fuzz_take_arriving_piece(struct vma_tcp_conn *which, void *arg,
+                                     const struct vma_tcp_rx_stream_piece *piece);
+static const struct vma_tcp_conn_ops owner = {fuzz_check_event_is_of_connection, fuzz_take_arriving_piece};
 
 static bool fuzz_listener_admit_all(struct vma_tcp_listener *which, void *arg)
 {
@@ -572,10 +574,28 @@ static void fuzz_give_back_held_pieces(unsigned most)
 	}
 }
 
+static bool takes_arriving_pieces;
+
+static bool fuzz_take_arriving_piece(struct vma_tcp_conn *which, void *arg, const struct vma_tcp_rx_stream_piece *piece)
+{
+	(void)arg;
+	must(which == conn && piece->buf != NULL && piece->len > 0);
+	must(vma_tcp_readable_bytes(conn) == 0 && vma_tcp_bytes_before_urgent_mark(conn) < 0);
+	if (!takes_arriving_pieces || held_count == HELD)
+		return false;
+	held[held_count++] = (struct held){*piece, vma_tcp_zcopy_conn_id(conn), vma_tcp_memory_limits_of(conn)};
+	vma_tcp_rx_hold_arriving_piece(conn, piece);
+	read_bytes += piece->len;
+	return true;
+}
+
 static void fuzz_step_hold_piece(uint8_t byte)
 {
 	struct vma_tcp_rx_stream_piece piece;
 
+	takes_arriving_pieces = byte & 8;
+	if (takes_arriving_pieces && vma_tcp_offer_arriving_pieces(conn) != 0)
+		return;
 	if (byte >= 128)
 		fuzz_give_back_held_pieces(byte & 63);
 	if (vma_tcp_enable_rx_zcopy(conn) != 0)
@@ -750,6 +770,7 @@ static void fuzz_start_new_stack(void)
 	closed = false;
 	read_bytes = 0;
 	urgent_bytes_left_out = 0;
+	takes_arriving_pieces = false;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -246,7 +246,7 @@ static void ignore_conn_event(struct vma_tcp_conn *conn, void *arg, uint32_t eve
 {
 	(void)conn, (void)arg, (void)events;
 }
-static const struct vma_tcp_conn_ops owner = {ignore_conn_event};
+static const struct vma_tcp_conn_ops owner = {.event = ignore_conn_event};
 
 static bool store_accepted_connection_by_port(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {

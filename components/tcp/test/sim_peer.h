@@ -188,7 +188,7 @@ static void sim_on_connection_event(struct vma_tcp_conn *conn, void *arg, uint32
 		sim_peer_run_actions(peer);
 }
 
-static const struct vma_tcp_conn_ops sim_owner = {sim_on_connection_event};
+static const struct vma_tcp_conn_ops sim_owner = {.event = sim_on_connection_event};
 
 static void sim_peer_assign_connection(struct sim_peer *peer, struct vma_tcp_conn *conn)
 {

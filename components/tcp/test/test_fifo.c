@@ -448,6 +448,66 @@ static void test_reserved_bytes_are_given_up_for_a_frame(void **state)
 	assert_true(allocated <= 1);
 }
 
+static void fifo_skip_bytes_in_the_middle_of_use(unsigned kind)
+{
+	if (kind == 0)
+		fifo_put_pattern(100); /* a small chunk stays, empty */
+	else if (kind == 1)
+		fifo_put_pattern(70000); /* none does */
+	else if (kind == 2)
+		fifo_append_chunk_of_bytes(300, true);
+	else if (kind == 3)
+		fifo_append_chunk_of_bytes(300, false);
+	fifo_consume_all();
+	fifo_skip(&fifo, 1 + kind * 1000);
+	assert_int_equal(fifo_queued_bytes(&fifo), 0);
+	assert_null(fifo_peek_frame(&fifo, 0));
+}
+
+static void test_bytes_go_past_an_empty_fifo(void **state)
+{
+	uint64_t position;
+
+	(void)state;
+	fifo_skip(&fifo, 77); /* before its first chunk */
+	for (unsigned i = 0; i < 5 * 5 * 5; i++) {
+		fifo_skip_bytes_in_the_middle_of_use(i % 5);
+		fifo_skip_bytes_in_the_middle_of_use(i / 5 % 5);
+		position = fifo_produced(&fifo);
+		assert_int_equal(fifo_consumed(&fifo), position);
+		fifo_skip(&fifo, 10);
+		assert_int_equal(fifo_produced(&fifo), position + 10);
+		fifo_skip_bytes_in_the_middle_of_use(i / 25);
+	}
+	assert_true(allocated <= 1);
+	fifo_put_pattern(3000);
+	fifo_append_chunk_of_bytes(300, true);
+	fifo_consume_all();
+}
+
+/* The producer has a large tail in hand while the consumer empties the fifo: the chunk stays, at an old position. */
+static void test_bytes_go_past_a_chunk_that_was_not_given_back(void **state)
+{
+	struct iovec spans[2];
+
+	(void)state;
+	fifo_put_pattern(60000);
+	assert_int_equal(fifo_reserve(&fifo, 1, spans, 2), 1);
+	fifo_consume_all();
+	assert_int_equal(allocated, 1);
+	fifo_commit(&fifo, 0);
+	fifo_skip(&fifo, 500);
+	fifo_put_pattern(60500);
+	fifo_consume_all();
+	fifo_append_chunk_of_bytes(300, true);
+	(void)fifo_reserve(&fifo, 1, spans, 2);
+	fifo_consume_all();
+	fifo_commit(&fifo, 0);
+	fifo_skip(&fifo, 500);
+	fifo_append_chunk_of_bytes(300, true);
+	fifo_consume_all();
+}
+
 static void test_end_of_a_fifo_gives_frames_back(void **state)
 {
 	(void)state;
@@ -492,6 +552,9 @@ static const struct CMUnitTest tests[] = {
                                         teardown_fifo_check_no_leak),
         cmocka_unit_test_setup_teardown(test_frame_follows_bytes_that_were_read, setup, teardown_fifo_check_no_leak),
         cmocka_unit_test_setup_teardown(test_reserved_bytes_are_given_up_for_a_frame, setup,
+                                        teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_bytes_go_past_an_empty_fifo, setup, teardown_fifo_check_no_leak),
+        cmocka_unit_test_setup_teardown(test_bytes_go_past_a_chunk_that_was_not_given_back, setup,
                                         teardown_fifo_check_no_leak),
         cmocka_unit_test_setup_teardown(test_end_of_a_fifo_gives_frames_back, setup, teardown_fifo_check_no_leak),
 };

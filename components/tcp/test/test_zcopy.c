@@ -249,6 +249,174 @@ static void test_data_out_of_order_is_copied(void **state)
 	app_free(client);
 }
 
+/* ---- pieces that an owner takes while they come ---- */
+
+static bool owner_takes;
+static unsigned pieces_offered;
+
+static bool take_arriving_piece(struct vma_tcp_conn *conn, void *arg, const struct vma_tcp_rx_stream_piece *piece)
+{
+	const uint64_t at = fifo_consumed(&conn->rx);
+
+	assert_ptr_equal(((struct app *)arg)->conn, conn);
+	assert_int_equal(vma_tcp_readable_bytes(conn), 0);
+	pieces_offered++;
+	if (!owner_takes)
+		return false;
+	assert_true(held_count < HELD_MAX);
+	assert_true(piece_lies_in_frame(piece));
+	check_piece_has_pattern(piece, at);
+	held[held_count++] = (struct held_piece){*piece, vma_tcp_zcopy_conn_id(conn), at};
+	vma_tcp_rx_hold_arriving_piece(conn, piece);
+	return true;
+}
+
+static void establish_taking(struct app **client, struct app **server)
+{
+	static const struct vma_tcp_conn_ops taking = {.event = fixture_app_on_event, .take = take_arriving_piece};
+
+	fixture_establish_connection_pair(client, server);
+	vma_tcp_conn_set_owner_and_replay_events((*server)->conn, &taking, *server);
+	assert_int_equal(vma_tcp_offer_arriving_pieces((*server)->conn), 0);
+	fixture_run_for_ns(MS);
+	(*server)->events = 0;
+	owner_takes = true;
+	pieces_offered = 0;
+}
+
+static void test_piece_is_taken_while_it_comes_and_never_queued(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_taking(&client, &server);
+	vma_tcp_set_option(client->conn, VMA_TCP_OPT_NODELAY, 1);
+	for (unsigned i = 1; i <= 20; i++) {
+		zcopy_send_bytes_and_run(client, 700);
+		assert_int_equal(held_count, i);
+		assert_int_equal(atomic_load(&memory_limit_account.frames), i);
+		assert_int_equal(vma_tcp_readable_bytes(server->conn), 0);
+	}
+	assert_int_equal(server->events & VMA_TCP_READABLE, 0);
+	assert_int_equal(fixture_stack_counts(1).zcopy_bytes, 14000);
+	for (unsigned i = 0; i < held_count; i++)
+		check_piece_has_pattern(&held[i].piece, held[i].at);
+	vma_tcp_shutdown(client->conn, SHUT_WR);
+	fixture_run_for_ns(MS);
+	assert_true(server->events & VMA_TCP_PEER_CLOSED);
+	assert_true(vma_tcp_rx_eof(server->conn));
+	app_free(client);
+}
+
+static void test_piece_that_is_refused_is_queued_and_nothing_overtakes_it(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_taking(&client, &server);
+	owner_takes = false;
+	zcopy_send_bytes_and_run(client, 700);
+	assert_int_equal(pieces_offered, 1);
+	assert_true(server->events & VMA_TCP_READABLE);
+	owner_takes = true;
+	zcopy_send_bytes_and_run(client, 700);
+	assert_int_equal(pieces_offered, 1);
+	assert_int_equal(vma_tcp_readable_bytes(server->conn), 1400);
+	assert_int_equal(read_bytes(server, 1399), 1399);
+	zcopy_send_bytes_and_run(client, 700);
+	assert_int_equal(hold_all_pieces_in_frames(server), 701);
+	zcopy_send_bytes_and_run(client, 700);
+	assert_int_equal(pieces_offered, 2);
+	assert_int_equal(held_count, 3);
+	app_free(client);
+}
+
+static void test_taking_reading_and_holding_may_be_mixed_anywhere(void **state)
+{
+	struct app *client, *server;
+	size_t sent = 0, got = 0;
+	uint32_t seed = 11;
+
+	(void)state;
+	establish_taking(&client, &server);
+	for (int round = 0; round < 1000; round++) {
+		uint32_t r = seed = seed * 1664525 + 1013904223;
+
+		owner_takes = r >> 9 & 1;
+		sent += fixture_send_bytes(client, 1 + (r >> 8) % (r >> 20 & 1 ? 4000 : 1400));
+		fixture_run_for_ns(MS / 10);
+		if (r >> 30 == 0)
+			got += hold_all_pieces_in_frames(server);
+		else if (r >> 30 == 1)
+			got += hold_first_piece_in_frame(server);
+		else
+			got += read_bytes(server, (r >> 12) % 5000);
+		while (held_count > r % 20)
+			return_held_piece(server->conn, r % held_count);
+	}
+	assert_true(pieces_offered > 50);
+	fixture_run_for_ns(SEC);
+	while (vma_tcp_readable_bytes(server->conn) != 0 || fifo_consumed(&server->conn->rx) != sent) {
+		got += hold_all_pieces_in_frames(server) + read_bytes(server, 1);
+		return_all_held_pieces(server->conn);
+		fixture_run_for_ns(SEC);
+	}
+	assert_true(got < sent);
+	app_free(client);
+}
+
+/* An urgent byte has a place in what is queued: nothing is offered while there is a mark, or it may come. */
+static void test_nothing_is_offered_at_an_urgent_mark(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_taking(&client, &server);
+	zcopy_send_bytes_and_run(client, 100);
+	assert_int_equal(pieces_offered, 1);
+	assert_int_equal(send_flags(client, 50, VMA_TCP_TX_URGENT), 50);
+	fixture_run_for_ns(MS);
+	zcopy_send_bytes_and_run(client, 100);
+	assert_int_equal(pieces_offered, 1);
+	assert_int_equal(vma_tcp_bytes_before_urgent_mark(server->conn), 49);
+	assert_int_equal(read_bytes(server, 49), 49);
+	{
+		struct vma_tcp_rx_stream_piece piece;
+
+		assert_true(vma_tcp_peek_first_rx_piece(server->conn, &piece));
+		assert_int_equal(piece.len, 100);
+		check_piece_has_pattern(&piece, 150);
+		vma_tcp_rx_consume(server->conn, 100);
+	}
+	zcopy_send_bytes_and_run(client, 100);
+	assert_int_equal(pieces_offered, 2);
+	app_free(client);
+}
+
+static void test_window_closes_for_what_was_taken_and_opens_when_it_is_freed(void **state)
+{
+	struct app *client, *server;
+	uint64_t sent = 0, rcvbuf, came;
+
+	(void)state;
+	establish_taking(&client, &server);
+	for (int i = 0; i < 400; i++) {
+		sent += fixture_send_bytes(client, 1400);
+		fixture_run_for_ns(MS);
+	}
+	rcvbuf = atomic_load(&server->conn->rcvbuf);
+	came = fifo_produced(&server->conn->rx);
+	assert_true(held_count > 20);
+	assert_true(came < sent);
+	assert_true(came <= rcvbuf + 16384); /* windows are rounded up */
+	assert_true(came >= rcvbuf - rcvbuf / 8);
+	return_all_held_pieces(server->conn);
+	(void)read_bytes(server, sent);
+	fixture_run_for_ns(MS); /* at once: no probe is waited for */
+	assert_true(fifo_produced(&server->conn->rx) > came);
+	app_free(client);
+}
+
 /* ---- urgent data, FIN, RST ---- */
 
 static void test_pieces_end_before_the_urgent_byte(void **state)
@@ -509,6 +677,11 @@ static const struct CMUnitTest tests[] = {
         ZCOPY_CASE(test_peeking_leaves_frames_where_they_are),
         ZCOPY_CASE(test_read_frames_go_back_at_once),
         ZCOPY_CASE(test_data_out_of_order_is_copied),
+        ZCOPY_CASE(test_piece_is_taken_while_it_comes_and_never_queued),
+        ZCOPY_CASE(test_piece_that_is_refused_is_queued_and_nothing_overtakes_it),
+        ZCOPY_CASE(test_taking_reading_and_holding_may_be_mixed_anywhere),
+        ZCOPY_CASE(test_nothing_is_offered_at_an_urgent_mark),
+        ZCOPY_CASE(test_window_closes_for_what_was_taken_and_opens_when_it_is_freed),
         ZCOPY_CASE(test_pieces_end_before_the_urgent_byte),
         ZCOPY_CASE(test_end_of_stream_comes_behind_the_pieces),
         ZCOPY_CASE(test_held_bytes_are_read_bytes_for_close),

@@ -82,6 +82,7 @@ static inline bool vma_xtreme_is_option(int level, int name)
 /* ---- sources ---- */
 
 struct vma_xtreme_source;
+struct vma_xtreme_poll;
 /* bit: the number of the ring's bit. NULL: no memory. */
 struct vma_xtreme_source *vma_xtreme_source_create(struct vma_file *file, unsigned bit);
 /* It tells of nothing any more; the pointer is not used again, but for by those who are inside now. Before the file's
@@ -96,6 +97,12 @@ void vma_xtreme_queue_source_events(struct vma_xtreme_source *source, uint32_t e
  * the source is queued, the file's complete() runs at once. The caller keeps the file alive.
  */
 void vma_xtreme_complete_or_post(struct vma_xtreme_source *source, uint32_t events);
+
+/*
+ * For a sink: the poll of the calling thread, if it is one of the source's ring, and nothing of the source is queued, so
+ * that what has just come may be its next completion. Else NULL.
+ */
+struct vma_xtreme_poll *vma_xtreme_poll_that_may_take(const struct vma_xtreme_source *source);
 
 /* ---- a poll ---- */
 

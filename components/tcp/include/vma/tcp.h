@@ -264,9 +264,16 @@ enum vma_tcp_event {
 	VMA_TCP_ARRIVED = 1 << 9, /* bytes have come that are to be inspected: vma_tcp_inspect_received */
 };
 
+struct vma_tcp_rx_stream_piece;
 struct vma_tcp_conn_ops {
 	/* `events` are new. Receive flag held. */
 	void (*event)(struct vma_tcp_conn *conn, void *arg, uint32_t events);
+	/*
+	 * After vma_tcp_offer_arriving_pieces: a piece has come in order, and nothing is queued before it. True: the
+	 * reference to its buffer is the owner's, which was the reader and has called vma_tcp_rx_hold_arriving_piece;
+	 * READABLE is not told of it. False: it is queued. Receive flag held. May be NULL.
+	 */
+	bool (*take)(struct vma_tcp_conn *conn, void *arg, const struct vma_tcp_rx_stream_piece *piece);
 };
 
 struct vma_tcp_conn_attr {
@@ -384,6 +391,13 @@ uint64_t vma_tcp_zcopy_conn_id(const struct vma_tcp_conn *conn); /* never used t
 bool vma_tcp_peek_first_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_rx_stream_piece *piece);
 /* Reader. That piece, whose buf is not NULL, is held from now on, and no longer queued. */
 void vma_tcp_rx_hold_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece);
+/*
+ * Any thread. The same as vma_tcp_enable_rx_zcopy, and from soon on pieces are offered to the owner while they come, if
+ * each is a packet of its own in one frame: take of vma_tcp_conn_ops.
+ */
+int vma_tcp_offer_arriving_pieces(struct vma_tcp_conn *conn);
+/* Reader, within take: the piece is held, and was never queued. */
+void vma_tcp_rx_hold_arriving_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece);
 /*
  * Any thread: so many bytes, in so many pieces, are held no longer, of the connection with that number. conn: any, or
  * NULL; if it is that one, its window may open. memory: that of its stack.
