@@ -30,18 +30,19 @@ static bool file_get_rings_mask(struct vma_file *file, uint64_t *rings)
 
 /*
  * A ring's descriptor is readable until a poll by it has found all that it had heard of. After a poll whose array is
- * full there may be more.
+ * full, or that has not looked because another thread did, there may be more.
  */
 static int xtreme_poll_rings(struct vma_file *file, uint64_t rings, struct vma_completion_t *completions, unsigned n)
 {
+	bool has_skipped = false;
 	uint64_t heard;
 	int rc;
 
 	if (file->kind != VMA_FILE_RING)
 		return vma_xtreme_poll(rings, completions, n);
 	heard = vma_ring_file_activity_count(file);
-	rc = vma_xtreme_poll(rings, completions, n);
-	if (rc >= 0 && (unsigned)rc < n)
+	rc = vma_xtreme_poll_and_note_skips(rings, completions, n, &has_skipped);
+	if (rc >= 0 && (unsigned)rc < n && !has_skipped)
 		vma_ring_file_mark_seen(file, heard);
 	return rc;
 }

@@ -82,6 +82,11 @@ void vma_xtreme_queue_source_events(struct vma_xtreme_source *source, uint32_t e
 	                                              memory_order_relaxed));
 }
 
+uint32_t vma_xtreme_source_queued_events(const struct vma_xtreme_source *source)
+{
+	return atomic_load_explicit(&source->events, memory_order_relaxed);
+}
+
 /* ---- the list: the poller's ---- */
 
 static bool xtreme_ring_try_claim(struct vma_xtreme_ring *ring)
@@ -242,6 +247,7 @@ static inline void xtreme_poll_ring(struct vma_thread *self, struct vma_xtreme_p
 	struct vma_xtreme_ring *ring = xtreme_ring_get_by_bit(bit);
 
 	if (__builtin_expect(ring == NULL || !xtreme_ring_try_claim(ring), 0)) {
+		poll->has_skipped |= ring != NULL;
 		vma_ring_ctxs_progress(1ULL << bit);
 		return;
 	}
@@ -293,7 +299,7 @@ void vma_xtreme_complete_or_post(struct vma_xtreme_source *source, uint32_t even
 		vma_xtreme_queue_source_events(source, events);
 }
 
-int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsigned n)
+int vma_xtreme_poll_and_note_skips(uint64_t rings, struct vma_completion_t *completions, unsigned n, bool *has_skipped)
 {
 	struct vma_thread *self = vma_thread_self();
 	struct vma_xtreme_poll poll = {.at = completions, .end = completions, .first = completions, .n = n};
@@ -312,7 +318,15 @@ int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsign
 		rings = rings >> from | rings << (64 - from);
 	for (; rings != 0 && xtreme_poll_has_room(&poll); rings &= rings - 1)
 		xtreme_poll_ring(self, &poll, ((unsigned)__builtin_ctzll(rings) + from) % 64);
+	*has_skipped = poll.has_skipped;
 	if (poll.at == completions && poll.bad)
 		return -EFAULT;
 	return (int)(poll.at - completions);
+}
+
+int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsigned n)
+{
+	bool has_skipped = false;
+
+	return vma_xtreme_poll_and_note_skips(rings, completions, n, &has_skipped);
 }

@@ -583,7 +583,7 @@ int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, s
 	pthread_mutex_unlock(&file->lock);
 	if (stream_tcp_conn(sock) != NULL)
 		vma_file_set_poll_without_shadow(file, true); /* it may have listened before */
-	stream_xtreme_watch(sock, EPOLLOUT);
+	stream_xtreme_watch(sock, rc == 0 || rc == -EINPROGRESS ? EPOLLOUT : 0);
 	vma_run_due_deferred_frees();
 	return rc == -EINPROGRESS || rc == -EALREADY ? connect_wait_for_result(sock, rc) : rc;
 }

@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* ---- the object ---- */
 
@@ -84,10 +86,16 @@ static void stream_xtreme_on_rings_changed(struct vma_watcher *watcher, uint64_t
 {
 	struct stream_xtreme_state *x = xtreme_of_watcher(watcher);
 
+	uint32_t untold = 0;
+
 	if (vma_file_is_closed(&x->sock->file))
 		return;
+	/* A poll by the socket does not look at the rings that it has left. */
+	for (uint64_t bits = atomic_load(&x->bits); bits != 0; bits &= bits - 1)
+		untold |= vma_xtreme_source_queued_events(
+		        atomic_load_explicit(&x->source[__builtin_ctzll(bits)], memory_order_acquire));
 	xtreme_add_ring_sources(x, rings);
-	xtreme_post_to_rings(x, 0);
+	xtreme_post_to_rings(x, untold);
 }
 
 /* Sources end in stream_xtreme_close. */
@@ -112,6 +120,7 @@ struct stream_xtreme_state *stream_xtreme_get_or_create_state(struct stream_sock
 	if (x == NULL)
 		return NULL;
 	x->sock = sock;
+	atomic_store_explicit(&x->attempt, 1, memory_order_relaxed);
 	x->watcher = (struct vma_watcher){.ready = stream_xtreme_on_ready,
 	                                  .rings = stream_xtreme_on_rings_changed,
 	                                  .closed = stream_xtreme_on_fd_closed,
@@ -152,8 +161,7 @@ void stream_xtreme_on_connect_attempt(struct stream_sock *sock)
 	if (x == NULL)
 		return;
 	x->peer = sock->peer;
-	atomic_store_explicit(&x->failure_told, false, memory_order_relaxed);
-	atomic_store_explicit(&x->end_told, false, memory_order_relaxed);
+	atomic_fetch_add(&x->attempt, 1);
 }
 
 /* Sources stay until nobody who is inside can see them: until the end of the object. */
@@ -346,49 +354,58 @@ static bool xtreme_give_received_data(struct stream_sock *sock, struct stream_xt
 
 /* ---- events ---- */
 
+/* What a poll has found the socket in. */
+struct seen_state {
+	uint32_t attempt; /* of which connection it was: read before `events` */
+	uint32_t events;  /* as poll(2) has them */
+};
+
 /*
  * What is to be told of the state that the socket was in before its bytes were taken, and was not told yet. So an end
  * comes after all bytes: those before an end that was seen were there by then. An end that comes later posts the source
  * again.
  */
-static uint32_t xtreme_unreported_events(struct stream_sock *sock, struct stream_xtreme_state *x, uint32_t now,
-                                         uint32_t events, bool more)
+static uint32_t xtreme_unreported_events(const struct stream_sock *sock, const struct stream_xtreme_state *x,
+                                         struct seen_state seen, uint32_t events, bool more)
 {
-	uint32_t untold = 0;
+	uint32_t now = seen.events, untold = 0;
 
-	/* What MSG_ZEROCOPY has to tell is no end. */
-	if (stream_has_zerocopy_notifications(sock) &&
-	    atomic_load_explicit(&sock->so_error, memory_order_relaxed) == 0 && (now & EPOLLHUP) == 0)
+	/* Else it is MSG_ZEROCOPY that has something to tell, or had when this was seen: that is no end. */
+	if (atomic_load_explicit(&sock->so_error, memory_order_relaxed) == 0 && (now & EPOLLHUP) == 0)
 		now &= ~(uint32_t)EPOLLERR;
 
 	if (now & (EPOLLERR | EPOLLHUP) && (!more || now & EPOLLERR) &&
-	    !atomic_load_explicit(&x->failure_told, memory_order_relaxed))
+	    atomic_load_explicit(&x->failure_told, memory_order_relaxed) != seen.attempt)
 		untold |= now & (EPOLLERR | EPOLLHUP);
 	if ((now & (EPOLLERR | EPOLLHUP)) == 0 && events & EPOLLOUT)
 		untold |= now & EPOLLOUT;
 	if (now & EPOLLRDHUP && (now & EPOLLERR) == 0 && !more &&
-	    !atomic_load_explicit(&x->end_told, memory_order_relaxed))
+	    atomic_load_explicit(&x->end_told, memory_order_relaxed) != seen.attempt)
 		untold |= EPOLLIN | EPOLLRDHUP;
 	return untold;
 }
 
-static void xtreme_note_reported_events(struct stream_xtreme_state *x, uint32_t untold)
+/* Of two polls, of two of its rings, one tells. What is left for this one. */
+static uint32_t xtreme_claim_events_to_report(struct stream_xtreme_state *x, uint32_t untold, uint32_t attempt)
 {
-	if (untold & (EPOLLERR | EPOLLHUP))
-		atomic_store_explicit(&x->failure_told, true, memory_order_relaxed);
-	if (untold & (EPOLLRDHUP | EPOLLERR))
-		atomic_store_explicit(&x->end_told, true, memory_order_relaxed);
+	if (untold & (EPOLLERR | EPOLLHUP) && atomic_exchange(&x->failure_told, attempt) == attempt)
+		untold &= ~(uint32_t)(EPOLLERR | EPOLLHUP);
+	if (untold & (EPOLLRDHUP | EPOLLERR) && atomic_exchange(&x->end_told, attempt) == attempt)
+		untold &= ~(uint32_t)(EPOLLIN | EPOLLRDHUP);
+	return untold;
 }
 
 /* Into the last completion of this socket, if it has just got one. */
 static bool xtreme_report_unreported_events(struct stream_xtreme_state *x, struct vma_xtreme_poll *poll, bool given,
-                                            uint32_t untold)
+                                            uint32_t untold, uint32_t attempt)
 {
+	if (!given && vma_xtreme_next_completion(poll) == NULL)
+		return false;
+	untold = xtreme_claim_events_to_report(x, untold, attempt);
 	if (given)
 		poll->at[-1].events |= untold;
-	else if (!vma_xtreme_poll_add_event_completion(poll, x->xtreme, untold, &x->peer, 0))
-		return false;
-	xtreme_note_reported_events(x, untold);
+	else if (untold != 0)
+		vma_xtreme_poll_add_event_completion(poll, x->xtreme, untold, &x->peer, 0);
 	return true;
 }
 
@@ -397,15 +414,25 @@ static bool xtreme_complete_connection(struct stream_sock *sock, struct stream_x
 {
 	const struct vma_completion_t *before = poll->at;
 	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
-	const uint32_t now = stream_poll(&sock->file);
-	bool more = conn != NULL && xtreme_give_received_data(sock, x, conn, poll);
-	const uint32_t untold = xtreme_unreported_events(sock, x, now, *events, more);
+	struct seen_state seen = {.attempt = atomic_load(&x->attempt)};
+	uint32_t untold;
+	bool more;
 
-	if (untold == 0 || xtreme_report_unreported_events(x, poll, poll->at != before, untold))
+	seen.events = stream_poll(&sock->file);
+	more = conn != NULL && xtreme_give_received_data(sock, x, conn, poll);
+	untold = xtreme_unreported_events(sock, x, seen, *events, more);
+	if (untold == 0 || xtreme_report_unreported_events(x, poll, poll->at != before, untold, seen.attempt))
 		*events = 0;
 	else
 		more = true;
 	return more;
+}
+
+/* There was no memory for what tells of it. */
+static void __attribute__((cold)) xtreme_close_untellable_conn(int fd)
+{
+	vma_fd_remove(fd);
+	syscall(SYS_close, fd);
 }
 
 /* A process that has no descriptor left keeps the connection where it is, as the kernel does. */
@@ -427,11 +454,11 @@ static bool xtreme_complete_listener(struct stream_sock *listener, struct vma_xt
 		if (file == NULL || file->kind != VMA_FILE_TCP)
 			continue; /* another thread has closed the number */
 		child = stream_xtreme_get_or_create_state(stream_sock(file));
-		if (child != NULL)
+		if (child != NULL && atomic_load(&child->watched) && atomic_load(&child->bits) != 0)
 			vma_xtreme_poll_add_event_completion(
 			        poll, child->xtreme, VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED, &child->peer, listen_fd);
 		else
-			vma_os.close(fd); /* no memory, and nobody would know of it */
+			xtreme_close_untellable_conn(fd);
 	}
 	return false;
 }

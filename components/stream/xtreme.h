@@ -29,8 +29,8 @@ struct stream_xtreme_state {
 	struct vma_xtreme_source *_Atomic source[64];
 	_Atomic uint64_t bits; /* of sources; 0: it has closed */
 	struct sockaddr_in peer;
-	/* poller's */
-	_Atomic bool end_told, failure_told;
+	_Atomic uint32_t attempt;                /* to connect, the last; from 1 on */
+	_Atomic uint32_t end_told, failure_told; /* of which attempt; 0: of none */
 };
 
 /* Whether the mode is on. */

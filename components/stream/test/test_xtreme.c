@@ -156,17 +156,77 @@ static void test_end_comes_after_the_bytes_and_once(void **state)
 	fixture_peer_reset_and_free_conn(&peer);
 }
 
-static struct fixture_conn ending_peer;
-static struct vma_stats_socket *counters; /* alone on a page, which is not accessible at first */
+/*
+ * What another thread does while a poll gives a connection's bytes: between its look at the state and its report. The
+ * counters are written to then. They lie alone on a page that is not accessible at first.
+ */
+static struct during_look {
+	struct fixture_conn peer;
+	struct stream_sock *sock;
+	struct vma_stats_socket *counters, *own_counters;
+	struct sigaction before;
+	void (*other_thread_does)(void);
+} during_look;
 
-/* Counters are written to between a look for bytes and the next step: meanwhile further bytes and the end arrive. */
-static void receive_bytes_and_end_at_access_to_counters(int signo)
+static void run_at_first_access_to_counters(int signo)
 {
 	(void)signo;
-	if (mprotect(counters, sizeof(*counters), PROT_READ | PROT_WRITE) != 0)
+	if (mprotect(during_look.counters, sizeof(*during_look.counters), PROT_READ | PROT_WRITE) != 0)
 		abort();
-	fixture_peer_send(&ending_peer, out + 100, 100);
-	vma_tcp_close(ending_peer.conn, false);
+	during_look.other_thread_does();
+}
+
+/* The connection; 100 bytes have been received, and the next poll gives them. */
+static int during_look_begin(int listener, uint16_t port, void (*other_thread_does)(void))
+{
+	const struct sigaction catch = {.sa_handler = run_at_first_access_to_counters};
+	struct vma_completion_t c;
+	int conn;
+
+	fixture_peer_connect(&during_look.peer, port, 7308);
+	conn = await_connection(listener, port);
+	for (unsigned i = 0; i < 20; i++)
+		assert_false(poll_one(listener, &c));
+	fixture_peer_send(&during_look.peer, out, 100);
+	fixture_until((do_poll(conn) & EPOLLIN) != 0);
+	during_look.counters = mmap(NULL, sizeof(*during_look.counters), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(during_look.counters != MAP_FAILED);
+	during_look.other_thread_does = other_thread_does;
+	during_look.sock = stream_sock(vma_fd_lookup(conn));
+	during_look.own_counters = during_look.sock->stats;
+	assert_int_equal(sigaction(SIGSEGV, &catch, &during_look.before), 0);
+	return conn;
+}
+
+/* The poll that gives the 100 bytes. */
+static struct vma_completion_t during_look_poll(int listener)
+{
+	struct vma_completion_t c;
+
+	during_look.sock->stats = during_look.counters;
+	assert_true(poll_one(listener, &c));
+	during_look.sock->stats = during_look.own_counters;
+	assert_int_equal(sigaction(SIGSEGV, &during_look.before, NULL), 0);
+	assert_int_equal(mprotect(during_look.counters, sizeof(*during_look.counters), PROT_READ), 0);
+	assert_true(during_look.counters->rx_bytes == 100); /* it was run */
+	assert_true((c.events & VMA_SOCKETXTREME_PACKET) != 0);
+	assert_int_equal(c.packet.total_len, 100);
+	seen_bytes = 100;
+	free_packet(&c);
+	return c;
+}
+
+static void during_look_end(int conn)
+{
+	do_close(conn);
+	fixture_peer_reset_and_free_conn(&during_look.peer);
+	munmap(during_look.counters, sizeof(*during_look.counters));
+}
+
+static void receive_further_bytes_and_end(void)
+{
+	fixture_peer_send(&during_look.peer, out + 100, 100);
+	vma_tcp_close(during_look.peer.conn, false);
 	for (unsigned i = 0; i < 20; i++) {
 		vma_ring_progress(fixture.peer_ring);
 		vma_ring_ctxs_progress(UINT64_MAX);
@@ -175,43 +235,69 @@ static void receive_bytes_and_end_at_access_to_counters(int signo)
 
 static void test_end_comes_after_bytes_that_are_received_during_a_look(void **state)
 {
-	const struct sigaction catch = {.sa_handler = receive_bytes_and_end_at_access_to_counters};
-	struct vma_stats_socket *own;
-	struct vma_completion_t c;
-	struct sigaction before;
 	int listener = open_xtreme_listener(7308), conn;
-	struct stream_sock *sock;
+	struct vma_completion_t c;
 
 	(void)state;
-	fixture_peer_connect(&ending_peer, 6308, 7308);
-	conn = await_connection(listener, 6308);
-	for (unsigned i = 0; i < 20; i++)
-		assert_false(poll_one(listener, &c));
-	fixture_peer_send(&ending_peer, out, 100);
-	fixture_until((do_poll(conn) & EPOLLIN) != 0);
-	counters = mmap(NULL, sizeof(*counters), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	assert_true(counters != MAP_FAILED);
-	assert_int_equal(sigaction(SIGSEGV, &catch, &before), 0);
-	sock = stream_sock(vma_fd_lookup(conn));
-	own = sock->stats;
-	sock->stats = counters;
-	assert_true(poll_one(listener, &c));
-	sock->stats = own;
-	assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
+	conn = during_look_begin(listener, 6308, receive_further_bytes_and_end);
+	c = during_look_poll(listener);
 	assert_true((do_poll(conn) & EPOLLRDHUP) != 0);
-	assert_int_equal(c.packet.total_len, 100);
 	assert_true((c.events & EPOLLRDHUP) == 0);
-	free_packet(&c);
-	seen_bytes = 100;
 	c = await_packet(listener, conn);
 	assert_int_equal(seen_bytes, 200);
 	if ((c.events & EPOLLRDHUP) == 0)
 		await_xtreme_events(listener, EPOLLRDHUP);
 	free_packet(&c);
-	do_close(conn);
+	during_look_end(conn);
 	do_close(listener);
-	fixture_peer_reset_and_free_conn(&ending_peer);
-	munmap(counters, sizeof(*counters));
+}
+
+static void read_zerocopy_notification(void)
+{
+	struct msghdr msg = {0};
+
+	if (stream_recv_zerocopy_notification(during_look.sock, &msg) < 0)
+		abort();
+}
+
+/* A notification of MSG_ZEROCOPY is an EPOLLERR for poll, and no end. */
+static void test_end_is_told_although_a_notification_was_read_during_a_look(void **state)
+{
+	int listener = open_xtreme_listener(7308), conn;
+	struct vma_completion_t c;
+
+	(void)state;
+	conn = during_look_begin(listener, 6309, read_zerocopy_notification);
+	stream_queue_zerocopy_notification(during_look.sock);
+	c = during_look_poll(listener);
+	assert_true((c.events & (EPOLLERR | EPOLLHUP)) == 0);
+	vma_tcp_close(during_look.peer.conn, false);
+	await_xtreme_events(listener, EPOLLRDHUP);
+	during_look_end(conn);
+	do_close(listener);
+}
+
+static void begin_another_attempt(void)
+{
+	stream_xtreme_on_connect_attempt(during_look.sock);
+}
+
+/* How the connection before has ended is no word about the next one. */
+static void test_end_of_a_new_attempt_is_told_although_it_began_during_a_look(void **state)
+{
+	int listener = open_xtreme_listener(7308), conn;
+	struct vma_completion_t c;
+
+	(void)state;
+	conn = during_look_begin(listener, 6310, begin_another_attempt);
+	vma_tcp_close(during_look.peer.conn, false);
+	fixture_until((do_poll(conn) & EPOLLRDHUP) != 0);
+	c = during_look_poll(listener);
+	assert_true((c.events & EPOLLRDHUP) != 0);
+	stream_xtreme_watch_and_post_events(during_look.sock, 0);
+	await_xtreme_events(listener, EPOLLRDHUP);
+	during_look_end(conn);
+	do_close(listener);
 }
 
 /* Both sides have ended: a hangup by what poll says, but not before the bytes that wait. */
@@ -271,6 +357,8 @@ static void test_connect_is_told_as_room(void **state)
 	fixture_until(poll_one(fd, &c));
 	assert_true((c.events & EPOLLOUT) != 0);
 	assert_int_equal((int)c.user_data, fd);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7303), 0); /* as the kernel: once, that it has been made */
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7303), -EISCONN);
 	for (unsigned i = 0; i < 20; i++)
 		assert_false(poll_one(fd, &c));
 	do_close(fd);
@@ -361,6 +449,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_connection_is_accepted_by_itself_and_gives_pieces_in_frames),
         CASE(test_end_comes_after_the_bytes_and_once),
         CASE(test_end_comes_after_bytes_that_are_received_during_a_look),
+        CASE(test_end_is_told_although_a_notification_was_read_during_a_look),
+        CASE(test_end_of_a_new_attempt_is_told_although_it_began_during_a_look),
         CASE(test_hangup_comes_after_the_bytes),
         CASE(test_reset_is_an_error_and_a_hangup),
         CASE(test_connect_is_told_as_room),

@@ -92,6 +92,8 @@ void vma_xtreme_source_end(struct vma_xtreme_source *source);
 void vma_xtreme_source_put(struct vma_xtreme_source *source);
 /* There is something to tell: events are EPOLL* bits, which the file's complete() gets. Any thread; also in sinks. */
 void vma_xtreme_queue_source_events(struct vma_xtreme_source *source, uint32_t events);
+/* Those that no complete() has got yet. */
+uint32_t vma_xtreme_source_queued_events(const struct vma_xtreme_source *source);
 /*
  * The same, without a lock and not in a sink. If the calling thread is in a poll of the source's ring, and nothing of
  * the source is queued, the file's complete() runs at once. The caller keeps the file alive.
@@ -110,12 +112,16 @@ struct vma_xtreme_poll {
 	struct vma_completion_t *at, *end; /* the next one, and where the memory that was looked at ends */
 	struct vma_completion_t *first;
 	unsigned n;
-	bool bad; /* the application's array is not there */
+	bool bad;         /* the application's array is not there */
+	bool has_skipped; /* a ring's list, which another thread had in hand */
 	const struct vma_bufarena *arena;
 	struct vma_xtreme_ring *ring;
 };
 /* Fills at most n completions from the rings of these bits: how many; -EFAULT: nothing was taken. */
 int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsigned n);
+/* *has_skipped is false before. True: another thread had the list of some ring in hand, and may have just looked at it
+ * for the last time: what has come since then is there still. */
+int vma_xtreme_poll_and_note_skips(uint64_t rings, struct vma_completion_t *completions, unsigned n, bool *has_skipped);
 /* The poll of the calling thread, while it drives a ring; NULL: it is in none. */
 static inline struct vma_xtreme_poll *vma_xtreme_poll_of_this_thread(void)
 {
