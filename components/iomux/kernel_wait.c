@@ -9,7 +9,7 @@
  * A waiter leaves its note (A), looks whether the set is ours (B), and waits. The adopter makes the set ours (C), looks
  * at the notes (D), and kicks. All are sequentially consistent: either B finds the set ours or D finds the note.
  *
- * A thread that was cancelled or jumped out of its wait leaves its note until it waits again; so a kick lasts a second
+ * A thread that was cancelled or jumped out of its wait leaves its note until it waits again. So a kick lasts a second
  * at most. A thread that is later than that waits only for the OS's members, until it comes back the next time.
  */
 #include <errno.h>

@@ -2,9 +2,9 @@
  * bufpool - packet buffers: a 64-byte descriptor and a frame, related by arithmetic.
  *
  * There are two objects. An *arena* is one reservation of address space for frames and one for descriptors. Descriptor
- * i and frame i belong together, whatever memory lies behind frame i: a registered window (an AF_XDP UMEM mapped from
- * its memfd, a wire) or ordinary memory. A *pool* is a set of buffers of one arena that are free to be taken. It is
- * fixed (only what was added, for windows) or growing (ordinary memory, on demand, up to a bound).
+ * i and frame i belong together. The memory behind frame i is a registered window (an AF_XDP UMEM mapped from its
+ * memfd, a wire) or ordinary memory. A *pool* is a set of buffers of one arena that are free to be taken. It is fixed
+ * (only what was added, for windows) or growing (ordinary memory, on demand, up to a bound).
  *
  * Threads: any thread calls get and put. Each thread keeps a small cache per pool and exchanges whole batches through a
  *          ck_ring. Any thread may create, map, add and retire at any time. An arena is destroyed when no thread uses
