@@ -8,9 +8,9 @@
  *   a client asks that may not share it                            the flow is the kernel's (flow_waiters.c)
  *
  * Every 40 ms the owner looks what the members say of themselves (nic_group.h). New connections go to the members that
- * *ask*. A member asks if a thread sleeps until a listener has something, or has called accept or a wait for a listener
- * in the last 100 ms. If no member asks, they go to the same members as before. A connection that has waited for accept
- * for 100 ms is moved:
+ * *ask*. A member asks while a thread of it sleeps for a listener. It also asks if a thread has called accept or a wait
+ * for a listener in the last 100 ms. If no member asks, they go to the same members as before. A connection that has
+ * waited for accept for 100 ms is moved:
  *
  *   its process          moved to                                                  and gets new ones again
  *   does not ask         any that asks                                             when it has asked
@@ -19,8 +19,8 @@
  *
  * So a connection is moved once in 100 ms at most, and stays where it is if all members are overloaded. A process may
  * not even take its packets from the ring (SIGSTOP), or may have died, or closed its listener. Connections that wait
- * there, or are half open, go at once to any member that asks. If a connection is on its way to a member that dies or
- * closes, it is known here until the member says that it has made it. Then it goes to another.
+ * there, or are half open, go at once to any member that asks. A connection on its way to a member is known here until
+ * the member says that it has made it. If the member dies or closes before, the connection goes to another.
  *
  * A member that has inherited the listener is a group of one, too. Connections that wait there when it dies are kept
  * for the next member (parked.c).

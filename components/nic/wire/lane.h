@@ -21,8 +21,8 @@
  * load pairs with it, so the producer never writes into a slot that a well-behaved peer still reads. An index that is
  * not between the last known one and the producer's own is not believed (bad_peer).
  *
- * Nonce. Each establishment of the link has a random nonce. So no bytes of a former peer, or of this side before it
- * noticed the change, ever look like a frame or an index of the present link.
+ * Nonce. Each establishment of the link has a random nonce. So old bytes never look like a frame or an index of the
+ * present link. They may be a former peer's, or this side's before it noticed the change.
  *
  * Indices have 32 bits, wrap, and are only subtracted. slots is a power of two, so index & mask survives the wrap.
  *

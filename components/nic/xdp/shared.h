@@ -34,8 +34,8 @@
  * (rx_quota in nic.h), and the next ones wait in its RX ring. The alternative is to take a lock over from the living.
  * Then every store under it would have to be fenced against the sleeper's late ones.
  *
- * Clients that write here against the rules can make frames leak or packets mix among the clients of the interface,
- * which share its packet memory anyway. They cannot make the owner or a client loop or leave an array.
+ * A client that breaks these rules can make frames leak or packets mix among the clients of the interface. They share
+ * its packet memory anyway. It cannot make the owner or a client loop or leave an array.
  */
 #ifndef VMA_NIC_XDP_SHARED_H
 #define VMA_NIC_XDP_SHARED_H

@@ -7,8 +7,8 @@
  * counts as untagged.
  *
  * A TCP listener's flow takes every segment that no flow of one peer takes. Two kinds of segments are left to the
- * kernel. One is of a 5-tuple for which the kernel itself has a socket that is more than a listener. The other brings
- * the kernel's SYN cookie back, so that connection is the kernel's.
+ * kernel. The first are of a 5-tuple for which the kernel itself has a socket that is more than a listener. The others
+ * bring the kernel's SYN cookie back, so their connection is the kernel's.
  *
  * A listener's flow may be a group's: its slots share new connections by a hash, and each keeps what it has been given.
  *
@@ -17,8 +17,8 @@
  *
  * A block of local ports takes what is left of TCP for these ports. It takes nothing for which the kernel has a socket,
  * even a listener. The client that has the block has no rules for its new connections. If only the block covers a
- * connection's own flow, the flow gives way to a connection of the kernel's, because its client has shown no socket for
- * the port.
+ * connection's own flow, the client has shown no socket for the port. So the flow gives way to a connection of the
+ * kernel's.
  *
  * A UDP flow of any peer may be spread over several slots of one process by a hash.
  *
@@ -28,9 +28,9 @@
  * (ring_fragments.c puts them together). If a later one comes before the first, all of that datagram are the kernel's.
  *
  * A *minisock* is the flow that is left of a process, or of a connection, that has gone. The kernel knows nothing of it
- * and would answer with RST. The owner is told what has come and answers in its place (owner/minisocks.c). A minisock
- * does not take segments of a new beginning: a SYN for which there is a listener, and all segments of a connection that
- * the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
+ * and would answer with RST. The owner is told what has come and answers in its place (owner/minisocks.c). Segments of
+ * a new beginning are not the minisock's: a SYN for which there is a listener, and segments of a connection that the
+ * kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
  * (owner/resets.c).
  *
  * The kernel may not take a packet for its own, by its MAC, its source or its IP options. Such a packet is not ours

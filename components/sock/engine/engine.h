@@ -5,8 +5,8 @@
  * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), ring contexts (ring_ctx.c).
  * None is held around a call of ops. All are made anew in a forked child, which abandons everything that they guard.
  *
- * Threads: any. Functions named _fork_child run in a forked child's only thread. What is said to be `inside` needs
- * vma_enter.
+ * Threads: any. Functions named _fork_child run in a forked child's only thread. Functions that are said to be `inside`
+ * need vma_enter.
  */
 #ifndef VMA_SOCK_ENGINE_ENGINE_H
 #define VMA_SOCK_ENGINE_ENGINE_H

@@ -16,8 +16,8 @@
  * LOOK_NSEC at most, and not at all in a hold that is shorter. If it cannot be armed so, it looks every LOOK_NSEC.
  *
  * Only packets are held back, and only from this thread. Deadlines, signals, descriptors of the OS and threads that
- * deliver end the sleep as ever. Whoever drives meanwhile, for a call that does not wait or for a timer of TCP,
- * delivers what has come. The internal thread does not drive for the only reason that no other thread does
+ * deliver end the sleep as ever. If another thread drives meanwhile, for a call that does not wait or for a timer of
+ * TCP, it delivers what has come. The internal thread does not drive for the only reason that no other thread does
  * (ring_ctx_has_timed_sleeper).
  *
  * The ring of which the internal thread believes that it is armed (ring_ctx->armed) is not unarmed; the receive flag

@@ -13,7 +13,7 @@
  *           handler may call any of them, also if it interrupts one. The first use of a pool by a thread costs a
  *           registration. System calls happen only if a pool is dry (growth; reclaim, in mode 1).
  * Memory: reserved address space costs nothing until used; windows from a file are MADV_DONTFORK. After fork the child
- *         goes on with its copy of ordinary memory. What other threads' caches held is lost to it, or reclaimed.
+ *         goes on with its copy of ordinary memory. The buffers in other threads' caches are lost to it, or reclaimed.
  * Example: test/test_pool.c.
  */
 #ifndef VMA_BUFPOOL_H
