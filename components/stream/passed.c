@@ -11,8 +11,8 @@
  * Each change is told by an eventfd that is never read, and that all watch for edges. A process that has no place left
  * to watch it looks once a second.
  *
- * So a receiver without the library, or one that may not use the device, gets its connections from the kernel's
- * listener, as do all others then. A message that is never read has the same effect: the two cannot be told apart.
+ * So a receiver without the library, or without the right to use the device, gets its connections from the kernel's
+ * listener. So do all others then. A message that is never read has the same effect: the two cannot be told apart.
  *
  * The giver resumes when another process serves the listener, or after ten seconds. Mostly it is about to close it: it
  * would take connections that it does not accept any more.

@@ -1,8 +1,8 @@
 /*
  * stats - counters that another process can read while they are written.
  *
- * Threads: a block, or half of a block that has a line of its own, has one writer at a time (the driver of that ring,
- *          the owner of that cache). Readers, in this process or another, need only the mapping. Any thread takes
+ * Threads: a block has one writer at a time (the driver of that ring, the owner of that cache). So has half of a block
+ *          that has a line of its own. Readers, in this process or another, need only the mapping. Any thread takes
  *          blocks and puts them back, under a lock-free bitmap.
  * Progress: a counter update is a relaxed load, an add and a relaxed store; no fence, no system call.
  * Memory: one shared mapping of a memfd, which no other process can shorten or write (seals). The small file
