@@ -8,7 +8,7 @@
  *     the last time, or if a socket of this process has sent through the OS meanwhile;
  *   - while waiting: every so many looks, and if its descriptor is readable.
  *
- * Its descriptor may be ready and have nothing for this call, for as long as the program likes: errors wait for
+ * Its descriptor may be ready and have nothing for this call, for as long as the program likes. Errors may wait for
  * MSG_ERRQUEUE (IP_RECVERR), or another process has shut the socket down. Then the call sleeps on an epoll set that has
  * the descriptor edge-triggered, and hears of what is new.
  */

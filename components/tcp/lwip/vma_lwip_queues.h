@@ -1,7 +1,7 @@
 /*
  * vma_lwip_queues - segments that arrive out of order, at constant cost for each, and no more of them than the window
  * is worth. By itself lwIP walks the whole queue for each segment that it adds. It walks the whole chain for each that
- * it takes out when the hole is filled. With a window of megabytes these are thousands of cache misses per packet. It
+ * it takes out when the hole is filled. With a window of megabytes these are thousands of cache misses per packet. lwIP
  * lets a peer that sends single bytes have a frame for each byte of the window. And it cuts a queued segment off at the
  * beginning of a later one, although a segment that was merged of several may reach further. The end that is cut off
  * would be gone although a SACK has told the peer that it is there. The peer would not send it again before a timeout
