@@ -3,6 +3,9 @@
  *
  * Answers are read message by message here, not by libnl's callbacks. Those turn the kernel's errno into codes of their
  * own, several to one. A route's refusal must reach the application as it is.
+ *
+ * Threads: one at a time for each socket, the holder of net's lock. net_nl_fd, net_nl_alloc_request_message and
+ * net_move_fd_to_high_number: any thread.
  */
 #ifndef VMA_NET_NETLINK_H
 #define VMA_NET_NETLINK_H

@@ -31,8 +31,8 @@
  *
  * No try fails for nothing, and command_queue.h and the sleepers rely on that. A comes before the failed try, and the
  * thread that made it fail comes to a D that sees A.
- *   - Another thread's try fails at 8, with the owner in. The owner's 3 comes after the point of the last heavy barrier,
- *     and so does its D, though no barrier stands between its C (that is 3) and its D. A came before that barrier.
+ *   - Another thread's try fails at 8, with the owner in. The owner's 3 comes after the point of the last heavy
+ *     barrier, and so does its D. There is no barrier between its C (that is 3) and its D. A came before that barrier.
  *   - Another thread's try fails at 4, because a third thread has the word. If the third holds, its release is the old
  *     argument. Or it gives up at 7, and goes on to a heavy barrier and to 8 after it. Then it takes the flag, or the
  *     owner's D comes after that barrier.
@@ -41,7 +41,7 @@
  *     owner_in was 0 again before the owner read the word that 7 has changed. It may find the owner in by a later try
  *     that fails, too. Then the owner has met a thread that came after 7, to which the same applies.
  *   - The owner finds itself in: it is a handler, or a sink. The interrupted drive goes on to its own D, in this
- *   thread.
+ *     thread.
  * A sleeper makes a heavy barrier between A and B, so the owner's D sees A, or B sees the owner's C.
  *
  * The owner's release in the drive that delivers (drive_flag_release_with_full_barrier) is a full barrier all the same.

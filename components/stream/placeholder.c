@@ -7,7 +7,7 @@
  *     ── shutdown: its FIN stays on the loopback interface, and no socket takes it
  *     ── the peer's FIN, reinjected by reinject.c ──> TIME_WAIT, without an owner, for a minute
  *
- * Since it is bound to the loopback interface, it gets no segment that comes by another one, and a look-up of the XDP
+ * Since it is bound to the loopback interface, it gets no segment that comes by another one. A look-up of the XDP
  * program does not find it. The kernel's check in bind for conflicts counts it like any other.
  *
  * One placeholder is enough for each local address and port, and none is made for RECENT_NS after another. They are

@@ -2,7 +2,7 @@
  * move.c - a connection changes to another stack of this process, of another ring of the same device.
  *
  *   with a rule of its own (accepted or connected 50 ms ago, or longer)
- *     1. `moving`: whatever happens to the connection, its flow stays what it is
+ *     1. `moving`: the connection's flow stays what it is, in any event
  *     2. the rule goes to the other queue pair in one step (vma_ring_move_rule); both rings are driven on. Packets that
  *        `to` receives wait in the *early flow*, until `from` has received all that is before them
  *     3. with both receive flags: `from` is drained, the connection changes stacks, and what is early follows

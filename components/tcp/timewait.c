@@ -7,10 +7,10 @@
  * All of a list live equally long, so one timer, of the first, is enough.
  *
  * There are two lists. The NIC may give the kernel packets that are not known here (VMA_NIC_CAP_TO_KERNEL). Then a
- * connection that began here has a rule of the NIC for itself alone, and the NIC has no block of ports in its place. So
- * its record lives for a second only. The kernel answers later segments by RST. Such a segment is a FIN that is
- * repeated still, so the RST harms no connection. The clock in initial sequence numbers keeps the next connection of
- * the same names apart from it.
+ * connection that began here has a rule of the NIC for itself alone. The NIC has no block of ports in its place. So its
+ * record lives for a second only. The kernel answers later segments by RST. Such a segment is a FIN that is repeated
+ * still, so the RST harms no connection. The clock in initial sequence numbers keeps the next connection of the same
+ * names apart from it.
  */
 #include <errno.h>
 #include <string.h>

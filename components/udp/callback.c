@@ -1,6 +1,6 @@
 /*
- * callback.c - receive callbacks. Packets wait in a queue of their own until a thread of the program, on its way out of
- * the library, asks the application for its verdict.
+ * callback.c - receive callbacks. Packets wait in a queue of their own. A thread of the program, on its way out of the
+ * library, asks the application for its verdict on each.
  *
  * A packet is held before the application sees it (vma_held_packet_add). So its identifier is valid in the callback
  * already, and another thread may free it before the callback has returned. A verdict other than HOLD takes it back; if

@@ -18,9 +18,10 @@
  * the other way. If others keep it busy all the time, the socket stays, and tries again two rounds later. A datagram
  * that another thread sends at this very moment, after all these rounds of one thread's, may be overtaken.
  *
- * A socket stays where it is in three cases. One of its keys has other members (the choice among them is one ring's),
- * or may have endpoints on several rings (SO_REUSEPORT). Other processes have the socket. Or the kernel cannot say when
- * older packets have arrived. It counts as at home then, until another thread or core takes over.
+ * A socket stays where it is in three cases. In the first, a key of it has other members (the choice among them is one
+ * ring's), or may have endpoints on several rings (SO_REUSEPORT). In the second, other processes have the socket. In
+ * the third, the kernel cannot say when older packets have arrived. It counts as at home then, until another thread or
+ * core takes over.
  *
  * Accepted weaknesses. A datagram in fragments is lost if the move comes between them. If the device's owner ends in
  * the middle of several flows, those that have moved are not ordered behind what is queued.

@@ -8,8 +8,8 @@
  *   processes ──> a snapshot each ──> rows: (process, type, object), values ──> family by family, rows in each
  *
  * Any user may put files into the directory, and write what he likes into the memory that they name. So a scrape has
- * two budgets. One is of time: after it, processes are put off to the next scrape. The other is of rows: without it, a
- * process has sums only.
+ * two budgets. The first is of time: after it, processes are put off to the next scrape. The second is of rows: if it
+ * is used up, a process has sums only.
  *
  * Threads: one.
  */

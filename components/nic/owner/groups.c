@@ -8,9 +8,9 @@
  *   a client asks that may not share it                            the flow is the kernel's (flow_waiters.c)
  *
  * Every 40 ms the owner looks what the members say of themselves (nic_group.h). New connections go to the members that
- * *ask*. A member asks while a thread of it sleeps for a listener. It also asks if a thread has called accept or a wait
- * for a listener in the last 100 ms. If no member asks, they go to the same members as before. A connection that has
- * waited for accept for 100 ms is moved:
+ * *ask*. A member asks while one of its threads sleeps for a listener. It also asks if a thread has called accept or a
+ * wait for a listener in the last 100 ms. If no member asks, they go to the same members as before. A connection that
+ * has waited for accept for 100 ms is moved:
  *
  *   its process          moved to                                                  and gets new ones again
  *   does not ask         any that asks                                             when it has asked

@@ -10,8 +10,8 @@
  * connection and resets it. The file owner/probe.c says why peers answer; owner/resets.c does the same for flows of the
  * owner's. The first delay is for the rules, which may end a little later than the connection to vmad.
  *
- * No probe is sent if the connection has a user by then: a socket of the kernel, a flow of the owner's, or another
- * client's watch. None is sent either if its local address is not this host's, or its peer's is.
+ * No probe is sent if the connection has a user by then: a kernel socket, a flow of the owner's, or another client's
+ * watch. None is sent either if its local address is not this host's, or its peer's is.
  *
  * Threads: vmad's only one. Progress: no call waits, but for the kernel's answers about sockets and routes.
  * Memory: 3 MB from the first watch on.

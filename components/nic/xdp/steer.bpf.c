@@ -29,8 +29,8 @@
  *
  * A *minisock* is the flow that is left of a process, or of a connection, that has gone. The kernel knows nothing of it
  * and would answer with RST. The owner is told what has come and answers in its place (owner/minisocks.c). Segments of
- * a new beginning are not the minisock's: a SYN for which there is a listener, and segments of a connection that the
- * kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
+ * a new beginning are not the minisock's. These are a SYN for which there is a listener, and segments of a connection
+ * that the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
  * (owner/resets.c).
  *
  * The kernel may not take a packet for its own, by its MAC, its source or its IP options. Such a packet is not ours

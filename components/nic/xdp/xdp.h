@@ -12,7 +12,7 @@
  *                      | RX and TX rings; drives all of them with plain loads and stores
  *
  * Frames. The window has `nframes` frames. At any time a frame is in exactly one of five places. It is free with the
- * owner, in a fill ring, in some socket's RX ring, held by slot s (holder[f] == s), or in a slot's TX range. RX frames
+ * owner, in a fill ring, in a socket's RX ring, held by slot s (holder[f] == s), or in a slot's TX range. RX frames
  * belong to the device queue, not to a client. The client that polled a frame holds it and gives it back to a fill
  * ring. TX ranges are rented with the slot and come back through the completion ring, which is shared. The client that
  * drains the completion ring marks each frame completed, where its slot finds it.

@@ -1,6 +1,6 @@
 /*
- * engine - the engine's parts: engine.c starts and ends it; device.c and ring_ctx.c have what is made on demand
- *          (devices, ring contexts); internal.c has the thread (with its parts, see internal.h).
+ * engine - the engine's parts. engine.c starts and ends it. device.c and ring_ctx.c make devices and ring contexts on
+ *          demand. internal.c has the thread (with its parts, see internal.h).
  *
  * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), ring contexts (ring_ctx.c).
  * None is held around a call of ops. All are made anew in a forked child, which abandons everything that they guard.

@@ -12,8 +12,8 @@
  *                             the number, as who puts the last reference may hold locks that watchers want
  *   fork                      in the child the file leads nowhere; the number stays until the child closes it
  *
- * No event is missed. A thread that handles packets has put what they bring into queues (A), then counts them in
- * `heard` (B), then looks for sleepers and epoll sets. A thread that looks copies `heard` to `seen` (C), then looks
+ * No event is missed. A thread that handles packets has put their contents into queues (A). Then it counts the packets
+ * in `heard` (B), then looks for sleepers and epoll sets. A thread that looks copies `heard` to `seen` (C), then looks
  * into queues (D). If D misses A, then B comes after C, and the two counts differ until the next look. A sleeper stands
  * in the file's queue before it compares the counts; B and the queue's own fences (wait/waitq.c) order that. Of two
  * looks at a time the older count may stay: then the file is readable once too often.

@@ -4,8 +4,7 @@
  *
  * If a signal meets a thread inside, it is put back, not kept. The wrapper has all signals blocked in the context to
  * which it returns. It queues the same signal, with the same siginfo, to the thread again. When the thread leaves, its
- * mask is restored and the kernel delivers the waiting signals: in the right order, with the right masks, on the right
- * stack.
+ * mask is restored and the kernel delivers the waiting signals. Their order, masks and stack are the right ones.
  *
  * A signal that a fault raises (SIGSEGV and its relatives with a positive si_code) cannot be put back. It goes to the
  * application's handler at once, or to the default action. If another process or thread sends the same signal, it must

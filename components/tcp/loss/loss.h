@@ -2,6 +2,8 @@
  * loss - a connection's view of the bytes that it has sent: which are acknowledged, SACKed, lost or sent again.
  *
  * The header recovery.h has the functions that only the files of this folder call.
+ *
+ * Threads: the driver. info.c reads struct tcp_recovery with the receive flag, as the driver does.
  */
 #ifndef VMA_TCP_LOSS_LOSS_H
 #define VMA_TCP_LOSS_LOSS_H

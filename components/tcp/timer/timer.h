@@ -2,6 +2,8 @@
  * timer - the timers of a connection and of a stack, and the calls that set them.
  *
  * The header timers.h has the functions that only the files of this folder call.
+ *
+ * Threads: the driver.
  */
 #ifndef VMA_TCP_TIMER_TIMER_H
 #define VMA_TCP_TIMER_TIMER_H

@@ -2,7 +2,7 @@
  * cq - the completion side of a queue pair: poll in batches, keep the receive queue filled, arm and wait, moderate.
  *
  * Frames of a registered window are few. If the user holds more of them than the queue pair's quota, poll copies
- * arrivals into ordinary memory (spill_pool) and gives their frames back at once. The counter copied_out says how
+ * arrivals into ordinary memory (spill_pool). It gives their frames back at once. The counter copied_out says how
  * often.
  *
  * Moderation. If the device does not moderate, a sleeper may hold back by itself, as vma_cq_get_sleeper_hold_times

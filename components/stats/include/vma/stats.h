@@ -8,9 +8,9 @@
  * Memory: one shared mapping of a memfd, which no other process can shorten or write (seals). The small file
  *         VMA_STATS_SHMEM_DIR/vmastat.PID names it; with an empty directory there is neither. Blocks are cache-line
  *         aligned and padded, so two writers never share a line. The file is for the same user (0600), and a lock on it
- *         tells a live one from a leftover; destroy removes it. fork: parent and child see the same blocks. A child
- *         that counts creates a segment of its own and leaves its parent's alone. If the child destroys the inherited
- *         one, it is unmapped there and nothing is removed.
+ *         tells a live one from a leftover. The call `destroy` removes it. After a fork, parent and child see the same
+ *         blocks. A child that counts creates a segment of its own and leaves its parent's alone. If the child destroys
+ *         the inherited one, it is unmapped there and nothing is removed.
  * Example: test/test_segment.c.
  */
 #ifndef VMA_STATS_H
