@@ -2,7 +2,7 @@
  * kernel_wait - threads that wait in the kernel for a set that becomes ours meanwhile.
  *
  * The common order of things: one thread waits for an empty set, another makes sockets and adds them. The first sits in
- * the kernel's epoll_wait, which knows nothing of what is offloaded. So threads leave a note of the set they wait for.
+ * the kernel's epoll_wait, which knows nothing of offloaded sockets. So threads leave a note of the set they wait for.
  * The thread that adopts a set kicks them out: it puts an eventfd into E, readable until the last of them has come out.
  * They find that the set is ours, drop the kick's event, and go on waiting here.
  *

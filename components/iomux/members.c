@@ -8,10 +8,10 @@
  * something by itself (EPOLLOUT), its shadow is not asked for that. The shadow is always writable and would end every
  * sleep.
  *
- * No references are held while handlers may run, so one that jumps out of the wait leaves nothing behind. A member is
- * found again by its number, and is the same if its id is. Else it was closed meanwhile, and the OS is asked for it.
- * Only a thread that stands in a file's queue holds the file, and vma_wait sees to it that it leaves before a handler
- * runs.
+ * No references are held while handlers may run. So a handler that jumps out of the wait leaves nothing behind. A
+ * member is found again by its number, and is the same if its id is. Else it was closed meanwhile, and the OS is asked
+ * for it. Only a thread that stands in a file's queue holds the file, and vma_wait sees to it that it leaves before a
+ * handler runs.
  */
 #include <errno.h>
 

@@ -12,7 +12,7 @@
  * this is checked when the next one begins. Overlapping fragments end their datagram (RFC 5722). A fragment that brings
  * nothing new is dropped alone.
  *
- * Threads: the one that drives the receive side, with its flag.
+ * Threads: the thread that drives the receive side, with its flag.
  */
 #ifndef VMA_RING_FRAGMENTS_H
 #define VMA_RING_FRAGMENTS_H

@@ -1,5 +1,5 @@
 /*
- * ring_move.c - what moves from one ring to another: a flow with its rule; and the sends of before, which leave first.
+ * ring_move.c - a flow and its rule move from one ring to another. The sends of before leave first.
  *
  *   ring ── flow     rule ──┐ 1. `moved` is attached, without a rule
  *   to ──── moved           │ 2. the rule goes to `to` in one step; what was steered to `ring` is in its queue

@@ -18,9 +18,9 @@
  * would take connections that it does not accept any more.
  *
  * The page is a sealed memfd. A process that has it answers for both, on a datagram socket whose abstract name is the
- * cookie of the kernel's socket. So the receiver needs only the descriptor, in whatever root directory and as whatever
- * user. If several have the page, the first answers; when that one has gone, the next that passes it on. A forked child
- * has the page by the fork.
+ * cookie of the kernel's socket. So the receiver needs only the descriptor, in any root directory and as any user. If
+ * several have the page, the first answers; when that one has gone, the next that passes it on. A forked child has the
+ * page by the fork.
  *
  * The answer carries the socket, too, so a process that cannot show the socket has no say. If a process has bound the
  * name of another's listener, it only keeps that listener from being offloaded. Because the answer carries the socket,

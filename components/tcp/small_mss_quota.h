@@ -9,8 +9,8 @@
  *   queue       connections that found nothing left, the longest wait first; while it is not empty, no other passes it
  *   grant       SMALL_MSS_GRANT frames of the quota, which the first of the queue gets: it is ready then
  *
- * The head of what is unacknowledged is sent again without asking: one frame for an acknowledgement, or a timeout. So
- * is a message that is alone: its size is the application's.
+ * The first unacknowledged segment is sent again without asking: one frame for an acknowledgement, or a timeout. So is
+ * a message that is alone: its size is the application's.
  *
  * Threads: the driver.
  * Progress: a connection that waits is looked at by the stack's timer in any case.

@@ -5,8 +5,7 @@
  * refusals come out as the kernel tells them. It is asked
  *   - first of all, if an error has been seen there, or if data there may be older than what is queued (os_attention);
  *   - if nothing is queued and the call does not wait. Then it is asked every VMA_RX_UDP_POLL_OS_RATIO looks. It is
- *     also asked if 20 us have passed since the last time, or if a socket of this process has sent through the OS
- *     meanwhile;
+ *     also asked 20 us after the last time, or if a socket of this process has sent through the OS meanwhile;
  *   - while waiting: every so many looks, and if its descriptor is readable.
  *
  * Its descriptor may be ready and have nothing for this call, for as long as the program likes. Errors may wait for

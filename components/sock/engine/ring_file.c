@@ -9,7 +9,8 @@
  * file's own (own_poll). It ends in one of three ways:
  *   the program closes it     the ring context is without one, and the next ask makes another
  *   the ring context ends     the file leads nowhere at once (EPOLLHUP); the internal thread empties its slot and closes
- *                             the number, as who puts the last reference may hold locks that watchers want
+ *                             the number, as the thread that puts the last reference may hold locks that watchers
+ *                             want
  *   fork                      in the child the file leads nowhere; the number stays until the child closes it
  *
  * No event is missed. A thread that handles packets has put their contents into queues (A). Then it counts the packets

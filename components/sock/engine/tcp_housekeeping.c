@@ -18,7 +18,7 @@
  *
  * If VMA_PROGRESS_ENGINE_INTERVAL is set, a packet waits for that time. The ring context is watched after each packet,
  * and looked at when the time is over. If the interval is 0, it is never looked at. VMA_INTERNAL_THREAD_ARM_CQ goes
- * before that: a packet is taken at once whoever drives, and the ring is armed again.
+ * before that: a packet is taken at once, even if other threads drive, and the ring is armed again.
  *
  * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_next_due_ns. But while a ring context is
  * watched, and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when the

@@ -2,8 +2,8 @@
  * busy_poller_disarm_rings_with_sleepers - a thread that spins and delivers to threads that sleep. While there is one,
  * the watcher of the ring need not hear of packets.
  *
- * The kernel wakes a ring's watcher for each packet, whichever thread takes it. That is a wake-up on the sender's core
- * and two switches on the watcher's, each time for nothing, as long as another thread spins. So a spinner that has
+ * The kernel wakes a ring's watcher for each packet, even if another thread takes it. That is a wake-up on the sender's
+ * core and two switches on the watcher's, each time for nothing, as long as another thread spins. So a spinner that has
  * delivered to others, and goes on, unarms the ring. It arms the ring again when it leaves, be it to its own work or to
  * sleep. A spinner that only waits for its own data pays neither. A busy poller drives its ring. If a ring is no more
  * among those it waits for, the ring is given up at the next look. While its core is taken from it no thread hears of
