@@ -1,6 +1,5 @@
 /*
- * auto - the backend of an interface, if VMA_NIC does not name it: verbs if the interface has a usable RDMA device,
- * else xdp.
+ * auto - chooses the backend of an interface: verbs if the interface has a usable RDMA device, else xdp.
  *
  * It has no queue pairs of its own: open returns a nic of the other backend.
  */

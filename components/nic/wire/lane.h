@@ -14,7 +14,7 @@
  * burst from the second slot on with its seq words. It writes the seq of the burst's first slot last, at kick. The
  * consumer takes slots in order, so nothing is visible before kick. The seq store (seq_cst, hence release) of the first
  * slot orders everything before it; later slots carry a release store of their own. The consumer's acquire load of seq
- * pairs with both. This takes one cache line less than a producer index would: seq, length and the first 48 bytes share
+ * pairs with both. So one cache line less travels than with a producer index: seq, length and the first 48 bytes share
  * a line.
  *
  * Reuse. The consumer stores (nonce << 32 | index) with release after it has copied the frames. The producer's acquire

@@ -10,7 +10,8 @@
  *
  * The right is good for nothing else: no route leads anywhere from a unix socket. The kernel keeps with it the process
  * and the user that made it. That process may show it as any user that it has become since. Other processes may show it
- * as the user that made it, or as any user if the mark says so.
+ * as the user that made it, or as any user if the mark says so. By removing the mark, vmad takes the right away from
+ * every process that has a copy.
  *
  * If the kernel does not mark for CAP_NET_RAW, a process shows a raw socket bound to the interface. It never passes
  * that on: raw packets leave by it.

@@ -10,7 +10,7 @@
  * It has no timeout, unless one of its deadlines runs. These are LATER frames (1 ms), ring contexts with traffic,
  * timers of TCP, refused offloads (1 s) and retired ring contexts. The deadline of a ring context with traffic is
  * VMA_PROGRESS_ENGINE_INTERVAL. It is 1 ms with TCP unless that is set, and while there is a busy poller. An idle
- * process has none. If VMA_TIMER_RESOLUTION_MSEC is set, the timeout ends at a multiple of it.
+ * process has no deadline. If VMA_TIMER_RESOLUTION_MSEC is set, the timeout ends at a multiple of it.
  */
 #include <errno.h>
 #include <fcntl.h>

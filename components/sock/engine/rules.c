@@ -1,6 +1,6 @@
 /*
  * rules.c - the process's transport rules: read when its first engine starts. Forked children have the same ones, also
- * where they have become another user, or have another root. The file's lines in the log are here, too, and those about
+ * where they have become another user, or have another root. Also here are the log's lines about the file, and about
  * sockets that a rule leaves to the kernel.
  */
 #include <errno.h>

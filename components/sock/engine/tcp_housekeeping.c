@@ -10,7 +10,8 @@
  *
  * Some ring contexts are driven by other threads again soon after the internal thread armed them. An example is a
  * server that works for a part of a millisecond between two calls. Such a ring context is looked at a millisecond later
- * at once. Otherwise each of its packets would wake the internal thread, for what the server is about to do itself.
+ * from the first packet on. Otherwise each of its packets would wake the internal thread, for what the server is about
+ * to do itself.
  *
  * So a packet waits for at most about a millisecond if the thread that drove has just stopped, and else is answered at
  * once. A thread that spins or sleeps on the ring costs the internal thread one look per millisecond; an idle ring
