@@ -20,8 +20,7 @@
  *
  * Threads: vmad's only one; the device's events come by another thread, which only says that the device is lost.
  * Progress: no call waits but for the kernel's answers about sockets, and for the device's commands: open, rules.
- * Memory: create allocates; 8192 frames of addresses, of which the queue pair registers 1 MB, with jumbo
- * frames 4.
+ * Memory: create allocates; 8192 frames of addresses, of which the queue pair registers 1 MB, with jumbo frames 4.
  * Bounds: OWNER_MINISOCKS_MAX; the room in the card's table of rules; answers as minisock_rx.c.
  * Example: test/test_vmad_card.c.
  */

@@ -1,7 +1,7 @@
 /*
  * hold - a watcher that holds back (VMA_CQ_MODERATION_*, VMA_CQ_AIM_*). An interrupt is a wake-up of a thread that
- * sleeps on a ring; a card that moderates gathers packets before it sends one. Where the device cannot, the thread does
- * it: it sleeps on a timer, and the ring is unarmed, so that packets cost no wake-up.
+ * sleeps on a ring; a card that moderates gathers packets before it sends one. If the device cannot, the thread does
+ * it. It sleeps on a timer, and the ring is unarmed, so that packets cost no wake-up.
  *
  *   fixed      asleep, armed ── first packet ──> unarmed, on a timer: the period ──────────────> drive, look
  *                                                └── armed for the next packet: the count ─────┘

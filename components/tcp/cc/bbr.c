@@ -1,6 +1,6 @@
 /*
- * BBR: a model of the path instead of an answer to loss, draft-cardwell-iccrg-bbr-congestion-control-00 (version 1),
- * which the kernel calls "bbr".
+ * bbr.c - BBR: a model of the path instead of an answer to loss, draft-cardwell-iccrg-bbr-congestion-control-00
+ * (version 1), which the kernel calls "bbr".
  *
  *   max_rate     the bottleneck: the highest delivery rate of ten rounds
  *   min_rtt_ns   the way without queues: the lowest round-trip time of ten seconds

@@ -1,6 +1,6 @@
 /*
- * The common part of all algorithms: the initial window, the limits, the restart after idling. Also the algorithm
- * "none", which holds back only by the receiver's window.
+ * cc.c - the common part of all algorithms: the initial window, the limits, the restart after idling. Also the
+ * algorithm "none", which holds back only by the receiver's window.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * Cubic, RFC 9438, in whole numbers: windows in bytes, time in milliseconds.
+ * cubic.c - Cubic, RFC 9438, in whole numbers: windows in bytes, time in milliseconds.
  *
  *   W_cubic(t) = C (t - K)^3 + W_max      K = cbrt((W_max - cwnd_epoch) / C)      beta = 0.7, C = 0.4 segments/s^3
  *

@@ -1,4 +1,4 @@
-/* The segments that leave, and how many: lost segments first, then new ones; and tail-loss probes. */
+/* retransmit.c - the segments that leave, and how many: lost segments first, then new ones; and tail-loss probes. */
 #include <vma/probe.h>
 
 #include "recovery.h"

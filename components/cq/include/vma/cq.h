@@ -9,9 +9,8 @@
  * says. Then it sleeps on a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
  *
  * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm, rest, modify. The thread that
- * holds the
- *          transmit flag calls reap. Any number of threads that hold nothing may call wait, hold, count_wakeup. aim is a
- *          pure function.
+ *          holds the transmit flag calls reap. Any number of threads that hold nothing may call wait, hold,
+ *          count_wakeup. `aim` is a pure function.
  * Progress: only wait ever waits.
  * Memory: the caller's struct; packets leave as chains of vma_buf, one reference each.
  * Example: test/test_poll.c, test/test_aim.c.
