@@ -1,10 +1,10 @@
 /*
  * child - calls that make processes.
  *
- * fork, and what the C library builds on it (daemon, forkpty), runs the handlers of process.c. clone without CLONE_VM
- * is a fork without handlers: they are run around it. vfork, clone with CLONE_VM, posix_spawn, system and popen borrow
- * our memory until they call exec. Nothing is done for them, and calls of such a child leave our tables alone
- * (process_is_vfork_child).
+ * fork runs the handlers of process.c, and so do the C library's functions on top of it (daemon, forkpty). A clone
+ * without CLONE_VM is a fork without handlers: they are run around it. vfork, clone with CLONE_VM, posix_spawn, system
+ * and popen borrow our memory until they call exec. Nothing is done for them, and calls of such a child leave our
+ * tables alone (process_is_vfork_child).
  */
 #include <dlfcn.h>
 #include <sched.h>

@@ -1,8 +1,9 @@
 /*
  * descriptor - calls that copy and end descriptors.
  *
- * A copy leads to the same file. Where the kernel ends a number (close), its slot empties before; where the kernel puts
- * something else under it at once (dup2), after. A vfork child ends numbers of its own and must not touch the table.
+ * A copy leads to the same file. If the kernel ends a number (close), its slot empties before. If the kernel puts
+ * something else under it at once (dup2), its slot empties after. A vfork child ends numbers of its own and must not
+ * touch the table.
  */
 #include <fcntl.h>
 #include <linux/close_range.h>

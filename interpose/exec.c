@@ -4,9 +4,9 @@
  * A program may be executed with an environment that does not name the library. It then has a listener by its number
  * (socket activation, inetd), and takes connections from the kernel only. Those that wait in this process or in its
  * parent would wait for ever: the kernel's listener cannot be given an established connection. So if a connection waits
- * for such a program, the library is named in its environment again, by the LD_PRELOAD that this program was started
- * with. There it asks for what waits (inherited.c). Every other program gets the environment that it was given. The
- * loader does not listen to LD_PRELOAD in a program with raised privileges, and a static program has no loader.
+ * for such a program, the library is named in its environment again. The name is the LD_PRELOAD that this program was
+ * started with. There it asks for what waits (inherited.c). Every other program gets the environment that it was given.
+ * The loader does not listen to LD_PRELOAD in a program with raised privileges, and a static program has no loader.
  *
  * Threads: exec in any thread, also in a child that borrows this process's memory (vfork). The environment is made on
  * the stack, as malloc may not be called there.

@@ -2,8 +2,8 @@
  * exports - every symbol of libvma.so, once. From these lists come the version script, the ways around them for our own
  *           code (wrap.c), and the C library's originals.
  *
- * A call is on the list for one of three reasons: a program may hand it an offloaded descriptor; it makes, copies or
- * ends descriptors; or it must know of ours (handlers, processes). X(type, name, (parameters), (arguments)). README.md
+ * A call is on the list for one of three reasons. A program may hand it an offloaded descriptor, or it makes, copies or
+ * ends descriptors, or it must know of ours (handlers, processes). X(type, name, (parameters), (arguments)). README.md
  * says what is not here, and why.
  *
  * Threads: the lists are constant.

@@ -1,11 +1,11 @@
 /*
  * leave - the ends of a process: exit, _exit. exec is in exec.c.
  *
- * There is no beginning, the library comes with its first socket; and it is never unloaded (-z nodelete), because
- * handlers of signals and of fork, and a thread, refer to it. At the end nothing is taken down, since other threads may
- * still be inside; but what was sent has to leave: frames that wait for a batch are the process's, and go with it, and
- * so do connections, whose peers are waited for a little while (vma_stream_close_and_flush_at_exit). A vfork child that
- * ends or becomes another program leaves its parent's frames alone.
+ * There is no beginning: the library starts with its first socket. It is never unloaded (-z nodelete), because handlers
+ * of signals and of fork, and a thread, refer to it. At the end nothing is taken down, since other threads may still be
+ * inside. But bytes that were sent have to leave. Frames that wait for a batch are the process's, and go with it. So do
+ * connections, whose peers are waited for a little while (vma_stream_close_and_flush_at_exit). A vfork child that ends
+ * or becomes another program leaves its parent's frames alone.
  */
 #include <stdlib.h>
 #include <unistd.h>

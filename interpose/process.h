@@ -2,10 +2,10 @@
  * process - in which process we are: the one that made the table, its forked child, or a vfork child that borrows its
  *           memory.
  *
- * fork() tells us (pthread_atfork). A raw clone or _Fork does not: there a page that the kernel wipes in every copy of
- * the memory tells, when the child makes its first call on a descriptor of ours. A vfork child has the same page, the
- * same table and another number: what it closes it closes in a table of descriptors of its own, while ours is its
- * parent's and must not change.
+ * fork() tells us (pthread_atfork). A raw clone or _Fork does not. The kernel wipes a page in every copy of the memory.
+ * By it the child sees what it is when it makes its first call on a descriptor of ours. A vfork child has the same
+ * page, the same table and another number. It closes a descriptor in a table of descriptors of its own, while our table
+ * is its parent's and must not change.
  */
 #ifndef VMA_INTERPOSE_PROCESS_H
 #define VMA_INTERPOSE_PROCESS_H

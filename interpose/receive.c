@@ -1,8 +1,8 @@
 /*
  * receive - read, recv and their relatives: one message each, or a row of them.
  *
- * The sender's address goes through a buffer of our own: the kernel looks at the application's only after the datagram
- * has been taken, and cuts what does not fit.
+ * The sender's address goes through a buffer of our own. The kernel looks at the application's buffer only after the
+ * datagram has been taken, and cuts an address that does not fit.
  */
 #include <time.h>
 

@@ -1,13 +1,13 @@
 /*
- * splice - between an offloaded socket and a file or a pipe. What the kernel would take out of its socket is in our
- * queue, and what it would put there is our connection's.
+ * splice - between an offloaded socket and a file or a pipe. The bytes that the kernel would take out of its socket are
+ * in our queue. The bytes that it would put there are our connection's.
  *
  * Out of a file or a pipe bytes go straight into the connection's fifo (vma_stream_sendfile). To a UDP socket the
  * kernel sends pages as datagrams, or refuses. The shadow has the same address and peer, so it does both as well. Out
  * of a socket into a pipe sendfile is splice, into anything else EINVAL, by the kernel.
  *
- * Some calls are refused whatever the socket has (unknown flags, the wrong end of a pipe, lengths below zero). They are
- * left to the kernel's call.
+ * Some calls are refused for any socket (unknown flags, the wrong end of a pipe, lengths below zero). They are left to
+ * the kernel's call.
  */
 #include <sys/ioctl.h>
 #include <sys/stat.h>

@@ -10,7 +10,7 @@
  * started, and whose look-up of names allocates: an allocator calls syscall while it starts.
  *
  * An entry follows the kernel's contract, if that differs from the C library's. Signal sets have eight bytes and a
- * size, ppoll and pselect6 write back what is left of the time, and no call is a cancellation point.
+ * size, and ppoll and pselect6 write back what is left of the time. No call is a cancellation point.
  *
  * The library's own syscall() goes straight to the kernel (--wrap, see wrap.c). System calls of a program's own
  * instructions are not seen: docs/preload.md says what escapes.

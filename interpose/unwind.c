@@ -2,9 +2,9 @@
  * unwind - what the compiler refers to for functions with a cleanup, found in libgcc_s at the first use.
  *
  * A cancelled thread runs the cleanups of calls that wait. The C library loads libgcc_s for that, and only then. If
- * libvma.so needed it, it would be loaded into each program that is executed, which costs a tenth of a millisecond, and
- * be copied by each fork. Both functions jump to the original and leave stack and arguments as they are, because the
- * original looks at its caller's frame.
+ * libvma.so needed it, it would be loaded into each program that is executed, and be copied by each fork. The loading
+ * costs a tenth of a millisecond. Both functions jump to the original and leave stack and arguments as they are,
+ * because the original looks at its caller's frame.
  */
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
  * wait - select, poll and epoll: iomux's as soon as one descriptor among them is ours, else the kernel's.
  *
- * What the calls differ in is how they say how long: here all become a struct timespec, or none.
+ * The calls differ in the form of their timeout: here all become a struct timespec, or none.
  */
 #include <time.h>
 

@@ -2,9 +2,9 @@
  * wrap - our own code calls the C library, not what we interpose.
  *
  * The components are linked with --wrap for every exported function. So a close() of nic or a poll() of net arrives
- * here, whatever order the objects of the process have been loaded in. In a library that was opened with dlopen, it
- * would reach the C library. In a preloaded one it would reach this library again, which must neither count it as the
- * application's nor refuse it a descriptor of the library itself.
+ * here, in any order in which the objects of the process have been loaded. In a library that was opened with dlopen, it
+ * would reach the C library. In a preloaded one it would reach this library again. There it must not count as the
+ * application's, nor be refused a descriptor of the library itself.
  */
 #include <stdio.h>
 

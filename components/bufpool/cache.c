@@ -4,8 +4,8 @@
  * The *owner* of a cache is its thread; a *visitor* is any other. The owner sets `inside`, passes a light barrier, and
  * goes on only if `gate` is OPEN. A visitor shuts the gate, passes the heavy barrier, and touches the cache only if
  * `inside` is 0. Of any two such attempts at least one sees the other (Dekker; thread.c explains the barrier). If the
- * visitor reads inside == 0, the owner's next entry finds the gate shut, until the visitor opens it again. What the
- * owner wrote is visible to the visitor through `inside` (release, acquire), and the other way round through `gate`.
+ * visitor reads inside == 0, the owner's next entry finds the gate shut, until the visitor opens it again. The owner's
+ * writes are visible to the visitor through `inside` (release, acquire), the visitor's to the owner through `gate`.
  * Neither waits: an owner at a shut gate works on the share, and a visitor passes by a cache in use.
  *
  * A signal handler that interrupts its own thread between enter and leave finds `inside` set and works on the share.

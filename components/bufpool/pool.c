@@ -1,4 +1,4 @@
-/* pool - creation of pools and what they are given. */
+/* pool - creation of pools, and the frames that they are given. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

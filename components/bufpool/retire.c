@@ -1,17 +1,19 @@
 /*
  * retire - the end of a pool: every buffer is waited for by counting, and exactly one thread ends the pool.
  *
- * outstanding counts what keeps the pool: its population (buffers that exist and are not yet known to be back), every
- * thread that works on the share without a cache, every cache that is not closed, and LIVE until retirement is through.
- * A thread that adds to it holds another part of it at that moment (a buffer, LIVE, or a cache that is open). So it
- * never rises from zero, and the one thread that brings it to zero ends the pool.
+ * `outstanding` is the sum of four things that keep the pool. The first is its population: buffers that exist and are
+ * not yet known to be back. The others are every thread that works on the share without a cache, every cache that is
+ * not closed, and LIVE until retirement is through. A thread that adds to it holds another part of it at that moment (a
+ * buffer, LIVE, or a cache that is open). So it never rises from zero, and the one thread that brings it to zero ends
+ * the pool.
  *
  * While the pool lives, a put changes no counter: population is only known as a sum, and free buffers are not counted
  * at all. Retirement turns that around. It shuts the gates of all caches, so from then on every put goes to the share
  * and looks at `state` after its push. The thread that takes a buffer out of a cache or the share counts it:
- *   - A cache with no thread inside is closed by the retirer. Else its owner closes it, who on leaving finds the gate
- *     shut. must_close goes to zero once, so it is one of the two. (Store of `inside` or `gate`, barrier, load of the
- *     other one, on both sides: if the retirer saw `inside`, the owner sees the gate; cache.c, thread.c.)
+ *   - A cache with no thread inside is closed by the retirer. Else its owner closes it on leaving, because it finds the
+ *     gate shut. must_close goes to zero once, so it is one of the two. (Both sides store their word, `inside` or
+ *     `gate`, pass a barrier and load the other one. So if the retirer saw `inside`, the owner sees the gate; cache.c,
+ *     thread.c.)
  *   - A batch in the share is taken out once, by the ring or the stack. The retirer looks there after it has set
  *     `state`; a pusher looks at `state` after the push (full barriers on both sides). At least one of the two sees the
  *     other, so no batch stays behind.

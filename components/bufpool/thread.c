@@ -1,6 +1,6 @@
 /*
- * thread - which cache belongs to the calling thread, the end of a thread, the child of a fork, and the heavy half of
- * the asymmetric barrier.
+ * thread - the calling thread's cache, the end of a thread, the child of a fork, and the heavy half of the asymmetric
+ * barrier.
  */
 #include <errno.h>
 #include <linux/membarrier.h>

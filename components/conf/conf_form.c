@@ -1,4 +1,4 @@
-/* conf_form - text forms: from text to number, from number to what the banner prints. */
+/* conf_form - text forms: from text to number, from number to the banner's text. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * conf_names - which names mean a parameter, which one a misspelt name is nearest to, and what is said beside the value
- * of a parameter without effect.
+ * conf_names - the names of a parameter, the parameter nearest to a misspelt name, and the remark beside the value of a
+ * parameter without effect.
  *
  * Every name that begins with VMA_ has a twin that begins with XLIO_, also an alias.
  */

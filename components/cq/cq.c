@@ -1,4 +1,4 @@
-/* Creation, polling and packet assembly; cq_refill.c keeps the receive queue full. */
+/* cq.c - creation, polling and packet assembly; cq_refill.c keeps the receive queue full. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,4 +1,7 @@
-/* Moderation: fixed, or adapted to the traffic so that armed queues wake their sleepers at most at a target rate. */
+/*
+ * cq_aim.c - moderation: fixed, or adapted to the traffic so that armed queues wake their sleepers at most at a target
+ * rate.
+ */
 #include <vma/log.h>
 
 #include "cq_priv.h"

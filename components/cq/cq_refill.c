@@ -1,4 +1,7 @@
-/* The debt to the receive queue, spare buffers to pay it with, and the way out when the user holds too many frames. */
+/*
+ * cq_refill.c - the debt to the receive queue, spare buffers to pay it with, and the way out if the user holds too many
+ * frames.
+ */
 #include <string.h>
 
 #include <vma/nic_tap.h>

@@ -1,4 +1,4 @@
-/* cq_refill - the debt to the receive queue, and what happens to arrivals if the user holds too many of its frames. */
+/* cq_refill - the debt to the receive queue, and the copies of arrivals if the user holds too many of its frames. */
 #ifndef VMA_CQ_REFILL_H
 #define VMA_CQ_REFILL_H
 

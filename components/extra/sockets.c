@@ -1,4 +1,4 @@
-/* sockets - what a socket tells of itself, and what the program tells of sockets to come. */
+/* sockets - the program's questions about a socket, and its settings for sockets to come. */
 #include <errno.h>
 
 #include <vma/extra.h>

@@ -2,14 +2,14 @@
  * held - the table of packets that the application holds.
  *
  * A place's `word` is the number of times that it was taken or given back: odd, it is taken. The identifier of a packet
- * is the word that its place has meanwhile, and the place's index. Whoever frees a packet turns that very word into the
- * next one by a compare-and-swap: of two threads one succeeds, and an identifier of before finds another word. What a
- * place says of its packet is written while the word is even, and read before the swap: if the swap succeeds, the word
- * was the same all the time, and so was what was read.
+ * is the word that its place has meanwhile, and the place's index. The thread that frees a packet turns that very word
+ * into the next one by a compare-and-swap. So of two threads only one succeeds, and an old identifier finds another
+ * word. A place's fields about its packet are written while the word is even, and read before the swap. If the swap
+ * succeeds, the word was the same all the time, and so were the fields.
  *
- * A place's holder is read before the swap, and may belong to a packet that another thread frees at this moment, the
- * last of a closed socket. The file was alive when the word was read, since the packet held it; the reader is inside,
- * so its memory lives on.
+ * A place's holder is read before the swap. It may belong to a packet, the last of a closed socket, that another thread
+ * frees at this moment. The file was alive when the word was read, since the packet held it; the reader is inside, so
+ * its memory lives on.
  */
 #include <errno.h>
 #include <string.h>

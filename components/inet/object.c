@@ -1,4 +1,4 @@
-/* object.c - the object behind a descriptor: whether it is one of ours to be, and what the statistics say of it. */
+/* object.c - the object behind a descriptor: whether it becomes one of ours, and its entry in the statistics. */
 #include <netinet/in.h>
 #include <string.h>
 

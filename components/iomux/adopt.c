@@ -1,10 +1,10 @@
 /*
  * adopt - the kernel's set becomes ours, the moment it gets the first member that is.
  *
- * Until then the library has not looked at it. What it may have to know by now it asks the kernel (/proc/self/fdinfo):
- * how many members the set has, and which other sets hold it. Waiters of those sets are to see its offloaded members,
- * too, so they become ours in their turn. Other numbers of the same set are recognised by kcmp. To find either, the
- * numbers by which sets were made, copied and used are noted; a wrong note costs a look.
+ * Until then the library has not looked at it. So it asks the kernel (/proc/self/fdinfo) how many members the set has,
+ * and which other sets hold it. Waiters of those sets are to see its offloaded members, too, so they become ours in
+ * their turn. Other numbers of the same set are recognised by kcmp. To find either, the numbers by which sets were
+ * made, copied and used are noted; a wrong note costs a look.
  */
 #include <errno.h>
 #include <fcntl.h>

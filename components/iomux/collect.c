@@ -6,9 +6,9 @@
  *   S's shadows ┴──> pending ──> look at the file, tell, and (level) to the end of the queue again
  *   E ─────────────> the application's array
  *
- * The cost depends on what is ready; members without events are not touched. If more members are ready than fit, they
- * are told in turn: the queue goes round, and so does the kernel's behind S and E. When the OS is asked it comes first,
- * or last if its events filled the call before.
+ * The cost depends on the number of ready members; members without events are not touched. If more members are ready
+ * than fit, they are told in turn: the queue goes round, and so does the kernel's behind S and E. When the OS is asked
+ * it comes first, or last if its events filled the call before.
  */
 #include <errno.h>
 

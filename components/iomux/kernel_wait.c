@@ -2,14 +2,14 @@
  * kernel_wait - threads that wait in the kernel for a set that becomes ours meanwhile.
  *
  * The common order of things: one thread waits for an empty set, another makes sockets and adds them. The first sits in
- * the kernel's epoll_wait, which knows nothing of what is offloaded. So threads leave a note of the set they wait for.
+ * the kernel's epoll_wait, which knows nothing of offloaded sockets. So threads leave a note of the set they wait for.
  * The thread that adopts a set kicks them out: it puts an eventfd into E, readable until the last of them has come out.
  * They find that the set is ours, drop the kick's event, and go on waiting here.
  *
  * A waiter leaves its note (A), looks whether the set is ours (B), and waits. The adopter makes the set ours (C), looks
  * at the notes (D), and kicks. All are sequentially consistent: either B finds the set ours or D finds the note.
  *
- * A thread that was cancelled or jumped out of its wait leaves its note until it waits again; so a kick lasts a second
+ * A thread that was cancelled or jumped out of its wait leaves its note until it waits again. So a kick lasts a second
  * at most. A thread that is later than that waits only for the OS's members, until it comes back the next time.
  */
 #include <errno.h>

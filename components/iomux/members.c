@@ -3,14 +3,15 @@
  *
  *   look at ours ──> drive their rings, look again ──> ask the OS ──> vma_wait: spin over all of it, then sleep
  *
- * The OS is asked for every descriptor: for its own as the application asked, for ours by their shadows, which may have
- * an error or a datagram that came through the kernel. If an offloaded member answers something by itself (EPOLLOUT),
- * its shadow is not asked for that: the shadow is always writable and would end every sleep.
+ * The OS is asked for every descriptor. For the OS's own descriptors the question is the application's. For ours the
+ * shadows are asked, which may have an error or a datagram that came through the kernel. If an offloaded member answers
+ * something by itself (EPOLLOUT), its shadow is not asked for that. The shadow is always writable and would end every
+ * sleep.
  *
- * No references are held while handlers may run, so one that jumps out of the wait leaves nothing behind. A member is
- * found again by its number, and is the same if its id is. Else it was closed meanwhile, and the OS is asked for it.
- * Only a thread that stands in a file's queue holds the file, and vma_wait sees to it that it leaves before a handler
- * runs.
+ * No references are held while handlers may run. So a handler that jumps out of the wait leaves nothing behind. A
+ * member is found again by its number, and is the same if its id is. Else it was closed meanwhile, and the OS is asked
+ * for it. Only a thread that stands in a file's queue holds the file, and vma_wait sees to it that it leaves before a
+ * handler runs.
  */
 #include <errno.h>
 

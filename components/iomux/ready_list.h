@@ -1,7 +1,7 @@
 /*
  * ready_list.h - items of a set that have events: a ck_stack that many threads push and the collector takes.
  *
- * It is not a ck_ring: a push must neither wait nor fail, whatever the number of members. The collector takes
+ * It is not a ck_ring, because a push must neither wait nor fail with any number of members. The collector takes
  * everything by one exchange, so there is no ABA. Turning the list around restores the order of the pushes.
  *
  * An item is in the list (or in the set's queue of taken items) exactly while its `queued` is true. The thread that

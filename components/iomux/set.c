@@ -1,9 +1,9 @@
 /*
  * set - an epoll set with an offloaded member: its object, its inner descriptor S, its end, and its copy in a child.
  *
- * S holds E (the application's own descriptor, with the OS's members), and the shadow of every member that is ours,
- * with the flags that the application gave. So the kernel serves level, edge and one-shot for a shadow. A thread in its
- * sleep, or a set around this one, that waits for S waits for all that the kernel knows.
+ * S holds E (the application's own descriptor, with the OS's members). S also holds the shadow of every member that is
+ * ours, with the flags that the application gave. So the kernel serves level, edge and one-shot for a shadow. A thread
+ * in its sleep, or a set around this one, that waits for S waits for all that the kernel knows.
  */
 #include <errno.h>
 #include <stdio.h>

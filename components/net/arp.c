@@ -1,6 +1,6 @@
 /*
  * arp - confirms stale neighbours that are in use by ARP requests of the library's own, as VMA_NEIGH_UC_ARP_QUATA and
- * VMA_NEIGH_UC_ARP_DELAY_MSEC say; without them the kernel does it in its way (neigh.c).
+ * VMA_NEIGH_UC_ARP_DELAY_MSEC say. If these are not set, the kernel does it in its way (neigh.c).
  *
  *   a sender finds it stale ──> unicast ──delay──> unicast ... ──delay──> broadcast ──delay──> the kernel's way
  *

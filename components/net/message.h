@@ -1,8 +1,8 @@
 /*
  * message.h - rtnetlink messages as plain structures: pure functions of bytes, checked before use.
  *
- * 0; -EINVAL for a message that is broken; -EPROTONOSUPPORT for one that is of no interest here (another address
- * family, a bridge's own neighbour tables, proxy entries).
+ * Functions return 0, or -EINVAL for a message that is broken. They return -EPROTONOSUPPORT for a message of no
+ * interest here (another address family, a bridge's own neighbour tables, proxy entries).
  */
 #ifndef VMA_NET_MESSAGE_H
 #define VMA_NET_MESSAGE_H

@@ -1,8 +1,11 @@
 /*
- * netlink.h - two kinds of rtnetlink sockets on libnl-3: one that asks, one that listens.
+ * netlink.h - two kinds of rtnetlink sockets on libnl-3: for questions, and for events.
  *
- * Answers are read message by message here, not by libnl's callbacks: those turn the kernel's errno into codes of their
- * own, several to one, and a route's refusal must reach the application as it is.
+ * Answers are read message by message here, not by libnl's callbacks. Those turn the kernel's errno into codes of their
+ * own, several to one. A route's refusal must reach the application as it is.
+ *
+ * Threads: one at a time for each socket, the holder of net's lock. net_nl_fd, net_nl_alloc_request_message and
+ * net_move_fd_to_high_number: any thread.
  */
 #ifndef VMA_NET_NETLINK_H
 #define VMA_NET_NETLINK_H

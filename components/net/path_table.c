@@ -1,4 +1,4 @@
-/* path_table - the hash table of paths, and what becomes of its outgrown arrays. */
+/* path_table - the hash table of paths, and the end of its outgrown arrays. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /*
  * path_table.h - key -> path: a ck_ht, changed under net's lock, read without.
  *
- * The table holds 64-bit hashes; whether the path found is the wanted one, the path's own words tell (it may also have
- * been reused for another key meanwhile). Of two keys with the same hash only the first is in the table.
- * Reclamation: paths are never freed before destroy. Arrays that the hash table has outgrown are kept until then too:
- * each is twice as large as the one before, so all of them together take no more than the present one.
+ * The table holds 64-bit hashes. The path's own words tell whether the path found is the wanted one. (It may also have
+ * been reused for another key meanwhile.) Of two keys with the same hash only the first is in the table.
+ * Reclamation: paths are never freed before destroy. Arrays that the hash table has outgrown are kept until then too.
+ * Each is twice as large as the one before, so all of them together take no more than the present one.
  */
 #ifndef VMA_NET_PATH_TABLE_H
 #define VMA_NET_PATH_TABLE_H

@@ -1,7 +1,7 @@
 /*
- * auto - the backend of an interface, if nobody says which: verbs if it has an RDMA device that can be used, else xdp.
+ * auto - chooses the backend of an interface: verbs if the interface has a usable RDMA device, else xdp.
  *
- * It has no queue pairs of its own: what open returns is a nic of the other backend.
+ * It has no queue pairs of its own: open returns a nic of the other backend.
  */
 #include <errno.h>
 #include <stddef.h>

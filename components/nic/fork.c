@@ -1,10 +1,9 @@
 /*
  * fork - a child after fork has nothing of its parent's nics.
  *
- * There are two safeguards. A page that the kernel wipes in every child (MADV_WIPEONFORK, so raw clone is covered, too)
- * tells the hot path and every control call that they are in a child: they return at once. And after fork() the child
- * closes what it inherited, so a dead parent's descriptors do not live on in it. Rings and packet memory are
- * MADV_DONTFORK.
+ * There are two safeguards. The kernel wipes a page in every child (MADV_WIPEONFORK), even after a raw clone. By it the
+ * hot path and every control call see that they are in a child, and return at once. And after fork() the child closes
+ * what it inherited, so a dead parent's descriptors do not live on in it. Rings and packet memory are MADV_DONTFORK.
  */
 #include <stddef.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 /*
- * fork - a child after fork has nothing of its parent's nics. What every backend with descriptors or a device of its
- * own registers here.
+ * fork - a child after fork has nothing of its parent's nics. Every backend with descriptors or a device of its own
+ * registers its cleanup here.
  *
  * Threads: any. Progress: registering waits for another registration, and for a fork.
  * Memory: an entry is part of its nic, registered until the nic is freed.

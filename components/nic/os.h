@@ -4,10 +4,10 @@
  * Threads: any. Progress: as the call. Memory: none.
  * Example: client/client.c.
  *
- * In libvma.so the C library's names are the interposed ones: socket() there may make an offloaded socket, which would
- * want the very device that is being opened; close() of a guarded descriptor is refused; and in the clones of
- * client/start.c they would work on the program's own tables. A call by number has none of that, and is no cancellation
- * point either.
+ * In libvma.so the C library's names are the interposed functions, which would be wrong here for three reasons.
+ * socket() may make an offloaded socket, which would want the very device that is being opened. close() of a guarded
+ * descriptor is refused. In the clones of client/start.c both would work on the program's own tables. A call by number
+ * has none of that, and is no cancellation point either.
  */
 #ifndef VMA_NIC_OS_H
 #define VMA_NIC_OS_H

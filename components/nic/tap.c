@@ -2,13 +2,13 @@
  * tap - packets are copied on their way between a backend and its user.
  *
  * A queue pair's `ops` is the backend's table or the tap's, which differs in poll_rx and tx. Either is right at any
- * moment: so it is changed under the lock, but not under the queue pair's halves, and a call that has read the old
- * table goes on with it. Tables are constant once they are seen, and there is one for each backend.
+ * moment. So it is changed under the lock, but not under the queue pair's halves. A call that has read the old table
+ * goes on with it. Tables are constant once they are seen, and there is one for each backend.
  *
- * A queue pair is in the list from create to destroy. Both take the lock, so whoever has it may change `ops` of all.
+ * A queue pair is in the list from create to destroy. Both take the lock, so its holder may change `ops` of all.
  *
- * A packet in pieces is put when its last piece has come, so that its length is known. What came in an earlier burst is
- * kept in the queue pair's `tap_partial_packet`, as its user may give the buffers back meanwhile.
+ * A packet in pieces is put when its last piece has come, so that its length is known. The pieces of an earlier burst
+ * are kept in the queue pair's `tap_partial_packet`, as its user may give the buffers back meanwhile.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -14,9 +14,9 @@
  *
  * A flag of VMA_THREAD_SINGLE is *biased* to its *owner*, the thread that made the ring: the owner takes and releases
  * it without a locked instruction. Any other thread pays for both: it has the kernel make a barrier in all threads of
- * the process (membarrier, the *heavy barrier*). After a heavy barrier there is a point in the owner's program such
- * that all that the owner did before the point is visible here, and all that it does after it sees what was written
- * here before.
+ * the process (membarrier, the *heavy barrier*). After a heavy barrier there is a point in the owner's program that
+ * divides it. All that the owner did before the point is visible here. All that it does after the point sees the writes
+ * made here before the barrier.
  *
  *   owner    owner_in = 1 (1); holder is BIASED? (2)    it is: the flag is its own
  *            release: owner_in = 0 (3)                  it is not: owner_in = 0, full barrier, look once more
@@ -25,28 +25,29 @@
  *
  * Never both. Two others exclude each other by the exchange (4). For the owner and another thread, look at the point of
  * the heavy barrier after 4. If 1 comes after it, 2 sees what 4 wrote. If 1 comes before it, 5 sees it, unless 3 has
- * followed before the point, or the owner has given up. What the owner did before 3 is visible to the other thread
- * then. What the other thread did before 6 is visible to the owner when 2 finds BIASED again: 6 releases and 2
+ * followed before the point, or the owner has given up. The owner's writes before 3 are visible to the other thread
+ * then. The other thread's writes before 6 are visible to the owner when 2 finds BIASED again: 6 releases and 2
  * acquires.
  *
- * No try fails for nothing, which command_queue.h and the sleepers rely on: A comes before the failed try, and the
+ * No try fails for nothing, and command_queue.h and the sleepers rely on that. A comes before the failed try, and the
  * thread that made it fail comes to a D that sees A.
- *   - Another thread's try fails at 8, with the owner in. The owner's 3 comes after the point of the last heavy barrier,
- *     and so does its D, though no barrier stands between its C (that is 3) and its D. A came before that barrier.
- *   - Another thread's try fails at 4, because a third thread has the word. The third holds, and its release is the old
- *     argument; or it gives up at 7, and goes on to a heavy barrier and to 8 after it: then it takes the flag, or the
+ *   - Another thread's try fails at 8, with the owner in. The owner's 3 comes after the point of the last heavy
+ *     barrier, and so does its D. There is no barrier between its C (that is 3) and its D. A came before that barrier.
+ *   - Another thread's try fails at 4, because a third thread has the word. If the third holds, its release is the old
+ *     argument. Or it gives up at 7, and goes on to a heavy barrier and to 8 after it. Then it takes the flag, or the
  *     owner's D comes after that barrier.
- *   - The owner's try fails, after its full barrier, because another thread has the word: as before, since that thread's
- *     release, or its 7 and 8, come later. At 8 it does not find the owner in by the try that has failed: that owner_in
- *     was 0 again before the owner read the word that 7 has changed. If it finds the owner in by a later try that fails,
- *     too, the owner has met a thread that came after 7, to which the same applies.
- *   - The owner finds itself in: it is a handler, or a sink. What it interrupted goes on to its own D, in this thread.
+ *   - The owner's try fails, after its full barrier, because another thread has the word. This is as before, since that
+ *     thread's release, or its 7 and 8, come later. At 8 it does not find the owner in by the try that has failed. That
+ *     owner_in was 0 again before the owner read the word that 7 has changed. It may find the owner in by a later try
+ *     that fails, too. Then the owner has met a thread that came after 7, to which the same applies.
+ *   - The owner finds itself in: it is a handler, or a sink. The interrupted drive goes on to its own D, in this
+ *     thread.
  * A sleeper makes a heavy barrier between A and B, so the owner's D sees A, or B sees the owner's C.
  *
- * The owner's release in the drive that delivers (drive_flag_release_with_full_barrier) is a full barrier all the same:
- * the thread goes on to look for sleepers of sockets, whose side has none (engine/ring_ctx.c).
+ * The owner's release in the drive that delivers (drive_flag_release_with_full_barrier) is a full barrier all the same.
+ * The thread goes on to look for sleepers of sockets, whose side has none (engine/ring_ctx.c).
  *
- * The bias ends when threads of the program other than the owner have taken the flag UNBIAS_AFTER times: the last of
+ * The bias ends when threads of the program other than the owner have taken the flag UNBIAS_AFTER times. The last of
  * them takes BIASED out of the word while it holds the flag, and releases to 0. The owner finds at 2 that BIASED has
  * gone, gives up, and forgets that it is the owner. From then on the flag is an ordinary one. The library's own threads
  * do not count (vma_ring_mark_thread_as_internal_driver). If the kernel has no such barrier, and under ThreadSanitizer,

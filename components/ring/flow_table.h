@@ -4,7 +4,7 @@
  * The hash is keyed with a secret per table, because a remote peer chooses part of the key.
  *
  * Threads: the holder of the receive flag only, for reading and writing: no atomics, no locks.
- * Cost: one hash and, at a load below one half, 1.5 probes in the mean whatever the number of flows. A probe compares
+ * Cost: one hash and, at a load below one half, 1.5 probes in the mean with any number of flows. A probe compares
  * cached hashes and looks at a flow only if they agree.
  */
 #ifndef VMA_RING_FLOW_TABLE_H

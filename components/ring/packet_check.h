@@ -3,6 +3,9 @@
  *
  * A packet passes, is dropped under exactly one reason of stats.h, or is the kernel's. Nothing is read beyond the first
  * buffer's len before it is known to be there; all headers must lie in the first buffer.
+ *
+ * Threads: any; the functions write nothing but the caller's packet and info. The ring calls them with its receive
+ * flag.
  */
 #ifndef VMA_RING_PACKET_CHECK_H
 #define VMA_RING_PACKET_CHECK_H

@@ -1,4 +1,4 @@
-/* ring.c - life of a ring: queue pair, completion side, and what the NIC does behind its back. */
+/* ring.c - life of a ring: queue pair, completion side, and the NIC's events. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -10,9 +10,8 @@
  *   30/31  core                     one per core; 31 also binds its threads to cores, which its caller does
  *
  * The logic is part of the key, and so is the profile: rings of different ones on one interface are never shared by
- * accident. Thread and
- * core are those that made the socket, so its key stays the same while it lives, unless VMA_RING_MIGRATION_RATIO_RX or
- * _TX is set (<vma/sock_migrate.h>).
+ * accident. Thread and core are those that made the socket, so its key stays the same while it lives, unless
+ * VMA_RING_MIGRATION_RATIO_RX or _TX is set (<vma/sock_migrate.h>).
  */
 #include <string.h>
 

@@ -1,21 +1,21 @@
 /*
  * ring_exempt.c - exemptions: connections of TCP that the kernel has, although a rule of the NIC brings them here.
  *
- * The NIC matches headers, so a listener's rule takes what comes for the kernel's connections of the same port, too
- * (VMA_NIC_CAP_TO_KERNEL). Whatever such a connection gets is the kernel's, a SYN as well: so it has a flow of its own
- * in the ring's table, without a rule, whose sink gives its packets to the kernel.
+ * The NIC matches headers, so a listener's rule also takes packets of the kernel's connections of the same port
+ * (VMA_NIC_CAP_TO_KERNEL). All packets of such a connection are the kernel's, a SYN as well. So it has a flow of its
+ * own in the ring's table, without a rule, whose sink gives its packets to the kernel.
  *
  * No event tells that the kernel has a connection no more. So the kernel is asked, by
  * vma_ring_remove_exempts_of_ended_conns, without the receive flag. An exemption that comes too late, or for which
- * there is no room, costs little: what a listener does not know it gives to the kernel anyway (tcp/listener.c).
+ * there is no room, costs little. A listener gives packets that it does not know to the kernel anyway (tcp/listener.c).
  *
  * The sweep holds the flag for SWEEP_BURST exemptions at a time, each found by its key: packets wait for no more.
  *
  * A NIC that can is asked to leave the connection to the kernel by itself (vma_nic_leave_connection_to_kernel), without
- * the flag. What comes before that, or if the NIC has let go of it, meets the entry in the table.
+ * the flag. Packets that come before that, or after the NIC has let go of the connection, meet the entry in the table.
  *
- * Threads: the list is changed with the receive flag. One that the sweep has read may only be gone by another sweep:
- * it names them by key.
+ * Threads: the list is changed with the receive flag. An exemption that the sweep has read may only be gone by another
+ * sweep: it names them by key.
  */
 #include <errno.h>
 #include <netinet/in.h>

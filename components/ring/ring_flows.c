@@ -1,14 +1,14 @@
 /*
- * ring_flows.c - flows come and go: the ring's tables, and what the NIC is told of them.
+ * ring_flows.c - flows come and go: the ring's tables, and the NIC's rules for them.
  *
- * The NIC has a rule for a key if and only if the key's entry says `steered`, or a call of steer is asking for it.
- * Everything here happens with the receive flag, except for that asking: it takes the time of a system call, of a
- * card's firmware, or of an answer of vmad, and packets are to go on meanwhile. Until attach or steer has taken the
- * flag again, a struct ring_steering in the ring's list makes it known to others. From there detach takes its flow out.
- * Then steer touches the flow no more, and takes the rule back itself, unless it is needed by then: by an entry that is
- * steered, or by a later steer of the same key, which inherits it. A rule that is already there (-EEXIST) is this queue
- * pair's own, added by one of those. For a rule that goes see ring_leave.c. Only a sink, which has the flag, asks with
- * it.
+ * The NIC has a rule for a key in two cases only. Either the key's entry says `steered`, or a call of steer is asking
+ * for it. Everything here happens with the receive flag, except for that asking. It takes the time of a system call, of
+ * a card's firmware, or of an answer of vmad. Packets are to go on meanwhile. Until attach or steer has taken the flag
+ * again, a struct ring_steering in the ring's list makes it known to others. From there detach takes its flow out. Then
+ * steer touches the flow no more, and takes the rule back itself, unless the rule is needed by then. It may be needed
+ * by an entry that is steered, or by a later steer of the same key, which inherits it. A rule that is already there
+ * (-EEXIST) is this queue pair's own, added by one of those. For a rule that goes see ring_leave.c. Only a sink, which
+ * has the flag, asks with it.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -6,13 +6,13 @@
  * any other. A fragmented datagram holds up nothing that comes after it.
  *
  * Bounds: at most RING_DATAGRAMS datagrams are under way, with bufs_max buffers in all of them together. If there is no
- * room, the oldest datagram is given up. bufs_max is half of the buffers that may be away from the receive queue: if
- * the rest of a datagram never comes, its fragments are held until another fragment comes, and must not use up the
- * memory that everything else is received into. A datagram is given up a second after its first fragment came; this is
- * checked when the next one begins. Overlapping fragments end their datagram (RFC 5722). A fragment that brings nothing
- * new is dropped alone.
+ * room, the oldest datagram is given up. The bound bufs_max is half of the buffers that may be away from the receive
+ * queue. If the rest of a datagram never comes, its fragments are held until another fragment comes. They must not use
+ * up the memory that everything else is received into. A datagram is given up a second after its first fragment came;
+ * this is checked when the next one begins. Overlapping fragments end their datagram (RFC 5722). A fragment that brings
+ * nothing new is dropped alone.
  *
- * Threads: the one that drives the receive side, with its flag.
+ * Threads: the thread that drives the receive side, with its flag.
  */
 #ifndef VMA_RING_FRAGMENTS_H
 #define VMA_RING_FRAGMENTS_H

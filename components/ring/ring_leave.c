@@ -3,15 +3,15 @@
  *
  * Deleting one takes a system call, the time of a card's firmware, or a conversation with vmad. A connection ends with
  * the receive flag held, in the middle of all packets. So its flow leaves the table at once, and in its place comes a
- * *stale rule*: a flow of the ring's own, whose packets go on to the flow that covers the key (a listener's), as if
- * there were nothing. It keeps the entry `steered`. Then one of two things happens:
+ * *stale rule*. That is a flow of the ring's own, whose packets go on to the flow that covers the key (a listener's).
+ * Packets see no difference. It keeps the entry `steered`. Then one of two things happens:
  *
  *   a flow of the same key is attached ── inherits the rule; the stale rule is a spare one again
  *   vma_ring_delete_stale_nic_rules ── the stale rule goes, its key is noted in `deleting`, and the NIC is asked without the flag
  *
  * A flow that a thread of the control path detaches needs no stale rule: that thread notes the key and asks at once.
  *
- * While a key is in `deleting`, no other thread speaks to the NIC of it: it waits at `nic_lock`, which is held until
+ * While a key is in `deleting`, no other thread speaks to the NIC of it. It waits at `nic_lock`, which is held until
  * the NIC has answered. Otherwise a rule that is added anew could be the one that is deleted. A thread waits for the
  * mutex only without the flag, because the holder takes the flag; with the flag it only tries.
  *

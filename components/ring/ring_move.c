@@ -1,5 +1,5 @@
 /*
- * ring_move.c - what moves from one ring to another: a flow with its rule; and the sends of before, which leave first.
+ * ring_move.c - a flow and its rule move from one ring to another. The sends of before leave first.
  *
  *   ring ── flow     rule ──┐ 1. `moved` is attached, without a rule
  *   to ──── moved           │ 2. the rule goes to `to` in one step; what was steered to `ring` is in its queue
@@ -9,8 +9,8 @@
  * has a sink. Before 2 the NIC knows `ring` only, and after it `ring` gets no more; 3 delivers what is there by then.
  * Between 2 and 3 the two sinks may run at the same time, and the one of `moved` gets the later packets.
  *
- * A rule that is revoked meanwhile is found revoked: at `ring`, before 2 (the NIC refuses); at `to`, after it, as an
- * entry that is marked before it becomes `steered`.
+ * A rule that is revoked meanwhile is found revoked. Before 2 this happens at `ring` (the NIC refuses). After 2 it
+ * happens at `to`, as an entry that is marked before it becomes `steered`.
  */
 #include <errno.h>
 #include <sched.h>

@@ -14,7 +14,8 @@
  * If B finds a rule after A, that is bad luck: the port cannot be changed any more. The rule may be of this very pair,
  * of a connection of another process that has ended since it was looked at before A. It takes another process that
  * makes connections, so there are blocks only while no other process has queue pairs of the interface. Rings of one
- * process have blocks of their own: a port that (A) holds for a socket of one ring no socket of another ring can have.
+ * process have blocks of their own. If (A) holds a port for a socket of one ring, no socket of another ring can have
+ * it.
  */
 #include <arpa/inet.h>
 #include <errno.h>

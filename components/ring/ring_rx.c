@@ -1,4 +1,4 @@
-/* ring_rx.c - driving the receive side: a burst from the queue, header checks, flows, and what others asked for. */
+/* ring_rx.c - driving the receive side: a burst from the queue, header checks, flows, and posted commands. */
 #include <netinet/in.h>
 #include <errno.h>
 #include <time.h>

@@ -2,11 +2,11 @@
  * train.h - a train: datagrams in a row of one burst, to one flow, whose headers differ in lengths, ids and checksums
  * only.
  *
- * The first one has gone through packet_validate_and_parse_headers and the flow tables. Of the others each header byte
- * is compared with what the first one had, and lengths and checksums are checked; so what info says of the first holds
- * for them.
+ * The first one has gone through packet_validate_and_parse_headers and the flow tables. Each header byte of the others
+ * is compared with the first one's, and lengths and checksums are checked. So the fields of `info`, made from the first
+ * one, hold for them.
  *
- * Threads: whoever drives the receive side. Memory: the driver's stack.
+ * Threads: the thread that drives the receive side. Memory: the driver's stack.
  */
 #ifndef VMA_RING_TRAIN_H
 #define VMA_RING_TRAIN_H

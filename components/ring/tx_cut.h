@@ -1,7 +1,7 @@
 /*
- * tx_cut.h - a packet for a device that could cut or sum it, which meets one that cannot: a rebind may find another. It
- * goes to the queue, or is there already. It is cut and summed here, frame by frame, each in a buffer of the device of
- * now.
+ * tx_cut.h - a packet for a device that could cut or sum it, on a device that cannot. That happens if a rebind has
+ * found another device. The packet goes to the queue, or is there already. It is cut and summed here, frame by frame,
+ * each in a buffer of the device of now.
  *
  *   headers | payload ........................     pieces of the packet
  *   headers | mss  headers | mss  headers | rest   frames, as VMA_NIC_SEG_TSO says

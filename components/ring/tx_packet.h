@@ -1,5 +1,6 @@
 /*
- * tx_packet.h - a packet to send: its segments; whether the NIC may get it; one that the NIC cannot take in pieces.
+ * tx_packet.h - a packet to send: its segments, whether the NIC may get it, and its copy if the NIC cannot take it in
+ * pieces.
  *
  * Threads: any for packet_segment_count_and_bytes, put_buffers_of_segs and tx_packet_validate. tx_packet_gather runs in
  * the thread that holds the transmit flag.

@@ -1,12 +1,12 @@
 /*
- * clock - CLOCK_MONOTONIC for code that asks at each packet: a thread reads it once a millisecond, and in between adds
- * what the processor's counter has counted since.
+ * clock - CLOCK_MONOTONIC for code that asks at each packet. A thread reads it once a millisecond, and in between adds
+ * the time that the processor's counter has counted since.
  *
  * The C library's clock reads that counter, too, but only after all that comes before it in the program is done. That
  * is a good part of what a small message costs. The counter's rate follows from two readings of both clocks. A reading
- * that took long (READ_TICKS) is good for itself only: it was interrupted, or the kernel uses another clock, since it
- * finds that the counter cannot be relied on. So is a reading of a thread that knows no rate yet. If a counter has gone
- * back, or far ahead (another core's, a machine that was stopped), the clock is read.
+ * that took long (READ_TICKS) is good for itself only. Either it was interrupted, or the kernel uses another clock,
+ * since it finds that the counter cannot be relied on. A reading of a thread that knows no rate yet is good for itself
+ * only, too. If a counter has gone back, or far ahead (another core's, a machine that was stopped), the clock is read.
  *
  * Accepted: within the millisecond the two may part by a microsecond, and the clocks of two threads by as much.
  */

@@ -1,4 +1,4 @@
-/* clock.h - the time, for what asks at each packet. */
+/* clock.h - the time, for code that asks at each packet. */
 #ifndef SOCK_CLOCK_H
 #define SOCK_CLOCK_H
 

@@ -8,19 +8,23 @@
  *   4n + CAPTURE_FIRST    complete: a record begins here
  *   4n + CAPTURE_MORE     complete: the record before goes on here; or its writer has given up
  *
- * Argument. A writer takes all numbers of its record at once (fetch_add of head), and each slot by a compare-and-swap
- * of state from what is complete and below 4n (acquire) to 4n + CAPTURE_WRITING. So a slot has one writer at a time,
- * and its numbers only grow. Then it stores the words (release each), and at last the state (release); that of the
- * record's first slot after those of all others. A reader that wants record n loads state (acquire): 4n + CAPTURE_FIRST
- * means that all words of the record, in all of its slots, are visible. It loads the words of a slot (acquire each),
- * then that slot's state again. If one of the words was of a later writer, that load synchronises with its store; so
- * the later writer's 4m + CAPTURE_WRITING, which comes before, is visible to the second load of state, and the copy is
- * thrown away. No fence is needed, and ThreadSanitizer sees each step.
+ * Argument. A writer takes all numbers of its record at once (fetch_add of head). It takes each slot by a
+ * compare-and-swap of state (acquire), from 0 or a complete state below 4n to 4n + CAPTURE_WRITING. So a slot has one
+ * writer at a time, and its numbers only grow. Then it stores the words (release each), and at last the state
+ * (release); that of the record's first slot after those of all others. A reader that wants record n loads state
+ * (acquire): 4n + CAPTURE_FIRST means that all words of the record, in all of its slots, are visible. It loads the
+ * words of a slot (acquire each), then that slot's state again. If one of the words was of a later writer, that load
+ * synchronises with its store. The later writer's 4m + CAPTURE_WRITING comes before that store, so the second load of
+ * state sees it, and the copy is thrown away. No fence is needed, and ThreadSanitizer sees each step.
  *
  * Numbers are 62 bits and do not wrap.
  *
  * Lost records are lost slots without those that continue a record. `more` counts the latter as they are put, and the
  * reader counts those that it has read.
+ *
+ * Threads: any thread of the process writes, and a slot is its own from its compare-and-swap until `state` says that
+ * the slot is complete. Only the internal thread writes `magic`, `grants`, `until_ns` and `snap`. Readers are other
+ * processes, which map the ring read-only.
  */
 #ifndef VMA_STATS_CAPTURE_PRIV_H
 #define VMA_STATS_CAPTURE_PRIV_H

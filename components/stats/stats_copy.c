@@ -1,4 +1,4 @@
-/* stats_copy - a block as readers see it: one that belongs together, less what was there when it was zeroed. */
+/* stats_copy - a block as readers see it: values that belong together, less those at the last request to zero it. */
 #include <string.h>
 
 #include "stats_priv.h"

@@ -2,7 +2,7 @@
  * stats_memory - the memory of a segment that other processes read, and the pipe by which they ask for something.
  *
  * The memory is a memfd with seals. F_SEAL_SHRINK: no process can shorten it, so neither a count nor a read raises
- * SIGBUS. F_SEAL_FUTURE_WRITE: nobody can write it but through the mapping that exists already, the process's own. Its
+ * SIGBUS. F_SEAL_FUTURE_WRITE: writes are only possible through the mapping that exists already, the process's own. Its
  * space is taken at creation, but for the bases, which few processes ever need.
  */
 #include <errno.h>

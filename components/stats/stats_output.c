@@ -1,4 +1,4 @@
-/* stats_output - files for what other users are not to see: packets, reports. */
+/* stats_output - files that other users are not to see: packets, reports. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,9 +1,9 @@
 /*
  * stats_view - the reader's side: another process's segment, of which nothing is believed.
  *
- * The file is read into a private copy. The two descriptors that it names are opened by /proc, which asks for the
- * right to trace the process: root, or the same user. They are looked at before they are opened, and used only if they
- * are what the file says: a memfd that nobody can shorten, and a pipe, both of the file's owner. After the header has
+ * The file is read into a private copy. The two descriptors that it names are opened by /proc, which asks for the right
+ * to trace the process: root, or the same user. They are looked at before they are opened. They are used only if they
+ * are what the file says: a memfd that cannot be shortened, and a pipe, both of the file's owner. After the header has
  * been compared with what this build would write, all sizes and places are our own constants.
  */
 #include <errno.h>

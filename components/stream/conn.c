@@ -1,5 +1,5 @@
 /*
- * conn.c - a socket's connection: what it tells, and how the two part.
+ * conn.c - a socket's connection: its events, and how the two part.
  *
  *   connect, accept ── conn, path, ring context, a reference of the socket ┐
  *   an event ── flags of the socket, waiters                               │

@@ -1,7 +1,7 @@
 /*
  * dump.c - a TCP socket in lines of the log: vma_stats -S. Labels and order are those of the field. Times are in the
  * units of its stack: rto in half seconds, the round-trip time in microseconds. This stack counts no ticks of a running
- * timer (rtime), and keeps no list of packets beside the fifo: these stand as 0, which keeps the lines whole for
+ * timer (rtime), and keeps no list of packets beside the fifo. These stand as 0, which keeps the lines whole for
  * scripts.
  */
 #include <inttypes.h>

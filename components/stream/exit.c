@@ -1,5 +1,5 @@
 /*
- * exit.c - the end of the process: what has been sent is to arrive.
+ * exit.c - the end of the process: the bytes that have been sent are to arrive.
  *
  * The kernel would go on for every socket by itself. Here the process stays until the peers have acknowledged all of
  * it, or two seconds are over. Then it stays a moment for the peers' own ends, which come at once as a rule. Those need

@@ -6,6 +6,9 @@
  *                             └─ inspector ── a thread of the program asks the callback:
  *                                  DROP: read   RECV: queued   HOLD ──> held table
  *
+ * Threads: any, inside. stream_set_recv_callback takes stream_extra_api.lock. A thread of the program calls the
+ * callback, outside, and only one at a time for each socket. stream_extra_destroy is called when no other thread can
+ * see the socket.
  * Memory: made when it is first needed, ends with the socket.
  */
 #ifndef VMA_STREAM_EXTRA_H

@@ -6,8 +6,8 @@
  *   child ──┬─ closes it, ends: nothing                                          │   │
  *           └─ uses it: is the shadow connected? ── no: asks, waits ─────────────┘ <─┘
  *
- * The page (fork_rpc.h), the eventfd, and a descriptor by which children see that the parent has died are made before
- * the first fork that finds a connection. Numbers of files are the same on both sides.
+ * The page (fork_rpc.h) and the eventfd are made before the first fork that finds a connection. So is a descriptor by
+ * which children see that the parent has died. Numbers of files are the same on both sides.
  */
 #include <errno.h>
 #include <fcntl.h>

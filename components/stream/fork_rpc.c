@@ -1,19 +1,19 @@
 /*
  * fork_rpc.c - requests between forked processes, through slots of shared memory.
  *
- * A slot belongs to the process that has put its id into `owner`, by compare-and-swap from 0, or from the id of a
- * process that has been killed with it. Two cannot have it: a living process is never robbed, and of those that find
- * the same dead owner one wins. (One case would deceive it: an id is given to a new process, which takes the same slot,
- * all between another's look whether it lives and its compare-and-swap. That is some thousand forks within two
- * instructions.) Ids of another namespace mean nothing here. Such an owner is written down negative, and is taken for
- * alive; a process in another namespace takes every owner for alive.
+ * A slot belongs to the process that has put its id into `owner`, by compare-and-swap. The value before was 0, or the
+ * id of a process that has been killed with the slot. Two cannot have it: a living process is never robbed, and of
+ * those that find the same dead owner one wins. (One case would deceive it: an id is given to a new process, which
+ * takes the same slot. All this would happen between another's look whether it lives and its compare-and-swap. That is
+ * some thousand forks within two instructions.) Ids of another namespace mean nothing here. Such an owner is written
+ * down negative, and is taken for alive; a process in another namespace takes every owner for alive.
  *
  * `word` has a number, which each owner raises, and the state. Only the owner makes it REQUESTED. From there the parent
- * makes it DONE or UNKNOWN, or the owner, which has waited long enough, makes it IDLE: by compare-and-swap, so the two
- * agree. The number keeps the parent from answering the next request in place of one whose process was killed. The
- * owner writes `id` between its IDLE and its REQUESTED. The parent reads it between REQUESTED and its own
- * compare-and-swap. If that succeeds, the number was the same all the time, and so was the id. If it fails, what the
- * parent has read was another valid request.
+ * makes it DONE or UNKNOWN, or the owner, which has waited long enough, makes it IDLE. Both do so by compare-and-swap,
+ * so the two agree. The number keeps the parent from answering the next request in place of one whose process was
+ * killed. The owner writes `id` between its IDLE and its REQUESTED. The parent reads it between REQUESTED and its own
+ * compare-and-swap. If that succeeds, the number was the same all the time, and so was the id. If it fails, the id that
+ * the parent has read was another valid request's.
  *
  * A request is never overlooked: it is REQUESTED before the parent is woken, and the parent takes the wake-up before it
  * looks. Nor is the parent's end: `closed` is set before the slots are looked at, and read after REQUESTED was set.

@@ -1,11 +1,11 @@
 /*
- * fork_rpc - the page that processes share by fork: the children's requests to the owner process, which is their
- *            parent, for its connections; and which connections are on their way to the kernel at the moment.
+ * fork_rpc - the page that processes share by fork. It has the children's requests to the owner process, their parent,
+ *            for its connections. It also names the connections that are on their way to the kernel at the moment.
  *
  *   child   take a slot ──> id ──> REQUESTED ──> sleep ───────────────┬─> give it back
  *   parent               └─ wakes up ──> hands over ──> DONE ─────┘
  *
- * Threads: of any of the processes. One thread of the parent answers; any may move connections.
+ * Threads: of any of the processes. One thread of the parent answers; any thread may move connections.
  * Progress: a child waits for the parent, with a limit, and no longer than the parent lives. The parent waits for no
  *           process.
  * Memory: one shared mapping, made by the parent before the fork, and never unmapped.

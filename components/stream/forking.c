@@ -1,10 +1,10 @@
 /*
- * forking.c - what a listener's connections come to. If other processes use them, the listener becomes the kernel's,
- * after a while. If they are closed once they are answered, they are answered in a way of their own.
+ * forking.c - the usual fate of a listener's connections. If other processes use them, the listener becomes the
+ * kernel's, after a while. If they are closed once they are answered, they are answered in a way of their own.
  *
- * A server that forks for each connection, or passes each on to a worker (SCM_RIGHTS), gains nothing from offload: its
- * connections are handed over to the kernel before a byte of them was moved here, and each hand-over costs more than
- * the kernel's accept. The connections of such a listener are counted. After UNUSED_COUNT_MAX in a row it becomes the
+ * A server that forks for each connection, or passes each on to a worker (SCM_RIGHTS), gains nothing from offload. Its
+ * connections are handed over to the kernel before a byte of them was moved here. Each hand-over costs more than the
+ * kernel's accept. The connections of such a listener are counted. After UNUSED_COUNT_MAX in a row it becomes the
  * kernel's, for good. A connection that moved bytes here before it was handed over, or was closed here, begins the
  * count anew.
  *
@@ -16,9 +16,9 @@
  *
  * A connection is *brief* if this process closes it within SHORT_LIVED_NS, before the peer's end has come. After
  * SHORT_LIVED_COUNT_MAX brief ones in a row the listener's connections are expected to be brief. Then a thread that
- * accepts one holds back what it sends (send.c), and its close sends answer and FIN together, in one segment if they
- * fit. Each frame that is saved is one kick here, and one wake-up of the peer. Another connection's end begins the
- * count anew.
+ * accepts one holds back what it sends (send.c). Its close sends answer and FIN together, in one segment if they fit.
+ * Each frame that is saved is one kick here, and one wake-up of the peer. Another connection's end begins the count
+ * anew.
  *
  * Threads: any. The counter need not be exact: connections that end at the same time may be counted in any order.
  */

@@ -1,4 +1,4 @@
-/* getopt.c - getsockopt: the shadow's answer, but for what only the connection knows. */
+/* getopt.c - getsockopt: the shadow's answer, but for values that only the connection knows. */
 #include <asm/socket.h>
 #include <errno.h>
 #include <linux/inet_diag.h>

@@ -1,4 +1,4 @@
-/* ioctl.c - ioctl and fcntl: the kernel's, but for what lies in the connection's fifos. */
+/* ioctl.c - ioctl and fcntl: the kernel's, but for the bytes in the connection's fifos. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>

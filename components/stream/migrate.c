@@ -13,9 +13,8 @@
  *
  * Whether the connection may move is asked before a ring is made for it. A connection without a rule of its own is
  * given one then, as the internal thread would do it soon. If it is to have none (VMA_TCP_3T_RULES, VMA_TCP_2T_RULES),
- * it stays. It also stays if the kernel or vmad cannot move the rule. Then it
- * counts as at home, until another thread or core takes over. Whatever else is in the way may pass: it is tried again
- * two rounds later.
+ * it stays. It also stays if the kernel or vmad cannot move the rule. Then it counts as at home, until another thread
+ * or core takes over. Any other obstacle may pass: the move is tried again two rounds later.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * options.c - setsockopt: the kernel's answer by the shadow, and a mirror of what matters to connections that pass it
- * by. The shadow is asked for the value that an option has afterwards: it clamps, rounds and doubles.
+ * options.c - setsockopt: the kernel's answer by the shadow, and a mirror of the options that matter to connections
+ * that pass it by. The shadow is asked for the value that an option has afterwards: it clamps, rounds and doubles.
  *
  *   mirrored     to the connection (options of tcp), or read by stream's own files
  *   kernel only  while one is set, connect and listen are the kernel's; if a program would miss its effect, it makes a

@@ -11,16 +11,16 @@
  * Each change is told by an eventfd that is never read, and that all watch for edges. A process that has no place left
  * to watch it looks once a second.
  *
- * So a receiver without the library, or one that may not use the device, gets its connections from the kernel's
- * listener, as do all others then. A message that is never read has the same effect: the two cannot be told apart.
+ * So a receiver without the library, or without the right to use the device, gets its connections from the kernel's
+ * listener. So do all others then. A message that is never read has the same effect: the two cannot be told apart.
  *
  * The giver resumes when another process serves the listener, or after ten seconds. Mostly it is about to close it: it
  * would take connections that it does not accept any more.
  *
  * The page is a sealed memfd. A process that has it answers for both, on a datagram socket whose abstract name is the
- * cookie of the kernel's socket. So the receiver needs only the descriptor, in whatever root directory and as whatever
- * user. If several have the page, the first answers; when that one has gone, the next that passes it on. A forked child
- * has the page by the fork.
+ * cookie of the kernel's socket. So the receiver needs only the descriptor, in any root directory and as any user. If
+ * several have the page, the first answers; when that one has gone, the next that passes it on. A forked child has the
+ * page by the fork.
  *
  * The answer carries the socket, too, so a process that cannot show the socket has no say. If a process has bound the
  * name of another's listener, it only keeps that listener from being offloaded. Because the answer carries the socket,

@@ -7,14 +7,14 @@
  *     ── shutdown: its FIN stays on the loopback interface, and no socket takes it
  *     ── the peer's FIN, reinjected by reinject.c ──> TIME_WAIT, without an owner, for a minute
  *
- * Since it is bound to the loopback interface, it gets no segment that comes by another one, and a look-up of the XDP
- * program does not find it. bind's check for conflicts counts it like any other.
+ * Since it is bound to the loopback interface, it gets no segment that comes by another one. A look-up of the XDP
+ * program does not find it. The kernel's check in bind for conflicts counts it like any other.
  *
- * One is enough for each local address and port, and none is made for RECENT_NS after another. They are made when a
- * listener is closed and when the process ends or execs, since before that the listener's shadow is in bind's way. So a
- * connection costs nothing, and the kernel's counters move by three segments for a listener, at its end. A listener
- * that was closed is remembered until then: its connections may outlive it. The kernel's minute begins when the
- * placeholder is made, so it ends somewhat late.
+ * One placeholder is enough for each local address and port, and none is made for RECENT_NS after another. They are
+ * made when a listener is closed and when the process ends or execs, since before that the listener's shadow is in
+ * bind's way. So a connection costs nothing, and the kernel's counters move by three segments for a listener, at its
+ * end. A listener that was closed is remembered until then: its connections may outlive it. The kernel's minute begins
+ * when the placeholder is made, so it ends somewhat late.
  *
  * There is no placeholder in two cases: without CAP_NET_ADMIN, CAP_NET_RAW and a vmad that repairs sockets, and if the
  * process is killed.

@@ -2,14 +2,15 @@
  * port.c - the local port of a connection: chosen here, reserved in the kernel.
  *
  * A port of the kernel's own choice would be reserved for one connection only. A bound socket cannot share it with
- * another to a different peer, as connections of the kernel do, and after 28,000 (with those in TIME_WAIT) there are no
- * more. So the port is chosen as RFC 6056 3.3.3 says (and the kernel does): by a hash of both addresses and the peer's
- * port, then the next one. The stack knows whether the 4-tuple is free. The shadow is bound to the port with
- * SO_REUSEADDR set for just that moment. All sockets that are bound so share the port. Any other socket of this host
- * that has it keeps it for itself, and one that wants to listen on it is refused, as by a connection of the kernel.
+ * another to a different peer, as connections of the kernel do. After 28,000 (with those in TIME_WAIT) there are no
+ * more. So the port is chosen as RFC 6056 3.3.3 says (and the kernel does). It comes from a hash of both addresses and
+ * the peer's port, and then the next one is tried. The stack knows whether the 4-tuple is free. The shadow is bound to
+ * the port with SO_REUSEADDR set for just that moment. All sockets that are bound so share the port. Any other socket
+ * of this host that has the port keeps it for itself. A socket that wants to listen on it is refused, as by a
+ * connection of the kernel.
  *
- * Each ring goes through the ports by itself, and begins at a distance from the others: so the rings of a process have
- * blocks of their own (ring/ring_ports.c), and a port in another ring's block makes a ring step over all of that block.
+ * Each ring goes through the ports by itself, and begins at a distance from the others. So the rings of a process have
+ * blocks of their own (ring/ring_ports.c). A port in another ring's block makes a ring step over all of that block.
  *
  * A connection without a rule of its own (vma_tcp_request_port_block) must have its port alone, and the shadow is bound
  * without SO_REUSEADDR. SO_REUSEADDR is set, and stays set, when the connection has its rule, 50 to 100 ms later: then

@@ -1,6 +1,6 @@
 /*
- * recv.c - bytes in: from the connection's fifo to the application, as the kernel's tcp_recvmsg orders its answers:
- *          what is queued, then the end of the stream, then an error, once.
+ * recv.c - bytes in: from the connection's fifo to the application. The order is that of the kernel's tcp_recvmsg:
+ *          queued bytes, then the end of the stream, then an error, once.
  *
  *   recv ──┬─ bytes are queued: copy, consume
  *          ├─ drive the own ring once, look again

@@ -8,8 +8,8 @@
  *
  * The kernel takes the segments to the connection as if they had come over the loopback interface. So if a socket is
  * bound to an interface, it is set free for that time (to_kernel.c). If a socket is bound to the loopback interface
- * itself, the raw socket is, too: otherwise the kernel takes the interface that has the address for the one that the
- * segment came by. The TTL is the highest, for IP_MINTTL.
+ * itself, the raw socket is, too. Otherwise the kernel would choose the interface of the address, as if the segment had
+ * come by that. The TTL is the highest, for IP_MINTTL.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

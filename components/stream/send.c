@@ -5,12 +5,12 @@
  *                                         └─ wait for room (a blocking call sends everything)
  *
  * A server that was told of several descriptors at once answers one after the other. Its sends are queued meanwhile as
- * a tx batch, as datagrams in a row are. The batch leaves with a call other than a send or a receive of what has come
- * already, with the eighth send, after 20 us, or after a millisecond (by the internal thread, if no call comes). So a
- * header and the body after it become one segment, and answers share a run of the protocol and a kick. If the thread's
- * connections are closed once they are answered (forking.c), one descriptor is enough: the close sends both. Otherwise
- * a thread that was told of one descriptor, or that waits in a blocking call, sends at once. So does every thread under
- * the latency profile.
+ * a tx batch, as datagrams in a row are. The batch leaves with the eighth send, or after 20 us. It also leaves with any
+ * call other than a send or a receive of bytes that have come already. Without a call the internal thread sends it
+ * after a millisecond. So a header and the body after it become one segment, and answers share a run of the protocol
+ * and a kick. If the thread's connections are closed once they are answered (forking.c), one descriptor is enough: the
+ * close sends both. Otherwise a thread that was told of one descriptor, or that waits in a blocking call, sends at
+ * once. So does every thread under the latency profile.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

@@ -9,10 +9,10 @@
  *   the rule goes, and what had come for it until then is reinjected into the kernel (reinject.c)
  *
  * The connection gets the rule first, because a socket that is being repaired looks connected. A listener's rule leaves
- * the kernel's connections to the kernel: a segment that came to the socket that way would be taken into half of a
+ * the kernel's connections to the kernel. A segment that came to the socket that way would be taken into half of a
  * connection. The rule goes last, because a kernel without a connection would answer with RST. So nothing is lost. The
- * peer would repeat it, but the kernel has not measured the round trip yet, and waits a second for what it has to
- * repeat itself.
+ * peer would repeat a lost segment. But the kernel has not measured the round trip yet, and waits a second for its own
+ * repetitions.
  *
  * Without CAP_NET_ADMIN the interface's vmad does what needs it (nic_repair.h), and reinjects the segments.
  *

@@ -1,4 +1,4 @@
-/* connect.c - the active open, and what a connection becomes when its handshake is complete. */
+/* connect.c - the active open, and the step of a connection whose handshake is complete. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>

@@ -1,14 +1,14 @@
 /*
- * control.c - VMA_TCP_CTL_THREAD: the connections that listeners are asked for are made in a thread of the host's
- * choice.
+ * control.c - VMA_TCP_CTL_THREAD: connections of listeners are made in a thread of the host's choice.
  *
  *   a listener's segment ──────────────────────> held, at most CONTROL_MAX
  *   a half-open connection that is to be run ──> the list `control`        ──> host.control, once
  *                                                                               │
  *   vma_tcp_run_control_queue: the receive flag, then both in their order, in a run <─┘
  *
- * Any other run leaves both alone. So the thread that drives makes no connection, and what it drives for waits less. A
- * connection is half open until its handshake is complete, and so is all that comes for it meanwhile, data too.
+ * Any other run leaves both alone. So the thread that drives makes no connection, and the packets that it drives for
+ * wait less. A connection is half open until its handshake is complete, and so is all that comes for it meanwhile, data
+ * too.
  *
  * If as many segments are held as can be, the thread that drives does the work: none is lost, and none is overtaken.
  */

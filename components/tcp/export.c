@@ -1,13 +1,13 @@
 /*
  * export.c - a connection leaves for another stack, in the middle of a conversation.
  *
- * No thread drives from begin to end, so what is exported stays true while the other stack gets it. Packets that were
- * steered to us before the NIC has taken the rule back are passed on to the caller, which carries them to the other
- * stack. What comes later still (or all of it, if the caller carries nothing) finds no connection. A listener on its
- * port would answer with RST, so exported connections are remembered for a second.
+ * No thread drives from begin to end, so what is exported stays true while the other stack gets it. Some packets were
+ * steered to us before the NIC has taken the rule back. They are passed on to the caller, which carries them to the
+ * other stack. Packets that come later still (or all of them, if the caller carries nothing) find no connection. A
+ * listener on its port would answer with RST, so exported connections are remembered for a second.
  *
- * If the NIC leaves it to us to give the kernel what is its own (VMA_NIC_CAP_TO_KERNEL), a listener gives it all that
- * is not known here. Connections that have ended here are remembered for a second, too, to be answered here.
+ * If the NIC leaves the kernel's packets to us (VMA_NIC_CAP_TO_KERNEL), a listener gives the kernel all packets that
+ * are not known here. Connections that have ended here are remembered for a second, too, to be answered here.
  */
 #include <errno.h>
 #include <string.h>

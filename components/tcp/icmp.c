@@ -2,8 +2,8 @@
  * icmp.c - ICMP errors about a connection (RFC 1122 4.2.3.9, 1191, 5927), and new routes to its peer.
  *
  * An error must quote a sequence number that is in flight. While a connection is being made, an error ends it. Later an
- * error is only remembered (the soft error, for a connection that gives up by timeout), except for a smaller MTU, to
- * which segments are cut.
+ * error is only remembered (the soft error, for a connection that gives up by timeout). The exception is a smaller MTU,
+ * to which segments are cut.
  */
 #include <errno.h>
 #include <netinet/in.h>

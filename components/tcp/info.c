@@ -1,4 +1,4 @@
-/* info.c - TCP_INFO: what can be said of a connection, in the kernel's units. */
+/* info.c - TCP_INFO: the state and counters of a connection, in the kernel's units. */
 #include <string.h>
 
 #include "tcp_priv.h"

@@ -6,7 +6,7 @@
  * complete.
  *
  * Beyond the backlog, the owner's queue or the rate, SYNs are dropped as the kernel drops them: the peer asks again.
- * Beyond the backlog alone they are answered by a cookie (net.ipv4.tcp_syncookies), of which nothing is kept: the ACK
+ * Beyond the backlog alone they are answered by a cookie (net.ipv4.tcp_syncookies), of which nothing is kept. The ACK
  * that brings it back makes the connection then. If there are to be no cookies, a request among very many that has not
  * answered in time makes way for another. So a few forged ones per second do not keep all others out (RFC 4987 3.4).
  *

@@ -1,8 +1,8 @@
 /*
- * minisocks.c - what connections leave to the owner of the device when their process ends.
+ * minisocks.c - connections are left to the owner of the device when their process ends.
  *
  * When the peer speaks next, the process is gone. A kernel that never knew of the connection would answer the peer's
- * FIN, and what it has on its way. So the owner is told how far each connection has come, before the flows end. No
+ * FIN and its segments on the way. So the owner is told how far each connection has come, before the flows end. No
  * thread holds the receive flag while the owner listens. If something changes meanwhile, that is lost, as the segment
  * that changed it might have been; the peer sends it again.
  */

@@ -2,14 +2,14 @@
  * move.c - a connection changes to another stack of this process, of another ring of the same device.
  *
  *   with a rule of its own (accepted or connected 50 ms ago, or longer)
- *     1. `moving`: whatever happens to the connection, its flow stays what it is
- *     2. the rule goes to the other queue pair in one step (vma_ring_move_rule); both rings are driven on. What `to`
- *        receives waits in the *early flow*, until `from` has received all that is before it
+ *     1. `moving`: the connection's flow stays what it is, in any event
+ *     2. the rule goes to the other queue pair in one step (vma_ring_move_rule); both rings are driven on. Packets that
+ *        `to` receives wait in the *early flow*, until `from` has received all that is before them
  *     3. with both receive flags: `from` is drained, the connection changes stacks, and what is early follows
  *
- *   The device may have a batch in hand for `from` when the rule moves, of some microseconds. Numbers tell: as long as a
- *   byte before the first early segment is missing, it is waited for, STRAGGLERS_NS at most. What comes later still is
- *   dropped, and is sent again by the peer.
+ *   The device may have a batch in hand for `from` when the rule moves, of some microseconds. Numbers tell: as long as
+ *   a byte before the first early segment is missing, it is waited for, STRAGGLERS_NS at most. A segment that comes
+ *   later still is dropped, and is sent again by the peer.
  *
  *   without one (it was just accepted): with both receive flags,
  *     flow leaves `from` ── late flow takes its place ── flow joins `to`, and the NIC steers there ── `from` is drained
@@ -19,13 +19,14 @@
  * circle.
  *
  * Any thread may use the connection meanwhile. It finds the stack in conn->tcp, which changes with both flags held. So
- * after it has the flag of a ring, it looks once more (tcp_run_conn_work_now_or_queue, tcp_conn_acquire_ring_of_stack);
- * a command that was queued at `from` goes on to `to` (tcp_queue_conn_command_for_ring_driver). The memory of `from`
+ * after it has the flag of a ring, it looks once more (tcp_run_conn_work_now_or_queue, tcp_conn_acquire_ring_of_stack).
+ * A command that was queued at `from` goes on to `to` (tcp_queue_conn_command_for_ring_driver). The memory of `from`
  * has to outlive the calls that have found it.
  *
- * Everything moves: segments that wait for an acknowledgement, data out of order, timers, marks of loss recovery, what
- * waits in the stack's lists. What counts in a stack's books is taken out of one and put into the other's. Frames that
- * `from` has sent leave the host first, for a moment at most; if it takes longer, the peer may see the order changed.
+ * Everything moves: segments that wait for an acknowledgement, data out of order, timers, marks of loss recovery, and
+ * places in the stack's lists. Numbers that a stack's totals count are taken out of one stack's and put into the
+ * other's. Frames that `from` has sent leave the host first, for a moment at most; if it takes longer, the peer may see
+ * the order changed.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* options.c - options: their values, and what follows at once. Everything else looks at the value when it needs it. */
+/* options.c - options: their values, and their immediate effects. All other code looks at a value when it needs it. */
 #include <errno.h>
 
 #include "tcp_priv.h"

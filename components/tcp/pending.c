@@ -9,8 +9,8 @@
  * and sends them again. An ACK that is due waits for a delayed one's time, again and again. A connection that has been
  * moved is over here, without a word to the peer.
  *
- * The driver makes entries; any thread accepts. A change of state is one compare-and-swap of the entry, and `pending`
- * of the connection is taken by an exchange, so the entry is given back once.
+ * The driver makes entries; any thread accepts. A change of state is one compare-and-swap of the entry. The
+ * connection's `pending` is taken by an exchange, so the entry is given back once.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* The quota of small_mss_quota.h. */
+/* small_mss_quota.c - the quota of small_mss_quota.h. */
 #include "small_mss_quota.h"
 
 static void small_mss_quota_refill(struct vma_tcp *tcp)

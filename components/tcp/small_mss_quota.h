@@ -1,19 +1,19 @@
 /*
- * small_mss_quota - what connections with a small MSS may send together: SMALL_MSS_PER_MS frames in a millisecond.
+ * small_mss_quota - the joint limit of connections with a small MSS: SMALL_MSS_PER_MS frames in a millisecond.
  *
- * A frame costs the same whatever is in it, here and in the peer's receive path if the way is short. A peer with a
- * small MSS that takes all it can get would keep a core with frames of a few bytes, and the others of the ring would
- * have what is left of it. So all such connections of a stack have one quota of frames.
+ * A small frame costs as much as a large one, here and in the peer's receive path if the way is short. A peer with a
+ * small MSS that takes all it can get would keep a core busy with frames of a few bytes. The other connections of the
+ * ring would get the rest of it. So all such connections of a stack have one quota of frames.
  *
  *   quota       grows by SMALL_MSS_PER_MS in each millisecond, to SMALL_MSS_BURST at most
  *   queue       connections that found nothing left, the longest wait first; while it is not empty, no other passes it
  *   grant       SMALL_MSS_GRANT frames of the quota, which the first of the queue gets: it is ready then
  *
- * The head of what is unacknowledged is sent again without asking: one frame for an acknowledgement, or a timeout. So
- * is a message that is alone: its size is the application's.
+ * The first unacknowledged segment is sent again without asking: one frame for an acknowledgement, or a timeout. So is
+ * a message that is alone: its size is the application's.
  *
  * Threads: the driver.
- * Progress: a connection that waits is looked at by the stack's timer, whatever else happens.
+ * Progress: a connection that waits is looked at by the stack's timer in any case.
  * Cost: nothing for an MSS of SMALL_MSS_LIMIT or more.
  * Example: test/test_small_mss_quota.c.
  */

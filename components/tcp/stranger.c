@@ -2,9 +2,8 @@
  * stranger.c - a segment that no connection here takes, while another process or the kernel may have the connection.
  *
  * A RST would cut a connection that lives elsewhere. Silence leaves a peer alone that has lost its connection. If a
- * peer sends data, it sends it again, and is answered then. But an ACK without data may be all that the peer ever
- * sends: the answer to a RST whose number was not exact (RFC 5961 3.2). So the peer is asked when the time of silence
- * is over:
+ * peer sends data, it sends it again, and is answered then. But the peer may never send more than an ACK without data:
+ * the answer to a RST whose number was not exact (RFC 5961 3.2). So the peer is asked when the time of silence is over:
  *
  *   ACK ──> nothing ──silence, PROBE_DELAY_NS at least──> a keep-alive probe (RFC 1122 4.2.3.6) ──> ACK ──> RST
  *                                                                                      └──> its stack, if it has one

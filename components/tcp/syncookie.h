@@ -5,8 +5,8 @@
  *   ACK ──> syncookie_check_and_rebuild_syn: the SYN as it was, and the number of that SYN-ACK
  *
  * The hash is over addresses, ports, the peer's number, time and MSS, with the stack's secret. With time stamps, window
- * scaling and SACK are in the low six bits of that of the SYN-ACK, which the peer echoes, as the kernel has it;
- * without, the connection goes without them. An answer is good for one to two minutes.
+ * scaling and SACK are in the low six bits of the SYN-ACK's time stamp. The peer echoes it, and the kernel does it so,
+ * too. Without time stamps the connection goes without the two. An answer is good for one to two minutes.
  *
  * Threads: driver. Memory: none is kept. Example: test/test_syncookie.c.
  */

@@ -31,8 +31,8 @@
  *   lwip/port.c            what lwIP asks of its surroundings, and calls back
  *
  * Threads: the *driver* is the thread that holds the receive flag of the ring. Functions run in the driver, unless they
- * say "any thread". The sections of struct vma_tcp_conn and struct vma_tcp say what other threads read and write: the
- * shared section by atomics, one side of each fifo by its reader or writer.
+ * say "any thread". The sections of struct vma_tcp_conn and struct vma_tcp say which fields other threads read and
+ * write. These are the shared section, by atomics, and one side of each fifo, by its reader or writer.
  */
 #ifndef VMA_TCP_PRIV_H
 #define VMA_TCP_PRIV_H

@@ -1,15 +1,16 @@
 /*
- * timewait.c - what is left of a connection in TIME_WAIT: its names, its numbers, 60 seconds; two cache lines.
+ * timewait.c - the rest of a connection in TIME_WAIT: its names, its numbers, 60 seconds; two cache lines.
  *
  * A record has a flow of its own under the connection's key. So late segments come here, and a caller that wants the
  * 4-tuple finds it (vma_ring_find_first_flow_of_key). It answers as the kernel's tcp_timewait_state_process does.
  * Records lie in blocks that are never given back before the stack ends, and in a list by the time at which they end.
  * All of a list live equally long, so one timer, of the first, is enough.
  *
- * There are two lists. If the NIC gives the kernel what is not known here (VMA_NIC_CAP_TO_KERNEL), a connection that
- * began here has a rule of the NIC for itself alone, and the NIC has no block of ports in its place. So its record
- * lives for a second only. What comes later the kernel answers by RST: a FIN that is repeated still, which harms
- * nobody. The clock in initial sequence numbers keeps the next connection of the same names apart from it.
+ * There are two lists. The NIC may give the kernel packets that are not known here (VMA_NIC_CAP_TO_KERNEL). Then a
+ * connection that began here has a rule of the NIC for itself alone. The NIC has no block of ports in its place. So its
+ * record lives for a second only. The kernel answers later segments by RST. Such a segment is a FIN that is repeated
+ * still, so the RST harms no connection. The clock in initial sequence numbers keeps the next connection of the same
+ * names apart from it.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 /*
  * attachment.c - a socket's queues, one for each ring context and interface, and the array of them that receivers read.
  *
- * A queue outlives its flows as long as there is something in it: what has arrived can be read. All of this is under
- * the lock of flows.c.
+ * A queue outlives its flows while it has datagrams: these can still be read. All of this is under the lock of flows.c.
  */
 #include "endpoint.h"
 #include "extra.h"

@@ -1,8 +1,8 @@
 /*
- * callback.c - receive callbacks: packets wait in a queue of their own until a thread of the program, on its way out of
- * the library, asks the application what shall become of them.
+ * callback.c - receive callbacks. Packets wait in a queue of their own. A thread of the program, on its way out of the
+ * library, asks the application for its verdict on each.
  *
- * A packet is held before the application sees it (vma_held_packet_add): its identifier is valid in the callback
+ * A packet is held before the application sees it (vma_held_packet_add). So its identifier is valid in the callback
  * already, and another thread may free it before the callback has returned. A verdict other than HOLD takes it back; if
  * it was freed meanwhile, there is nothing to take.
  */

@@ -1,10 +1,11 @@
 /*
  * datagram_ring.h - a ck_ring of datagrams for one producer and one consumer: a piece of a queue (queue.c).
  *
- * ThreadSanitizer does not see ck's fences, so ck's own accesses are hidden from it; the hand-off itself is that of
+ * ThreadSanitizer does not see ck's fences, so ck's own accesses are hidden from it. The hand-off itself is that of
  * udp_queue.pushed, which is C11's and which it understands. An entry that is used again was read before its place was
- * given back (c_head), inside ck. The weaker barrier of this ck's dequeue (arm64) does not matter here: what is read
- * was published by `pushed`, and what a producer overwrites it finds free by a load that its stores depend on.
+ * given back (c_head), inside ck. The weaker barrier of this ck's dequeue (arm64) does not matter here. The entries
+ * that are read were published by `pushed`. A producer finds the entries that it overwrites free by a load that its
+ * stores depend on.
  */
 #ifndef VMA_UDP_DATAGRAM_RING_H
 #define VMA_UDP_DATAGRAM_RING_H

@@ -1,9 +1,9 @@
 /*
- * defaults.h - what the system gives to new sockets: asked once a second, not for each of them (defaults.c).
+ * defaults.h - the system's defaults for new sockets: asked once a second, not for each of them (defaults.c).
  *
  * The sysctls behind these (net.core.rmem_default, net.ipv4.ip_no_pmtu_disc, net.ipv4.ip_default_ttl) change without an
- * event. A socket that is made within a second of such a change, or in another network namespace, may have the value of
- * before as its mirror; its shadow has the right one.
+ * event. A socket may be made within a second of such a change, or in another network namespace. Then its mirror may
+ * have the old value; its shadow has the right one.
  *
  * Threads: any. Progress: no call waits. `fd` has the option as the system gave it.
  */

@@ -1,12 +1,11 @@
 /*
- * deferred.h - deferred sockets: the first few datagrams of a socket, and what they say of the next one's life
- * (deferred.c).
+ * deferred.h - deferred sockets: the first few datagrams of a socket tell the likely life of the next one (deferred.c).
  *
  * Offloading a socket costs about as much as the kernel's whole socket. It pays from the second answer on, but a
- * resolver opens a socket for each question. So the process counts how many of its sockets in a row were closed after
- * two datagrams at most, on a port of the kernel's choice. After SHORT_LIVES of these, the next ones are *deferred*:
- * they begin as the kernel's. The third send or the fifth receive makes such a socket what any socket is otherwise, and
- * starts the count anew. What has come by then is in the shadow, which is looked at first.
+ * resolver opens a socket for each question. So the process counts its sockets in a row that were closed after two
+ * datagrams at most, on a port of the kernel's choice. After SHORT_LIVES of these, the next ones are *deferred*: they
+ * begin as the kernel's. The third send or the fifth receive makes such a socket what any socket is otherwise, and
+ * starts the count anew. The datagrams that have come by then are in the shadow, which is looked at first.
  *
  *            connect, or send without a port                   3rd send, 5th receive, bind
  *   new ────────────────────────────────────────> deferred ──────────────────────────────────> offloaded

@@ -4,8 +4,9 @@
  *
  * A destination is valid while its options_seq is the socket's and its version the path's. Only the control path and
  * the internal thread replace what is cached (dst_lock). A sender that finds something missing or old makes what it
- * needs on its stack, from what net has at hand, or leaves the datagram to the OS; and it asks (dst_want, dst_task).
- * The sender itself makes the first destination of each slot, and now and then one of which net knows nothing yet.
+ * needs on its stack, from the data that net has at hand. Or it leaves the datagram to the OS. In both cases it asks
+ * (dst_want, dst_task). The sender itself makes the first destination of each slot, and now and then one of which net
+ * knows nothing yet.
  */
 #include <errno.h>
 #include <net/if.h>

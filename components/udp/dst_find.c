@@ -1,6 +1,6 @@
 /*
- * dst_find.c - finds a sender's destination: the cached one, or what can be had without waiting, or the first of its
- * slot; and asks the internal thread for the rest.
+ * dst_find.c - finds a sender's destination: the cached one, or one that can be made without waiting, or the first of
+ * its slot. It asks the internal thread for the rest.
  */
 #include "dst.h"
 

@@ -6,7 +6,7 @@
  * Of equal ones the last that was bound gets it. If that one has SO_REUSEPORT, any of its equals that have it may, by a
  * hash of addresses and ports. Connected sockets have keys of their own, which the ring looks up first.
  *
- * Equal sockets with SO_REUSEPORT may have rings of their own (VMA_RING_ALLOCATION_LOGIC_RX): then the key has an
+ * Equal sockets with SO_REUSEPORT may have rings of their own (VMA_RING_ALLOCATION_LOGIC_RX). Then the key has an
  * endpoint on each of these rings, and the NIC spreads it over them (VMA_FLOW_REUSEPORT). As soon as one is not the
  * others' equal, all of them gather at the first endpoint, which chooses.
  *

@@ -1,5 +1,5 @@
 /*
- * extra.h - what the Extra API adds to a socket (<mellanox/vma_extra.h>): packets that the application holds, and its
+ * extra.h - a socket's part of the Extra API (<mellanox/vma_extra.h>): packets that the application holds, and its
  * receive callback.
  *
  *   sink ──┬─ no callback was ever set ──> queue
@@ -7,10 +7,14 @@
  *                        DROP: put   RECV ──> queue   HOLD ──> the application
  *
  * The sink remains the one producer of the undecided queue. The queue itself then has one producer, too: the thread
- * that runs the source, one at a time. Between the two is set_callback: it first makes sinks see the callback
- * (rx_opts), then waits for each ring's receive flag once, so that no sink that has not seen it is still pushing. This
- * is for good: a socket that had a callback keeps the detour when it has none any more.
+ * that runs the source, one at a time. Between the two is set_callback. It first makes sinks see the callback
+ * (rx_opts). Then it waits for each ring's receive flag once, so that no sink that has not seen it is still pushing.
+ * This is for good: a socket that had a callback keeps the detour when it has none any more.
  *
+ * Threads: any, inside, for the calls in `ops`; udp_set_recv_callback takes file.lock, then the lock of flows.c. The
+ * functions for an attachment's undecided queue need the lock of flows.c. The sink calls
+ * udp_queue_datagram_for_callback, with its ring's receive flag. A thread of the program calls udp_run_recv_callbacks,
+ * outside, and only one at a time for each socket.
  * Memory: made when it is first needed, ends with the socket.
  */
 #ifndef VMA_UDP_EXTRA_H

@@ -8,8 +8,8 @@
  * forks, and leaves it to the child to read.
  *
  * The shared memory is written before the fork, in order, and only then counted (n, release). A thread that has seen n
- * (acquire) finds what lies below it. After that only `taken` changes: a compare-and-swap decides which thread, of
- * whatever process, has the next one. So nothing is taken twice, and nothing is lost unless its taker dies. Several
+ * (acquire) finds what lies below it. After that only `taken` changes: a compare-and-swap decides which thread, of any
+ * of the processes, has the next one. So nothing is taken twice, and nothing is lost unless its taker dies. Several
  * queues of this kind are a list, the oldest first, since forks may follow each other faster than datagrams are read.
  * The list is changed with file.lock held, and read by any thread that is inside.
  */

@@ -9,8 +9,8 @@
  * holds what the kernel does not tell. A (release) comes after the kernel has been told; B (acquire) comes before the
  * kernel is asked. So a process that has seen a number finds at least what was changed before it.
  *
- * A socket that no fork has seen has none of this, and its sends and receives do not look for it. What makes them look
- * is a bit among others that they test anyway (UDP_SHARED, UDP_RX_OPT_FORK_SHARED).
+ * A socket that no fork has seen has none of this, and its sends and receives do not look for it. They look only if a
+ * bit is set among others that they test anyway (UDP_SHARED, UDP_RX_OPT_FORK_SHARED).
  *
  * Threads: any thread of any of the processes, inside. Changes are made under the file's lock of the process that makes
  * them; several processes may change at once.

@@ -8,19 +8,20 @@
  * old queue, which gets nothing any more. Then both are published: the old queue as one that is *left*, which readers
  * empty before they look at the new one (attachment.c, recv.c). So nothing is lost between the two, or overtaken.
  *
- * Why a reader of the old array sees no gap: it finds the old queue there, as ever; what is in the new one it finds
- * after the publication, which wakes sleepers. Why a reader of the new array sees no older datagram after a newer one:
- * the old queue's last push happens before the release of the old ring's receive flag by whoever emptied it, that
- * before the exchange of the array, and that before the reader's look at the queue. So a reader that finds the old
- * queue empty has seen all pushes.
+ * A reader of the old array sees no gap: it finds the old queue there, as ever. It finds the contents of the new one
+ * after the publication, which wakes sleepers. A reader of the new array sees no older datagram after a newer one. The
+ * old queue's last push happens before the release of the old ring's receive flag by the thread that emptied it. That
+ * happens before the exchange of the array, and that before the reader's look at the queue. So a reader that finds the
+ * old queue empty has seen all pushes.
  *
- * Sending. The old ring is drained first: what this socket has sent there has left this host before the first datagram
- * goes the other way. If others keep it busy all the time, the socket stays, and tries again two rounds later. A
- * datagram that another thread sends at this very moment, after all these rounds of one thread's, may be overtaken.
+ * Sending. The old ring is drained first: this socket's frames there have left this host before the first datagram goes
+ * the other way. If others keep it busy all the time, the socket stays, and tries again two rounds later. A datagram
+ * that another thread sends at this very moment, after all these rounds of one thread's, may be overtaken.
  *
- * A socket stays where it is if one of its keys has other members (the choice among them is one ring's), or may have
- * endpoints on several rings (SO_REUSEPORT); if other processes have it; or if the kernel cannot say when packets of
- * before have arrived. It counts as at home then, until another thread or core takes over.
+ * A socket stays where it is in three cases. In the first, a key of it has other members (the choice among them is one
+ * ring's), or may have endpoints on several rings (SO_REUSEPORT). In the second, other processes have the socket. In
+ * the third, the kernel cannot say when older packets have arrived. It counts as at home then, until another thread or
+ * core takes over.
  *
  * Accepted weaknesses. A datagram in fragments is lost if the move comes between them. If the device's owner ends in
  * the middle of several flows, those that have moved are not ordered behind what is queued.

@@ -1,5 +1,6 @@
 /*
- * options.c - setsockopt: the kernel's answer, and a mirror of what matters to datagrams that pass the kernel by.
+ * options.c - setsockopt: the kernel's answer, and a mirror of the options that matter to datagrams that pass the
+ * kernel by.
  *
  * The mirror is made by asking the kernel what the option is now. The kernel knows the widths that each option takes,
  * rounds, clamps and doubles, and some options change others. getsockopt needs little of ours: the shadow's answers

@@ -4,9 +4,9 @@
  *
  * The kernel's fq gives each packet a time and lets it wait. Here nothing waits but the sender: a frame that is too
  * early finds no room, as with a full send buffer. So nothing is dropped, and no queue is needed. Each frame moves the
- * time at which the next one would be on time by its length over the rate, by a second at most (as fq does). A sender
- * may make up for a millisecond in which it was late: so no more than a millisecond's worth and one frame leave in a
- * burst (GCRA, ITU-T I.371).
+ * time at which the next one would be on time. The step is its length over the rate, a second at most (as fq does). A
+ * sender may make up for a millisecond in which it was late. So no more than a millisecond's worth and one frame leave
+ * in a burst (GCRA, ITU-T I.371).
  *
  * The internal thread tells that there is room again, to the millisecond, if a sender was refused or readiness asked
  * for.

@@ -4,11 +4,11 @@
  * The shadow is asked by the very call that the application made, without waiting. So its data, its errors and its
  * refusals come out as the kernel tells them. It is asked
  *   - first of all, if an error has been seen there, or if data there may be older than what is queued (os_attention);
- *   - if nothing is queued and the call does not wait: every VMA_RX_UDP_POLL_OS_RATIO looks, if 20 us have passed since
- *     the last time, or if a socket of this process has sent through the OS meanwhile;
+ *   - if nothing is queued and the call does not wait. Then it is asked every VMA_RX_UDP_POLL_OS_RATIO looks. It is
+ *     also asked 20 us after the last time, or if a socket of this process has sent through the OS meanwhile;
  *   - while waiting: every so many looks, and if its descriptor is readable.
  *
- * Its descriptor may be ready and have nothing for this call, for as long as the program likes: errors wait for
+ * Its descriptor may be ready and have nothing for this call, for as long as the program likes. Errors may wait for
  * MSG_ERRQUEUE (IP_RECVERR), or another process has shut the socket down. Then the call sleeps on an epoll set that has
  * the descriptor edge-triggered, and hears of what is new.
  */

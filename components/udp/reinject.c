@@ -1,12 +1,12 @@
 /*
- * reinject.c - reinjection: what is queued when a socket becomes the kernel's, or when another process that shares it
- * by fork begins to receive as well, is put into the shadow's queue. A raw socket sends it in the sender's place to an
- * address of this host, so it does not leave the host.
+ * reinject.c - reinjection: queued datagrams are put into the shadow's queue. That happens when a socket becomes the
+ * kernel's, or when another process that shares it by fork begins to receive as well. A raw socket sends it in the
+ * sender's place to an address of this host, so it does not leave the host.
  *
- * Source, TTL and TOS are as they were. It comes by the loopback interface, so IP_PKTINFO and time stamps are not as
- * they were, and a socket that is bound to an interface does not get it. A datagram to a group or a broadcast address
- * is not reinjected: it would leave this host. Without CAP_NET_RAW nothing is reinjected. The kernel fills in what
- * depends on the header's fields. A checksum of the datagram is not needed (RFC 768): its path lies in this host's
+ * Source, TTL and TOS are as they were. The datagram comes by the loopback interface, so IP_PKTINFO and time stamps are
+ * not as they were. A socket that is bound to an interface does not get it. A datagram to a group or a broadcast
+ * address is not reinjected: it would leave this host. Without CAP_NET_RAW nothing is reinjected. The kernel fills in
+ * what depends on the header's fields. A checksum of the datagram is not needed (RFC 768): its path lies in this host's
  * memory.
  */
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
 /*
- * reinject - reinjection of what was queued when a socket became the kernel's, or when it was received from elsewhere,
- * too.
+ * reinject - reinjection of datagrams that were queued when a socket became the kernel's, or when another process began
+ * to receive from it, too.
  */
 #ifndef VMA_UDP_REINJECT_H
 #define VMA_UDP_REINJECT_H

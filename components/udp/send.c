@@ -4,8 +4,9 @@
  *   sendmsg ──┬─ plain call, destination cached, fits one frame ──> copy, headers, ring
  *             └─ else plan: what is missing is asked for, and meanwhile, or for good, the shadow sends
  *
- * The shadow's answer is right by construction: wrong addresses, errors that wait, fragments, broadcasts, groups with
- * members on this host, neighbours that are not resolved yet, most control messages, MSG_MORE.
+ * The shadow's answer is right by construction. That holds for wrong addresses, errors that wait, fragments,
+ * broadcasts, and groups with members on this host. It also holds for neighbours that are not resolved yet, most
+ * control messages, and MSG_MORE.
  */
 #include <errno.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-/* targets.h - the flows that a socket should have, as a list (targets.c); what has become of each (flows.c). */
+/* targets.h - the flows that a socket should have, as a list (targets.c), and the state of each (flows.c). */
 #ifndef VMA_UDP_TARGETS_H
 #define VMA_UDP_TARGETS_H
 

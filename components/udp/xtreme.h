@@ -5,6 +5,11 @@
  *                 └─ else ──> queue, and the attachment's source on the list of its ring ── complete ──> completion
  *
  * The queue stays what it is: receive calls take from it as well.
+ *
+ * Threads: the sink's functions run in the thread that drives the ring, with its receive flag.
+ * udp_xtreme_enable_on_sock is called before any other thread knows the socket, udp_xtreme_create_event_source with the
+ * lock of flows.c. Any thread calls udp_xtreme_post_event, inside. udp_xtreme_complete_queued_datagrams and
+ * udp_dequeue_next_datagram run in any thread, inside; the latter takes the lock of the socket's readers.
  */
 #ifndef VMA_UDP_XTREME_H
 #define VMA_UDP_XTREME_H

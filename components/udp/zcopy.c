@@ -1,8 +1,8 @@
 /*
  * zcopy.c - recvfrom_zcopy: as recv, but the application gets the packet where it lies, if that can be.
  *
- * The call goes the ways of recv (recv.c, recv_wait.c) with VMA_LEND_FLAG, which are the same but for the last step:
- * what is in a queue is lent (udp_take_lendable), and the kernel's is copied, or refused
+ * The call goes the ways of recv (recv.c, recv_wait.c) with VMA_LEND_FLAG, which differ in the last step only. A queued
+ * packet is lent (udp_take_lendable). A packet of the kernel's is copied, or refused
  * (vma_zcopy_call_recv_from_os_nonblocking).
  */
 #include <errno.h>

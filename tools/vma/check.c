@@ -1,6 +1,6 @@
 /*
- * check - see check.h. A line says "ok", or "note" if a thing is not as it could be, or "missing" if nothing can be
- * offloaded and the thing may be the reason.
+ * check - see check.h. A line says "ok", or "note" if a thing is not as it could be. It says "missing" if nothing can
+ * be offloaded and the thing may be the reason.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* options - getopt_long, and what each value may be. */
+/* options - getopt_long, and the check of each value. */
 #include <getopt.h>
 #include <limits.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  *   source_keep_capture_requested, at least every half second ──> request: the process copies packets for two seconds
  *   source_move_packets_to_merge ──> what it has copied goes to the merge
  *
- * So a capture ends by itself when this program has gone, in whatever way; and this program cannot hold the other up.
+ * So a capture ends by itself in any case when this program has gone. And this program cannot hold the other up.
  *
  * Threads: one.
  */

@@ -2,7 +2,7 @@
  * listen - metrics by HTTP: GET and HEAD of /metrics.
  *
  * One thread serves all clients, and waits for none of them: a slow one has its answer in a buffer of its own. There
- * are at most LISTEN_CLIENTS connections; who comes then waits to be accepted, and a connection that is idle for
+ * are at most LISTEN_CLIENTS connections. A further client waits to be accepted, and a connection that is idle for
  * LISTEN_IDLE_SECONDS is closed. Each request reads the counters anew.
  *
  * Threads: one.

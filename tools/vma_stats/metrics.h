@@ -1,5 +1,5 @@
 /*
- * metrics - the counters of processes as text for Prometheus and what reads the same formats.
+ * metrics - the counters of processes as text for Prometheus and other programs that read its formats.
  *
  * By default a metric has one series for each process: the sum of its sockets, rings, queues and pools, closed ones
  * included, or the largest. So the number of series is bounded by the number of processes. With options->per_socket
@@ -8,8 +8,8 @@
  *   processes ──> a snapshot each ──> rows: (process, type, object), values ──> family by family, rows in each
  *
  * Any user may put files into the directory, and write what he likes into the memory that they name. So a scrape has
- * budgets: of time, after which processes are put off to the next scrape; and of rows, without which a process has
- * sums.
+ * two budgets. The first is of time: after it, processes are put off to the next scrape. The second is of rows: if it
+ * is used up, a process has sums only.
  *
  * Threads: one.
  */

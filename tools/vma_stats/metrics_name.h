@@ -1,6 +1,6 @@
 /*
- * metrics_name - which metric a counter of <vma/stats.h> is. Names follow from the lists there, so a new counter is a
- * metric by itself; what holds now is one only if it is in the table of metrics_name.c.
+ * metrics_name - the metric of each counter of <vma/stats.h>. Names follow from the lists there, so a new counter is a
+ * metric by itself. A value that holds now (a gauge) is a metric only if it is in the table of metrics_name.c.
  *
  *   ring.rx_bytes              vma_ring_rx_bytes_total, a counter in bytes
  *   ring.rx_drop_runt          vma_ring_rx_dropped_packets_total{reason="runt"}

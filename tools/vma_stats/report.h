@@ -1,6 +1,6 @@
 /*
- * report - one text for a bug report: the program and its parameters, all views, kernel, interfaces, what their vmads
- * have, and the end of the log. No payload, and of the environment only VMA_* and XLIO_*.
+ * report - one text for a bug report: the program and its parameters, all views, kernel, interfaces, their vmads'
+ * state, and the end of the log. No payload, and of the environment only VMA_* and XLIO_*.
  *
  * Threads: one.
  */

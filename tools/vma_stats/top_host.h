@@ -2,10 +2,11 @@
  * top_host - the processes of this host that can be read, and their sockets, reading after reading.
  *
  * A process's memory stays mapped from its first reading to its end, so a reading wakes nobody. Its file is looked at
- * each time: after an exec, or if the pid has gone to another process, it names other memory, and rates begin anew.
+ * each time. After an exec, or if the pid has gone to another process, it names other memory, and rates begin anew.
  *
- * Any user may put files into the directory, so a reading has budgets: of time, after which the processes that are left
- * keep their rows and come first in the next reading; and of rows, of which each process has some for sure.
+ * Any user may put files into the directory, so a reading has two budgets. The first is of time: after it, the
+ * processes that are left keep their rows and come first in the next reading. The second is of rows: each process has
+ * some for sure.
  *
  * Threads: one.
  */

@@ -1,4 +1,4 @@
-/* top_keys - keys, the cursor, and what is said about them. */
+/* top_keys - keys, the cursor, and the messages about them. */
 #include <ncurses.h>
 #include <stdlib.h>
 #include <string.h>

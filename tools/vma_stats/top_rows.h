@@ -1,5 +1,5 @@
 /*
- * top_rows - the sockets of one process between two readings: what each counts per second, and how that was before.
+ * top_rows - the sockets of one process between two readings: the rates of each per second, and their history.
  *
  *   snapshot ──┐
  *              ├──> rows: a socket each, in the order of places

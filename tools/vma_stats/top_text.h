@@ -2,8 +2,8 @@
  * top_text - the screen's text: numbers that fit a column, a trend as a line of blocks, and which columns a width has
  * room for.
  *
- * Nothing in it is longer than its column, whatever a process has written into its memory; every character but those of
- * the trend is printable ASCII.
+ * No text is longer than its column, even if a process has written nonsense into its memory. Every character but those
+ * of the trend is printable ASCII.
  *
  * Threads: one.
  */

@@ -1,4 +1,4 @@
-/* view_tcp - -t: offloaded TCP sockets, in the columns and words of `ss -tin`. What is not known is left out. */
+/* view_tcp - -t: offloaded TCP sockets, in the columns and words of `ss -tin`. Unknown values are left out. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 

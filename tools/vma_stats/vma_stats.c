@@ -1,6 +1,6 @@
 /*
- * vma_stats - shows what a program on libvma.so has counted, while it runs, and asks it to zero its counters, to log
- * them, or to log more.
+ * vma_stats - shows the counters of a program on libvma.so while it runs. It also asks the program to zero its
+ * counters, to log them, or to log more.
  *
  *   options ──> processes: which one ──> view of its memory ──┬─> requests: -z -l -D -S
  *                                                             └─> every interval: a snapshot, printed by a view

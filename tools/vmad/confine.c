@@ -1,3 +1,10 @@
+/*
+ * confine - see confine.h: the capabilities that vmad keeps, and a seccomp filter that lists the allowed system calls
+ * by name.
+ *
+ * A call that is not in the list fails with EPERM. So a forgotten call costs vmad one feature, and not its life. If the
+ * filter cannot be installed, vmad runs without it and logs that.
+ */
 #include "confine.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /*
  * client - a client of an owner. These share it: client.c (nic and queue pairs), flows.c, shadow.c, data.c (hot path),
- * lease.c (what is mapped and outlives a queue pair), thread.c (the nic's thread), repair.c, fork.c.
+ * thread.c (the nic's thread), repair.c, fork.c. So does lease.c (mappings that outlive a queue pair).
  *
  *   struct nic_xdp        one vma_nic_open: owner in this process, or a connection to vmad; a thread of its own
  *     xdp_window          packet memory and shared object of one owner; a new owner means a new window

@@ -1,5 +1,5 @@
 /*
- * fork - what a child after fork closes of its parent's clients, and what it keeps: ../fork.h.
+ * fork - a child after fork closes some descriptors of its parent's clients, and keeps others: ../fork.h.
  *
  * If a parent wants its children to be clients in their own right, it says so beforehand
  * (vma_nic_set_children_inherit_right). They keep a copy of its right, see xdp/right.c.

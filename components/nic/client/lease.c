@@ -1,5 +1,6 @@
 /*
- * lease - the mappings of a rented queue pair: how they are let go, and what lives on until its buffers are put.
+ * lease - the mappings of a rented queue pair: how they are let go. Its pools live on until the user has put every
+ * buffer.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -4,9 +4,9 @@
  * The channel is asked for once. If it has ended (vmad has gone, or its process), begin asks again, and waits for the
  * next vmad.
  *
- * It may also end between a socket and its result. vmad's process ends what it has begun, whatever becomes of vmad; so
- * a channel that ends without a result says that nothing was begun, and the socket goes to the next vmad. The process
- * may have been killed itself, in the middle. Then the socket says how far it has come:
+ * It may also end between a socket and its result. vmad's process finishes what it has begun, even if vmad ends. So a
+ * channel that ends without a result says that nothing was begun, and the socket goes to the next vmad. The process may
+ * have been killed itself, in the middle. Then the socket says how far it has come:
  *
  *   under repair             it is parted from its half connection, without a word; another process repairs it anew
  *   repaired, and connected  the kernel has the connection

@@ -1,5 +1,5 @@
 /*
- * vmad - requests to vmad, their answers, and what it says unasked.
+ * vmad - requests to vmad, their answers, and vmad's messages without a request.
  */
 #include <errno.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 /*
  * vmad - a connection to the vmad that owns an interface.
  *
- * Threads: one at a time (the nic's lock), but connect and close of a client that nobody else knows yet.
+ * Threads: one at a time (the nic's lock). connect and close need no lock if no other thread knows the client yet.
  * Progress: every call waits for the answer at most VMAD_REPLY_TIMEOUT_MS; a vmad that does not answer counts as gone.
  * Memory: connect allocates, close frees.
  * Example: test/test_vmad_proto.c.

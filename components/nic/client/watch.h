@@ -1,11 +1,11 @@
 /*
- * watch - a connection to vmad of a process that owns no queue pair of vmad's: it only tells which TCP connections it
- * has by rules of an RDMA card. If the process is killed, vmad probes their peers (vmad/watches.h). When it ends in
- * good order, vmad answers for them (vmad/card.h).
+ * watch - a connection to vmad of a process that owns no queue pair of vmad's. The process only tells which TCP
+ * connections it has by rules of an RDMA card. If the process is killed, vmad probes their peers (vmad/watches.h). When
+ * it ends in good order, vmad answers for them (vmad/card.h).
  *
  * Nothing depends on it: without a vmad, or with an old one, all calls are in vain.
  *
- * Threads: one at a time, but `begin`, which touches only what nobody else knows yet.
+ * Threads: one at a time. `begin` is exempt: it touches only memory that no other thread knows yet.
  * Progress: begin waits for vmad's answer, VMAD_WATCH_BEGIN_MS at most, and export longer; the others never wait.
  * Memory: begin allocates, end frees.
  * Example: verbs/peers.c.

@@ -1,6 +1,6 @@
 /*
- * adopt - an owner in place of one that has died: from the descriptors that the descriptor store has handed over, the
- * record in one of them, and what the kernel knows.
+ * adopt - an owner in place of a dead one. It is made from the descriptors that the descriptor store has handed over,
+ * the record in one of them, and the kernel's state.
  *
  *   program, maps, link      as they are; the map's entries say which flows and minisocks there are
  *   packet memory, sockets   as they are; the fill and completion rings are shared with the clients all the time

@@ -1,5 +1,5 @@
 /*
- * entitled - whether a client may have a flow at all: the flow of a port belongs to a client that can show the kernel's
+ * entitled - whether a client may have a flow at all. The flow of a port belongs to a client that can show the kernel's
  * socket of that port.
  *
  *   asks for                what it has to show
@@ -11,8 +11,8 @@
  *   a block of ports        nothing; no port below 1024 is in it, and there are OWNER_BLOCKS_EACH for a client
  *   any of these            nothing but CAP_NET_RAW, if it names no shadow
  *
- * The kernel is asked by sock_diag, and not by getsockname. getsockname waits for the socket's lock, which the socket's
- * owner can keep for as long as it likes, in the middle of a send from memory that does not come.
+ * The kernel is asked by sock_diag, and not by getsockname. getsockname waits for the socket's lock. The socket's owner
+ * can keep that lock for as long as it likes, in the middle of a send from memory that does not come.
  *
  * The local address is one of this host's, as the kernel's table of routes says. Otherwise a client would get packets
  * that the kernel only forwards. CAP_NET_RAW is exempt: stacks with addresses of their own need it.

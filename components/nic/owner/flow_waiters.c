@@ -9,9 +9,9 @@
  *   A or B asks again             its own waiter begins anew; the client is refused, because of the other's waiter
  *   B's waiter ends               A asks again and gets the flow
  *
- * A waiter stands for a client that waits for one flow. It ends when its client has not asked for three seconds
- * (clients that want a flow ask every second), when all shadows that the client named are closed, when its slot is
- * returned, and when the client gets the flow.
+ * A waiter stands for a client that waits for one flow. It ends when its client has not asked for three seconds.
+ * (Clients that want a flow ask every second.) It also ends when all shadows that the client named are closed, when its
+ * slot is returned, and when the client gets the flow.
  *
  * Both waiters are made at the moment when the second client asks. Otherwise the flow would go to the client that asks
  * first afterwards, which would take it from the other, and so on for ever.

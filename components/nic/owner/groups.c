@@ -8,9 +8,9 @@
  *   a client asks that may not share it                            the flow is the kernel's (flow_waiters.c)
  *
  * Every 40 ms the owner looks what the members say of themselves (nic_group.h). New connections go to the members that
- * *ask*: a thread sleeps until a listener has something, or has called accept or a wait for a listener in the last 100
- * ms. If no member asks, they go to the same members as before. A connection that has waited for accept for 100 ms is
- * moved:
+ * *ask*. A member asks while one of its threads sleeps for a listener. It also asks if a thread has called accept or a
+ * wait for a listener in the last 100 ms. If no member asks, they go to the same members as before. A connection that
+ * has waited for accept for 100 ms is moved:
  *
  *   its process          moved to                                                  and gets new ones again
  *   does not ask         any that asks                                             when it has asked
@@ -18,20 +18,20 @@
  *   accepts              one that sleeps, and in which nothing waits for so long   at once
  *
  * So a connection is moved once in 100 ms at most, and stays where it is if all members are overloaded. A process may
- * not even take its packets from the ring (SIGSTOP), or may have died, or closed its listener. What waits there, or is
- * half open, goes at once to any member that asks. A connection on its way to a member that dies or closes is known
- * here until the member says that it has made it; then it goes to another.
+ * not even take its packets from the ring (SIGSTOP), or may have died, or closed its listener. Connections that wait
+ * there, or are half open, go at once to any member that asks. A connection on its way to a member is known here until
+ * the member says that it has made it. If the member dies or closes before, the connection goes to another.
  *
- * A member that has inherited the listener is a group of one, too: what waits there when it dies is kept for the next
- * member (parked.c).
+ * A member that has inherited the listener is a group of one, too. Connections that wait there when it dies are kept
+ * for the next member (parked.c).
  *
- * What is on its way is in the record, too (record.h). Its client is told in order. If the client is away, or does not
- * read, it is told later; and if it has come to another vmad, it is told again of what it has not made. (It knows the
- * numbers: client/thread.c.)
+ * Connections on their way are in the record, too (record.h). Their client is told in order. If the client is away, or
+ * does not read, it is told later. If it has come to another vmad, it is told again of those that it has not made. (It
+ * knows the numbers: client/thread.c.)
  *
- * Moving: the entry's state is changed by compare-and-swap, the program is told where the connection's segments go now,
- * and the new slot's client is told what to make. The connection has acknowledged none of the peer's data, so the peer
- * sends again what was under way.
+ * Moving: the entry's state is changed by compare-and-swap. Then the program is told where the connection's segments go
+ * now, and the new slot's client is told which connection to make. The connection has acknowledged none of the peer's
+ * data, so the peer sends again what was under way.
  */
 #include <errno.h>
 #include <fcntl.h>

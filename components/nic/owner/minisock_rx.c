@@ -1,12 +1,12 @@
 /*
- * answers - what a minisock answers to a segment: RFC 9293, 3.10.7.1 for connections that were cut, 3.10.7.4 and
- * RFC 1122, 4.2.2.13 for those that have ended on our side.
+ * answers - a minisock's answer to a segment. RFC 9293, 3.10.7.1 applies to connections that were cut. For those that
+ * have ended on our side 3.10.7.4 and RFC 1122, 4.2.2.13 apply.
  *
  * A minisock of a connection that has ended knows both next sequence numbers, and nothing else: no window, no time
- * stamps. Time stamps come from the segment itself: its own value is echoed, and ours is the one that it echoes, which
- * the peer has seen already. A pure ACK is answered only if it asks for an answer (keep alive), so two minisocks cannot
- * keep each other talking. The checksum has not been looked at: a segment that is not what was sent gets an answer that
- * does not fit, which the peer ignores.
+ * stamps. Time stamps come from the segment itself. Its own value is echoed, and ours is the value that it echoes,
+ * which the peer has seen already. A pure ACK is answered only if it asks for an answer (keep alive), so two minisocks
+ * cannot keep each other talking. The checksum has not been looked at. A segment that was changed on its way gets an
+ * answer that does not fit, which the peer ignores.
  */
 #include <errno.h>
 #include <netinet/in.h>

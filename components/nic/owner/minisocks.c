@@ -17,7 +17,7 @@
  *
  * A listener's flow becomes a minisock, too (DELETED, WAITS, RESET), for connections that had no flow of their own.
  *
- * A minisock blocks nothing: a new flow takes its place, and a SYN for a listener or a connection of the kernel's ends
+ * A minisock blocks nothing. A new flow takes its place, and a SYN for a listener or a connection of the kernel's ends
  * it at once.
  */
 #include <errno.h>

@@ -1,8 +1,9 @@
 /*
- * minisocks - connections whose process has gone, and for which somebody answers until nothing more is to be expected.
+ * minisocks - connections whose process has gone. The object's user answers for them until no more segments are to be
+ * expected.
  *
- * minisocks.c has their states and lives, minisock_rx.c what is answered. Where a minisock is found by what comes for
- * it is the user's: the XDP program's map (minisock_map.c), or rules of a card (../vmad/card.c).
+ * minisocks.c has their states and lives, minisock_rx.c the answers. The look-up of a minisock for a segment is the
+ * user's: the XDP program's map (minisock_map.c), or rules of a card (../vmad/card.c).
  *
  * Threads: one at a time. Progress: no call waits; `put` and `del` as the user's do.
  * Memory: a minisock is allocated, OWNER_MINISOCKS_MAX at most; the oldest of those with the shortest life make way.

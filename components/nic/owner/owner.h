@@ -15,10 +15,10 @@
  *   |          | held                                         | blocks of 32 frames                   |
  *   +---------------------------------------------------------+---------------------------------------+
  *
- * The receive part is one population: every frame of it circulates through the fill ring, whichever slot receives it.
- * Shares only bound how much of it a slot can hold. So no slot can starve the others by not polling or by hoarding. The
- * first slot gets more: of 16 on a device queue of the default window the first has 256 frames to send from and an RX
- * ring of 1024, the last 64 and 64. About 32 fit; then rent says -ENOSPC.
+ * The receive part is one population: every frame of it circulates through the fill ring, for all slots. Shares only
+ * bound how much of it a slot can hold. So no slot can starve the others by not polling or by hoarding. The first slot
+ * gets more. Of 16 slots on a device queue of the default window the first has 256 frames to send from and an RX ring
+ * of 1024. The last has 64 and 64. About 32 fit; then rent says -ENOSPC.
  *
  *              rent                 return              return (all put), or the client died
  *   FREE ------------> RENTED ------------> LEAVING ------------> DRAINING ------------> FREE

@@ -1,7 +1,7 @@
 /*
- * parked - connections that waited for accept in the last process that served their listener. If that process has died
- * or closed the listener, and the kernel's listener is still open in another, they are kept for the next process that
- * serves it, as the kernel would keep them.
+ * parked - connections that waited for accept in the last process that served their listener. They are kept if that
+ * process has died or closed the listener, and the kernel's listener is still open in another. The next process that
+ * serves the listener gets them, as it would from the kernel.
  *
  *   the client leaves        each connection has a minisock that WAITS             a parked listener, of the flow
  *   its process is dead      what waits there is PARKED: a copy of the entry       the listener's, up to 10 s
@@ -9,17 +9,17 @@
  *   a process serves it      given to a member, and the minisock ends              a burst at a time
  *   none does by then, or the listener is closed: its peer is reset (resets.c)
  *
- * The minisocks come before the listener's flow ends: without a flow, the kernel, which has a listener there, answers
- * with RST if it has no connection for a segment. A minisock that WAITS or is PARKED takes all that comes and answers
- * nothing. None of the peer's data has been acknowledged, so the peer sends it again until it is answered. If a SYN
- * with the same names comes, for which the kernel listens, the minisock ends, and the connection with it: the peer has
- * begun anew.
+ * The minisocks come before the listener's flow ends. Without a flow a segment meets the kernel, which has a listener
+ * there and answers with RST if it has no connection. A minisock that WAITS or is PARKED takes all that comes and
+ * answers nothing. None of the peer's data has been acknowledged, so the peer sends it again until it is answered. If a
+ * SYN with the same names comes, for which the kernel listens, the peer has begun anew. Then the minisock ends, and the
+ * connection with it.
  *
- * This is only for listeners whose clients have inherited them (VMA_FLOW_INHERITED): their flow is a group, even of one
+ * This is only for listeners whose clients have inherited them (VMA_FLOW_INHERITED). Their flow is a group, even of one
  * member, so their connections are described (nic_group.h).
  *
  * The record (record.h) has the parked listeners, and each connection with what it waits for. A new vmad goes on from
- * there (owner_restore_parked_from_record): what was taken from a page only half is taken or left, by what the page
+ * there (owner_restore_parked_from_record). An entry of a page that was only half taken is taken or left, as the page
  * says.
  *
  * All clients can write the dead process's page. An entry is copied once. The copy counts only if it names a connection

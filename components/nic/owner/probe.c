@@ -3,8 +3,8 @@
  * minisock's answers.
  *
  * If a process has died, no process knows the connection's sequence numbers any more, and a RST must carry the exact
- * one (RFC 5961, 3.2). But the peer tells it. In a synchronized state it answers a SYN of whatever number with an ACK
- * (RFC 5961, 4.2), and also a segment outside its window (RFC 9293, 3.10.7.4). That ACK finds the connection's
+ * one (RFC 5961, 3.2). But the peer tells it. In a synchronized state it answers a SYN of any number with an ACK (RFC
+ * 5961, 4.2). It answers a segment outside its window, too (RFC 9293, 3.10.7.4). That ACK finds the connection's
  * minisock, which answers with the RST that the peer believes, made from the peer's own numbers (RFC 9293, 3.10.7.1).
  *
  * The kernel resolves the route to the peer and fills in length, identification and checksum of the IP header.

@@ -1,5 +1,5 @@
 /*
- * record - the owner's record for the next owner, and what its descriptor store holds: see record.h, fdstore.h.
+ * record - the owner's record for the next owner, and the contents of its descriptor store: see record.h, fdstore.h.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,17 +1,17 @@
 /*
- * record - what a new vmad must know of the one before, and cannot see in the kernel or in the shared object.
+ * record - the facts that a new vmad needs of the one before, and cannot see in the kernel or in the shared object.
  *
  * The record lies in memory of its own. The vmads of one interface map it one after the other; no other process does.
  * The owner writes it as it works, and may be killed between two instructions. So each entry has one word that makes it
- * count, which is stored last and cleared first: `whole` of the record, `state` of a slot, `number` of a minisock,
- * `list` of a reset, `state` of a parked listener and of a connection that waits. An entry is never more than one step
- * behind the kernel's maps and the shared object. Adoption (adopt.c) settles that step.
+ * count, which is stored last and cleared first. It is `whole` of the record, `state` of a slot, `number` of a
+ * minisock, `list` of a reset. Of a parked listener and of a connection that waits it is `state`. An entry is never
+ * more than one step behind the kernel's maps and the shared object. Adoption (adopt.c) settles that step.
  *
  * A minisock is here before the map has it, and a reset before the flow of its connection ends. If the owner is killed
- * in between, the entry is of nothing, and adoption drops it; the other way round a peer would not be told.
+ * in between, the entry is of nothing, and adoption drops it. The other way round a peer would not be told.
  *
- * is_spare[f]: the owner holds the frame. If the shared object differs, owner_frames_take_over_from_fdstore says what
- * is believed.
+ * is_spare[f]: the owner holds the frame. If the shared object differs, owner_frames_take_over_from_fdstore says which
+ * of the two is believed.
  *
  * Threads: the owner's one (vmad's only thread). No other process has the record mapped while a vmad lives.
  */

@@ -1,5 +1,5 @@
 /*
- * resets - the peers of a process that died are told: each connection that had a flow here is probed, so that the
+ * resets - the peers of a process that died are told. Each connection that had a flow here is probed, so that the
  * peer's answer can be reset.
  *
  *   client died ──> at once ──> SYN ──> 0.6 s later: two ACKs outside the window ──> forgotten
@@ -7,15 +7,16 @@
  *
  * The second round is for lost segments, and for a peer that limits such answers to one in half a second. Its two ACKs
  * are half the sequence space apart, so one of them is outside any window. By then the peer's port may be free or
- * listen again: an ACK out of nowhere is answered by RST there, while a SYN would begin a connection. A connection that
+ * listen again. An ACK out of nowhere is answered by RST there, while a SYN would begin a connection. A connection that
  * has a flow again is not probed. Nor is one whose minisock is over: the peer has reset it, or begun another one. The
  * peers' answers meet the connections' minisocks (minisocks.c), which reset them.
  *
  * A listener has no peer to be probed. It is noted only while its process may be back: if that has died instead, the
  * listener's minisock refuses at once, as the kernel would.
  *
- * The record (record.h) has each of them with its list. A new vmad goes on with the lists: what was due or about to be
- * is due at once, and the other delays begin again. So a peer may be told twice, which makes no difference.
+ * The record (record.h) has each of them with its list. A new vmad goes on with the lists. A probe that was due, or
+ * about to be, is due at once, and the other delays begin again. So a peer may be told twice, which makes no
+ * difference.
  *
  * A process that ends in good order leaves its connections as minisocks first. Those that it had to cut are probed,
  * too.

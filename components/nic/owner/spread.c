@@ -1,6 +1,6 @@
 /*
- * spread.c - a UDP flow from any peer that several queue pairs of one process have: sockets with SO_REUSEPORT, which
- * the kernel would choose from by a hash, on rings of their own.
+ * spread.c - a UDP flow from any peer that several queue pairs of one process have. Their sockets have SO_REUSEPORT and
+ * are on rings of their own. The kernel would choose among them by a hash.
  *
  *   A has the flow, B asks, both with VMA_FLOW_REUSEPORT, of one process        spread over A and B
  *   C asks                                                                      over A, B and C

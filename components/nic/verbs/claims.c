@@ -1,9 +1,9 @@
 /*
  * claims - a flow from any peer, and one of UDP whose port others may share, is one process's at a time.
  *
- * A card takes the same rule from two processes, and gives each packet to both: two workers of a TCP service would both
- * answer a SYN, and two sockets of UDP that are connected to the same peer would both receive its datagrams. So a
- * process binds a datagram socket to an abstract name that says interface, addresses and ports. Whoever finds the name
+ * A card takes the same rule from two processes, and gives each packet to both. Two workers of a TCP service would both
+ * answer a SYN. Two sockets of UDP that are connected to the same peer would both receive its datagrams. So a process
+ * binds a datagram socket to an abstract name that says interface, addresses and ports. A process that finds the name
  * taken is refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want it, it is the
  * kernel's, which knows how to share it.
  *
@@ -13,8 +13,8 @@
  * The name belongs to the network namespace, and ends with its process. Only root's processes and those of the holder's
  * user may make it give up.
  *
- * A connection of TCP has no name, and needs none if it was accepted: its listener had one. One that was made here has
- * its shadow bound to its port (../../stream/port.c).
+ * A connection of TCP has no name, and needs none if it was accepted: its listener had one. A connection that was made
+ * here has its shadow bound to its port (../../stream/port.c).
  */
 #include <errno.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * clock - the card's clock in nanoseconds: its own, or the system's. Arithmetic only.
  *
  * A line goes through the newest sample, a moment that was read on both clocks. Its slope is that between the two
- * newest samples. If these do not fit the rate that the device gives, the system's clock was set meanwhile, and the
- * device's rate counts until the next sample.
+ * newest samples. If this slope does not fit the rate that the device gives, the system's clock was set meanwhile. Then
+ * the device's rate counts until the next sample.
  *
  * Threads: none of its own. Memory: the caller's.
  * Example: test/test_verbs_clock.c.

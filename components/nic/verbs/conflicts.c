@@ -1,9 +1,10 @@
 /*
- * conflicts - kernel socks that have a right to what a flow from any peer, or one of UDP, takes (kernel_sock.h): before
- * the rule is made, and twice a second from then on. They win: only the kernel can give several sockets their packets.
+ * conflicts - kernel socks that have a right to the packets of a flow from any peer, or of a flow of UDP
+ * (kernel_sock.h). They are looked for before the rule is made, and twice a second from then on. They win: only the
+ * kernel can give several sockets their packets.
  *
- * A look that took long is followed by a long pause: at most LOOK_SHARE of the thread's time goes into this, however
- * many sockets the host has.
+ * A look that took long is followed by a long pause. So at most LOOK_SHARE of the thread's time goes into this, even if
+ * the host has very many sockets.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,11 +1,11 @@
 /*
  * data - the hot path of the verbs backend: one call into the provider for a burst, and no system call.
  *
- * What is to be sent lies in `sent` from tx on. The kick hands it to the provider as a whole and rings the doorbell. So
+ * Frames to be sent lie in `sent` from tx on. The kick hands them to the provider as a whole and rings the doorbell. So
  * the provider holds nothing between two calls, the thread may change meanwhile, and the last packet of a kick is
  * known.
  *
- * A received packet above one buffer lies in several, which were posted together. What it did not need of them stays
+ * A received packet above one buffer lies in several, which were posted together. Buffers that it did not need stay
  * with the NIC (rx_open) for the next receive.
  */
 #include <errno.h>

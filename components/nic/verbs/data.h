@@ -1,6 +1,6 @@
 /*
- * data - what the hot path through libibverbs (data.c) and the one through an mlx5 card's rings (mlx5_data.c) share:
- * which queue pair may be used, what waits to be sent, and what becomes of a completion.
+ * data - the common part of two hot paths: through libibverbs (data.c), and through an mlx5 card's rings (mlx5_data.c).
+ * It has the check whether a queue pair may be used, the frames that wait to be sent, and the handling of completions.
  *
  * Threads: as verbs.h says of each half. Progress: no call waits. Memory: the queue pair's.
  */

@@ -1,8 +1,8 @@
 /*
  * device - one opening of an RDMA device, and whether it can be used at all.
  *
- * What can be used is not asked for but tried: a raw packet queue pair and a rule, once. So VMA_NIC=auto knows at the
- * time of open that it has to take another backend.
+ * Whether a device can be used is not asked but tried once, by a raw packet queue pair and a rule. So VMA_NIC=auto
+ * knows at the time of open that it has to take another backend.
  */
 #include <errno.h>
 #include <linux/capability.h>

@@ -1,9 +1,9 @@
 /*
  * flows - the flows of all queue pairs of a nic, and their rules in the card.
  *
- * They are in one table, because a card would take the same rule for two queue pairs, and give each packet to both.
- * claims.c sees to it that no other process has a flow from any peer, or of UDP, conflicts.c that no kernel sock has a
- * right to its packets.
+ * They are in one table, because a card would take the same rule for two queue pairs, and give each packet to both. The
+ * file claims.c sees to it that no other process has a flow from any peer, or of UDP. The file conflicts.c sees to it
+ * that no kernel sock has a right to its packets.
  *
  * A move is: the new rule, then the end of the old one. The two have different priorities, so at each moment one of
  * them has all packets.

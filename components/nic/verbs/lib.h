@@ -1,8 +1,8 @@
 /*
  * lib - the functions of libibverbs that are symbols of the shared library, found at the first need.
  *
- * What <infiniband/verbs.h> calls through the context, the queue pair or the completion queue (ibv_wr_send,
- * ibv_start_poll, ibv_create_flow, ...) is no symbol, and is used as it is.
+ * Functions that <infiniband/verbs.h> calls through the context, the queue pair or the completion queue (ibv_wr_send,
+ * ibv_start_poll, ibv_create_flow, ...) are no symbols, and are used directly.
  *
  * Threads: any. Progress: the first call opens the library. Memory: constant once it is found.
  */

@@ -1,7 +1,7 @@
 /*
  * memory - windows of the arena that the device may read and write.
  *
- * A window is a memfd of its own, mapped shared and MADV_DONTFORK: a copy on write would part the process from the
+ * A window is a memfd of its own, mapped shared and MADV_DONTFORK. A copy on write would part the process from the
  * pages that the device knows. It is registered as a whole. The table of local keys says for each unit of the arena
  * which key its frames have.
  */

@@ -1,8 +1,8 @@
 /*
  * mlx5 - the rings of an mlx5 card, driven by the library itself (VMA_MLX5_DIRECT).
  *
- * Queue pair and completion queues are made through libibverbs as ever (queue.c). mlx5dv_init_obj of libmlx5.so.1 says
- * where their rings lie, and from then on libibverbs is not asked for a packet any more:
+ * Queue pair and completion queues are made through libibverbs as ever (queue.c). The function mlx5dv_init_obj of
+ * libmlx5.so.1 says where their rings lie. From then on libibverbs is not asked for a packet any more:
  *
  *   send queue          work requests (WQEs) in blocks of 64 bytes      doorbell record, then the doorbell: the first
  *                                                                       8 bytes of the last WQE; or all of a single WQE

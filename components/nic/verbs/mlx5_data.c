@@ -1,11 +1,11 @@
 /*
  * mlx5_data - the hot path over an mlx5 card's rings: no call of libibverbs, and no system call.
  *
- * What waits to be sent lies in `sent`, as on every card (data.c). The kick writes WQEs and rings. There is always room
- * for them: mlx5_queue_open_rings has seen to it that the ring holds the longest WQE for each place of `sent`, and a
- * place is free again only when the card has said that its WQE is done.
+ * Frames that wait to be sent lie in `sent`, as on every card (data.c). The kick writes WQEs and rings. There is always
+ * room for them, because mlx5_queue_open_rings has made the ring large enough for the longest WQE for each place of
+ * `sent`. A place is free again only when the card has said that its WQE is done.
  *
- * In the same way each ring of completions holds one for each packet of its queue, and the receive queue one WQE for
+ * In the same way each ring of completions holds one for each packet of its queue. The receive queue holds one WQE for
  * each receive that `rx_with_nic` counts.
  */
 #include <errno.h>

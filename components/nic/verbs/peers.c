@@ -1,6 +1,6 @@
 /*
- * peers - vmad is told which connections have rules here, if a vmad runs: should this process be killed, vmad makes
- * their peers speak, and the kernel resets them (../vmad/watches.h). Without a vmad a peer learns when it next sends.
+ * peers - vmad is told which connections have rules here, if a vmad runs. If this process is killed, vmad makes their
+ * peers speak, and the kernel resets them (../vmad/watches.h). Without a vmad a peer learns when it next sends.
  *
  * A rule's maker and its end tell vmad themselves, without waiting. If vmad has no room for that, or is another one by
  * now, the nic's thread tells it of all connections anew:

@@ -1,13 +1,12 @@
 /*
  * stamps - time stamps of received packets: the card's, in the time that VMA_HW_TS_CONVERSION asks for.
  *
- * Completion queues are made so that they have stamps, but nobody reads them until vma_nic_enable_hw_timestamps says
- * so. From then on the nic's thread reads both clocks now and then (verbs_timestamps_sample_if_due), and the hot path
- * takes each stamp along the line that came of it.
+ * Completion queues are made so that they have stamps, but no thread reads them until vma_nic_enable_hw_timestamps says
+ * so. From then on the nic's thread reads both clocks now and then (verbs_timestamps_sample_if_due). The hot path
+ * converts each stamp by the line through these samples.
  *
  * The line is one for the nic. Its writer is the holder of `lock`; readers are the receive halves. `line_seq` is odd
- * while the line is written. A reader that meets a change takes the line that it
- * read before.
+ * while the line is written. A reader that meets a change takes the line that it read before.
  */
 #include <errno.h>
 #include <string.h>

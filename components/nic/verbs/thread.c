@@ -1,5 +1,5 @@
 /*
- * thread - the nic's own thread: windows that are still to come, queues that have failed, and what the device tells.
+ * thread - the nic's own thread: windows that are still to come, queues that have failed, and the device's events.
  *
  * It runs no callback with `lock` held, and is the only caller of callbacks.
  */

@@ -12,17 +12,16 @@
  * the queue pair and its memory. If the device fails, all minisocks end; the next export opens it anew. Like that it
  * ends with vmad: the kernel then resets what comes.
  *
- * A minisock ends at once if a client adds a rule with its key, or if a SYN comes for which the kernel has a socket: a
- * listener, or a connection of its own. That SYN is given to the kernel. A SYN with an ACK ends it as well: it answers
- * whoever has begun a connection. A client says that it adds a rule before its SYN leaves. So what comes is taken
- * before a turn's messages are heard, and looked at after them (receive, handle): what answers that SYN meets no
- * minisock.
+ * A minisock ends at once if a client adds a rule with its key. It also ends if a SYN comes for which the kernel has a
+ * socket: a listener, or a connection of its own. That SYN is given to the kernel. A SYN with an ACK ends it as well:
+ * it answers a process that has begun a connection. A client says that it adds a rule before its SYN leaves. So packets
+ * are taken before a turn's messages are heard, and looked at after them (receive, handle). The answer to that SYN then
+ * meets no minisock.
  *
- * Threads: vmad's only one; the device's events come by another one, which only says that it is lost.
+ * Threads: vmad's only one; the device's events come by another thread, which only says that the device is lost.
  * Progress: no call waits but for the kernel's answers about sockets, and for the device's commands: open, rules.
- * Memory: create allocates; 8192 frames of addresses, of which the queue pair registers 1 MB, with jumbo
- * frames 4.
- * Bounds: OWNER_MINISOCKS_MAX; what the card's table of rules holds; answers as minisock_rx.c.
+ * Memory: create allocates; 8192 frames of addresses, of which the queue pair registers 1 MB, with jumbo frames 4.
+ * Bounds: OWNER_MINISOCKS_MAX; the room in the card's table of rules; answers as minisock_rx.c.
  * Example: test/test_vmad_card.c.
  */
 #ifndef VMA_NIC_VMAD_CARD_H

@@ -1,8 +1,8 @@
 /*
- * closer - threads that close what clients have passed to vmad, and connections to clients.
+ * closer - threads that close descriptors that clients have passed to vmad, and connections to clients.
  *
  * Such a close can wait: for a peer of a socket with SO_LINGER, for the owner of a file system, for a terminal. If a
- * connection is closed, what is in its queue is closed with it. So vmad's own thread closes none of them.
+ * connection is closed, the messages in its queue are closed with it. So vmad's own thread closes none of them.
  *
  * Each job has a thread for as long as it takes, so jobs do not wait for each other. The number of jobs bounds that of
  * the threads. A thread that waits for longer than VMAD_CLOSE_LATE_MS gets signals, which end all such waits but that

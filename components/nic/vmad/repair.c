@@ -5,22 +5,23 @@
  *             sockets,                  "may it have this connection?" ──> the owner's flows
  *             segments
  *
- * It is a process, because a client can make calls on its socket wait for as long as it likes: a thread of the client's
+ * It is a process, because a client can make calls on its socket wait for as long as it likes. A thread of the client's
  * that sends from memory that is never filled holds the socket's lock, and a close may linger. So vmad never touches
  * such a descriptor, and the process holds up only its own client. The process has no descriptor of vmad's but the
  * control socket, and only the capabilities that a repair needs.
  *
- * It ends with its client's connection to vmad, also if vmad is killed. But it ends what it has begun first: a socket
- * whose repair vmad has allowed is repaired and answered for, and the connection's segments are taken until the client
- * says END, for ALONE_MS at most. What it has not begun it leaves: the client sees the channel end without an answer,
- * and asks the next vmad (client/repair.c).
+ * It ends with its client's connection to vmad, also if vmad is killed. But it finishes what it has begun first. A
+ * socket whose repair vmad has allowed is repaired and answered for. The connection's segments are taken until the
+ * client says END, for ALONE_MS at most. The process leaves sockets that it has not begun. The client sees the channel
+ * end without an answer, and asks the next vmad (client/repair.c).
  *
  * These checks are made. The flow of the connection, or of its listener, is the client's in the owner's table. The
  * socket is one of TCP in this network namespace, bound to the connection's port or to none. The bytes are in a sealed
  * memfd, at most VMAD_REPAIR_QUEUE_MAX each way. The numbers are such as the kernel takes. The client can make calls on
  * the socket while it is being repaired. So afterwards its names are compared with what was allowed, and a socket that
  * is connected otherwise is disconnected. Sequence numbers and bytes are believed: they are of the client's own
- * connection. A segment gets the addresses and ports of the last connection that was repaired, whatever it says itself.
+ * connection. A segment gets the addresses and ports of the last connection that was repaired, not those that it names
+ * itself.
  */
 #include <errno.h>
 #include <linux/capability.h>

@@ -1,5 +1,5 @@
 /*
- * replace - ends the vmad that an interface has, for one that is to take its place.
+ * replace - ends the vmad that an interface has, so that a new vmad can take its place.
  *
  * The socket that has the interface's name tells its process (SO_PEERCRED). If that is a process of root's, or of this
  * user's, SIGTERM asks it to end, as an administrator would do. A process of another user only holds the name, and is

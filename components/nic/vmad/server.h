@@ -6,10 +6,10 @@
  *               +-- anything else, or nothing within 5 s: dropped                   +--> socket closed, process alive:
  *                                                                                        GHOST until the process ends
  *
- * A ghost's flows end at once. What it may still touch (frames, the shared object) is taken back only when its process
- * is gone: taking a lock from a living process would harm the others.
+ * A ghost's flows end at once. Memory that it may still touch (frames, the shared object) is taken back only when its
+ * process is gone. Taking a lock from a living process would harm the others.
  *
- * What a client has passed with a message is closed before the next message is heard, or this one answered: a client
+ * The descriptors of a client's message are closed before the next message is heard, or this one answered. So a client
  * that has its answer can bind the socket's port again. All such closes are the closer's (closer.h). CLOSING: the
  * connection is over, and the place is free when everything is closed.
  *

@@ -1,5 +1,5 @@
 /*
- * watches - connections of clients that have rules of their own in an RDMA card: vmad only notes them, and probes their
+ * watches - connections of clients that have rules of their own in an RDMA card. vmad only notes them, and probes their
  * peers if the client ends without having named their end.
  *
  *   WATCH ──> noted ──UNWATCH──> forgotten
@@ -7,11 +7,11 @@
  *         client has gone ── 50 ms ──> SYN ── 0.6 s ──> two ACKs outside the window ──> forgotten
  *
  * The card's rules end with their process. So the peer's answer to a probe comes to the kernel, which has no such
- * connection and resets it. owner/probe.c says why peers answer; owner/resets.c does the same for flows of the owner's.
- * The first delay is for the rules, which may end a little later than the connection to vmad.
+ * connection and resets it. The file owner/probe.c says why peers answer; owner/resets.c does the same for flows of the
+ * owner's. The first delay is for the rules, which may end a little later than the connection to vmad.
  *
- * No probe is sent if the connection is anybody's by then: a socket of the kernel has it, the owner has a flow for it,
- * or another client watches it. None is sent either if its local address is not this host's, or its peer's is.
+ * No probe is sent if the connection has a user by then: a kernel socket, a flow of the owner's, or another client's
+ * watch. None is sent either if its local address is not this host's, or its peer's is.
  *
  * Threads: vmad's only one. Progress: no call waits, but for the kernel's answers about sockets and routes.
  * Memory: 3 MB from the first watch on.

@@ -1,6 +1,6 @@
 /*
- * cut.c - the wire's segmentation offload: a packet of TCP over IPv4 becomes several frames, as a card cuts it (the
- * contract is that of VMA_NIC_SEG_TSO in nic.h). What does not keep the contract is refused.
+ * cut.c - the wire's segmentation offload: a packet of TCP over IPv4 becomes several frames, as a card cuts it. The
+ * contract is that of VMA_NIC_SEG_TSO in nic.h. A packet that does not keep it is refused.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>

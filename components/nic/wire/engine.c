@@ -6,12 +6,12 @@
  * 1. A run after mine (poke). A thread that needs a run that begins after now sets `again`, then tries `busy`. The
  *    holder clears `busy`, then looks at `again`. All four are seq_cst, so either the try succeeds or the holder sees
  *    `again`.
- * 2. No lost wake-up. A sleeper sets armed, counts itself in `sleepers` (pair) or moves its page's arm_seq
- *    (two-process form), then has a run made and looks at `done`. A sender stores the slot's seq, then loads sleepers
- *    or arm_seq. All are seq_cst: either the sender sees the sleeper and pokes or rings, or the sleeper's run sees the
- *    slot. An arm_seq is answered once per sender: what comes later than the ring finds the sleeper awake or with a
- *    new one. Another queue pair's thread may take frames for a sleeper from a lane. Then that thread reports them: a
- *    run ends with a look at every armed queue pair, and the sleeper's own run (1) comes after it was armed.
+ * 2. No lost wake-up. A sleeper sets armed, counts itself in `sleepers` (pair) or moves its page's arm_seq (two-process
+ *    form), then has a run made and looks at `done`. A sender stores the slot's seq, then loads sleepers or arm_seq.
+ *    All are seq_cst: either the sender sees the sleeper and pokes or rings, or the sleeper's run sees the slot. An
+ *    arm_seq is answered once per sender: a frame that comes later than the ring finds the sleeper awake or with a new
+ *    one. Another queue pair's thread may take frames for a sleeper from a lane. Then that thread reports them. A run
+ *    ends with a look at every armed queue pair, and the sleeper's own run (1) comes after it was armed.
  */
 #include <errno.h>
 #include <sched.h>

@@ -1,5 +1,6 @@
 /*
- * file - the two-process form: how two processes find each other at FILE, and what happens when one dies.
+ * file - the two-process form: how two processes find each other at FILE, and how the survivor goes on when its peer
+ * dies.
  *
  *           nobody at FILE                 the peer is there
  *   open ──────────────────> LISTENER ───────────────────────> linked      FILE is the listener's listening socket
@@ -9,7 +10,7 @@
  * Memory. For each link the listener makes a new memfd, sealed against shrinking and growing. So no peer can take pages
  * away (SIGBUS), and a former peer has no hand in a later link. Its layout is two pages and two sets of lanes, the
  * listener's half first. Each side maps its own half first, so within a process an end is always side 0. The mapping is
- * replaced in place. A data thread in the middle of something sees other bytes, which it does not trust anyway, and
+ * replaced in place. A data thread in the middle of something sees other bytes, which it does not trust anyway. It
  * takes up the new link at its next call, by the nonce.
  *
  * FILE is taken over by rename(2) of a socket that already listens. If two processes find a dead FILE at the same time,

@@ -14,15 +14,15 @@
  * burst from the second slot on with its seq words. It writes the seq of the burst's first slot last, at kick. The
  * consumer takes slots in order, so nothing is visible before kick. The seq store (seq_cst, hence release) of the first
  * slot orders everything before it; later slots carry a release store of their own. The consumer's acquire load of seq
- * pairs with both. One cache line less travels than with a producer index: seq, length and the first 48 bytes share a
- * line.
+ * pairs with both. So one cache line less travels than with a producer index: seq, length and the first 48 bytes share
+ * a line.
  *
  * Reuse. The consumer stores (nonce << 32 | index) with release after it has copied the frames. The producer's acquire
  * load pairs with it, so the producer never writes into a slot that a well-behaved peer still reads. An index that is
  * not between the last known one and the producer's own is not believed (bad_peer).
  *
- * Nonce. Each establishment of the link has a random nonce. So nothing that a former peer left in the memory, or this
- * side before it noticed the change, ever looks like a frame or an index of the present link.
+ * Nonce. Each establishment of the link has a random nonce. So old bytes never look like a frame or an index of the
+ * present link. They may be a former peer's, or this side's before it noticed the change.
  *
  * Indices have 32 bits, wrap, and are only subtracted. slots is a power of two, so index & mask survives the wrap.
  *

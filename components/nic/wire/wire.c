@@ -1,5 +1,5 @@
 /*
- * wire - the ends of a wire: what both forms share, and the pair in one process.
+ * wire - the ends of a wire: the common part of both forms, and the pair in one process.
  */
 #include <errno.h>
 #include <stdio.h>

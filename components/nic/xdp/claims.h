@@ -3,9 +3,10 @@
  *
  * Asking the owner for a rule takes longer than the whole life of a socket that sends one question and hears one
  * answer. The owner would have to find out that no other client has the flow, and that no kernel socket would receive
- * it. It need not be asked if a socket of the client has the port for itself: bound to it, without SO_REUSEADDR and
- * SO_REUSEPORT, and known to no other process. The kernel gives such a port to no other socket, so no other can have a
- * right to the flow. The client sees to that from take to release (VMA_FLOW_PORT_EXCLUSIVE).
+ * it. It need not be asked if a socket of the client has the port for itself. Such a socket is bound to the port,
+ * without SO_REUSEADDR and SO_REUSEPORT, and no other process knows it. The kernel gives such a port to no other
+ * socket, so no other can have a right to the flow. The client sees to that from take to release
+ * (VMA_FLOW_PORT_EXCLUSIVE).
  *
  *   client  take:     name 0 -> slot + 1 (compare-and-swap), who, name      then: is it open?   no: release, ask
  *           release:  name -> 0

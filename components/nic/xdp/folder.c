@@ -2,7 +2,7 @@
  * folder - sockets of vmad's in a folder where only root writes, so no other user can take their names first.
  *
  * /run may be that of several network namespaces, so the file's name begins with the namespace's cookie. A file whose
- * socket is gone stays until the next vmad removes it. A connection of another type tells whether there is a socket: it
+ * socket is gone stays until the next vmad removes it. A connection of another type tells whether there is a socket. It
  * is refused if there is none, and has the wrong type if there is one. It takes no place in the socket's queue.
  *
  * Two vmads must not both take the same file for a dead one's. So names are looked at, removed and bound under a lock,

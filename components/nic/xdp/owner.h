@@ -1,6 +1,6 @@
 /*
- * owner - the owner object of an interface, as those see it who use it: a client in the owner's own process, and the
- *         server of vmad. What is inside is ../owner/owner.h's.
+ * owner - the owner object of an interface, for its users: a client in the owner's own process, and the server of vmad.
+ *         Its inside is in ../owner/owner.h.
  *
  * Threads: one at a time (the nic's lock, or the only thread of vmad).
  */

@@ -34,9 +34,9 @@
  * it is shorter or longer, has another magic or version, or carries fds where none belong. An unknown type gets an
  * answer with -EOPNOTSUPP, so a newer client learns what an older vmad cannot do.
  *
- * There are two addresses. One is a file in a folder where only root writes (folder.c). The other one is in the
- * abstract name space, for processes that do not see that folder, and for a vmad that may not write there: any local
- * process can take that one first. Clients try the file first.
+ * There are two addresses, and clients try the first one first. The first address is a file in a folder where only root
+ * writes (folder.c). The second one is in the abstract name space. It is for processes that do not see that folder, and
+ * for a vmad that may not write there. Any local process can take that one before vmad does.
  *
  * Threads: pure functions and constants; a message is the caller's.
  */

@@ -1,10 +1,10 @@
 /*
- * recover - what the owner does with the shared object after a client's death. It finishes or undoes what the client
- * was in the middle of, and finds the frames that it had. Here is the reading side of the arguments in shared.c.
+ * recover - the owner's repair of the shared object after a client's death. It finishes or undoes what the client was
+ * in the middle of, and finds the frames that the client had. Here is the reading side of the arguments in shared.c.
  *
- * No other process writes what is written here: the locks are the dead client's until they are freed at the end, and so
- * are its held and rented frames. The owner goes by its own record of what it has set up. What it reads in the object
- * bounds no loop and is no index without a bound of the program's own.
+ * No other process writes the words that are written here. The locks are the dead client's until they are freed at the
+ * end, and so are its held and rented frames. The owner goes by its own record of what it has set up. A number that it
+ * reads in the object bounds no loop, and is no index without a bound of the program's own.
  */
 #include "shared.h"
 

@@ -3,14 +3,15 @@
  * of the interface.
  *
  * The kernel marks sockets only for a process with CAP_NET_RAW or CAP_NET_ADMIN over the namespace (CAP_NET_RAW from
- * 5.17 on). Such a process has the right to receive and send raw packets there anyway, and every holder of the fd has
- * it from such a process. So vmad need not read /proc (racy, and blind to user namespaces, where every user is root). A
+ * 5.17 on). Such a process has the right to receive and send raw packets there anyway. Every holder of the fd has it
+ * from such a process. So vmad need not read /proc (racy, and blind to user namespaces, where every user is root). A
  * right can be inherited by fork if the parent wants that (vma_nic_set_children_inherit_right). It also outlives vmad:
  * the next one accepts it, too.
  *
  * The right is good for nothing else: no route leads anywhere from a unix socket. The kernel keeps with it the process
- * and the user that made it. That process may show it as whatever user it has become since; others as that user, or as
- * any if the mark says so. vmad takes it away from every process that has a copy by removing the mark.
+ * and the user that made it. That process may show it as any user that it has become since. Other processes may show it
+ * as the user that made it, or as any user if the mark says so. By removing the mark, vmad takes the right away from
+ * every process that has a copy.
  *
  * If the kernel does not mark for CAP_NET_RAW, a process shows a raw socket bound to the interface. It never passes
  * that on: raw packets leave by it.

@@ -2,10 +2,10 @@
  * shared - filling and completing the device queues that several processes share, any of which may be killed between
  * two instructions.
  *
- * The form of the argument, everywhere below: a step is one store, and all stores are release stores, so neither the
- * compiler nor the processor moves one before those that precede it in the program. A process that is killed has done
- * exactly a prefix of its stores, and the owner, which acts after the kernel has told it of the death, sees all of
- * them. So it is enough to look at each prefix; what the owner makes of it is in recover.c. XDP_SHARED_STEP() marks the
+ * The form of the argument, everywhere below: a step is one store, and all stores are release stores. So neither the
+ * compiler nor the processor moves a store before those that precede it in the program. A process that is killed has
+ * done exactly a prefix of its stores. The owner acts after the kernel has told it of the death, so it sees all of
+ * them. So it is enough to look at each prefix. recover.c says how the owner treats it. XDP_SHARED_STEP() marks the
  * places between stores where a prefix can end; the test kills at every one of them.
  */
 #include <errno.h>

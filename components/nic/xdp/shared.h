@@ -15,7 +15,7 @@
  *
  * Threads: any process that has it mapped, by the locks and the single-writer rules below.
  * Progress: no call waits; a lock that is taken makes the call return 0.
- * Memory: one sparse memfd of a fixed size, so every index is bounded by a constant of the program and not by a number
+ * Memory: one sparse memfd of a fixed size. So every index is bounded by a constant of the program and not by a number
  *         that a client could overwrite. Pages that no frame of the window uses are never touched.
  * Example: test/test_xdp_shared.c; test/stress_xdp_shared.c kills the holders.
  *
@@ -34,8 +34,8 @@
  * (rx_quota in nic.h), and the next ones wait in its RX ring. The alternative is to take a lock over from the living.
  * Then every store under it would have to be fenced against the sleeper's late ones.
  *
- * Clients that write here what the rules forbid can make frames leak or packets mix among the clients of the interface,
- * which share its packet memory anyway. They cannot make the owner or a client loop or leave an array.
+ * A client that breaks these rules can make frames leak or packets mix among the clients of the interface. They share
+ * its packet memory anyway. It cannot make the owner or a client loop or leave an array.
  */
 #ifndef VMA_NIC_XDP_SHARED_H
 #define VMA_NIC_XDP_SHARED_H

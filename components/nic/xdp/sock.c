@@ -5,7 +5,7 @@
  *   base socket of device queue q   shares that memory, owns a fill + completion ring of its own
  *   queue pair's socket             shares the base socket's buffer pool, owns its RX + TX ring only
  *
- * The kernel wants an RX or TX ring before it binds, so a base socket has a token RX ring; it is never in the socket
+ * The kernel wants an RX or TX ring before it binds, so a base socket has a token RX ring. It is never in the socket
  * map and therefore receives nothing.
  */
 #include <errno.h>

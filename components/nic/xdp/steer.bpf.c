@@ -6,18 +6,19 @@
  * packet that matches no flow. A tag that the driver has taken out of the packet is invisible here: such a packet
  * counts as untagged.
  *
- * A TCP listener's flow takes every segment that no flow of one peer takes. It does not take segments of a 5-tuple for
- * which the kernel itself has a socket that is more than a listener, nor a segment that brings the kernel's SYN cookie
- * back: that connection is the kernel's.
+ * A TCP listener's flow takes every segment that no flow of one peer takes. Two kinds of segments are left to the
+ * kernel. The first are of a 5-tuple for which the kernel itself has a socket that is more than a listener. The others
+ * bring the kernel's SYN cookie back, so their connection is the kernel's.
  *
  * A listener's flow may be a group's: its slots share new connections by a hash, and each keeps what it has been given.
  *
  * A listener's flow that *is in grace* has been taken back. The kernel gets the SYNs, and so all connections to come.
  * Existing connections that have no flows of their own yet go on.
  *
- * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, even
- * a listener. The client that has the block has no rules for its new connections. A connection's own flow that nothing
- * but the block covers gives way to a connection of the kernel's: its client has shown no socket for the port.
+ * A block of local ports takes what is left of TCP for these ports. It takes nothing for which the kernel has a socket,
+ * even a listener. The client that has the block has no rules for its new connections. If only the block covers a
+ * connection's own flow, the client has shown no socket for the port. So the flow gives way to a connection of the
+ * kernel's.
  *
  * A UDP flow of any peer may be spread over several slots of one process by a hash.
  *
@@ -26,17 +27,17 @@
  * Fragments of a datagram follow its first one, which has the ports. So what is sent in order arrives in order
  * (ring_fragments.c puts them together). If a later one comes before the first, all of that datagram are the kernel's.
  *
- * A *minisock* is the flow that is left of a process, or of a connection, that has gone: the kernel knows nothing of it
- * and would answer with RST. The owner is told what has come and answers in its place (owner/minisocks.c). A minisock
- * has nothing to do with what begins anew: a SYN for which there is a listener, and all segments of a connection that
- * the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
+ * A *minisock* is the flow that is left of a process, or of a connection, that has gone. The kernel knows nothing of it
+ * and would answer with RST. The owner is told what has come and answers in its place (owner/minisocks.c). Segments of
+ * a new beginning are not the minisock's. These are a SYN for which there is a listener, and segments of a connection
+ * that the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
  * (owner/resets.c).
  *
- * If the kernel would not take a packet for its own, by its MAC, its source or its IP options, the packet is not ours
+ * The kernel may not take a packet for its own, by its MAC, its source or its IP options. Such a packet is not ours
  * either, even if there is a flow for it: packet_owner_of() has the list. The kernel refuses it, and may be told
  * otherwise (route_localnet, accept_local). But the kernel knows nothing of TCP's connections and listeners here. It
- * might take such a segment all the same, by a MAC that has just become the interface's, or by a source route that it
- * allows, and would answer with RST. Such a segment is dropped.
+ * might take such a segment all the same, and would answer with RST. A MAC may have just become the interface's, or the
+ * kernel may allow a source route. Such a segment is dropped.
  *
  * All headers of interest lie in the first fragment of a multi-buffer packet, the only one that may be read directly.
  */

@@ -1,5 +1,5 @@
 /*
- * xdp - what the parts of the xdp backend share.
+ * xdp - the structures and functions that the parts of the xdp backend share.
  *
  *                      +-- owner (owner/owner.c: in this process, or inside vmad) ------------------+
  *                      |  xdp_prog   program, bpf_link, flow map, socket map      (prog.c)          |
@@ -11,18 +11,18 @@
  *                      | maps packet memory, shared object, the fill and completion rings, its own
  *                      | RX and TX rings; drives all of them with plain loads and stores
  *
- * Frames. The window has `nframes` frames. At any time a frame is exactly one of: free with the owner, in a fill ring,
- * in some socket's RX ring, held by slot s (holder[f] == s), or part of a slot's rented TX range. RX frames belong to
- * the device queue, not to a client: the client that polled one holds it and gives it back to a fill ring. TX ranges
- * are rented with the slot and come back through the completion ring, which is shared. The client that drains the
- * completion ring marks each frame completed, where its slot finds it.
+ * Frames. The window has `nframes` frames. At any time a frame is in exactly one of five places. It is free with the
+ * owner, in a fill ring, in an RX ring, held by slot s (`holder[f] == s`), or in a slot's TX range. RX frames belong to
+ * the device queue, not to a client. The client that polled a frame holds it and gives it back to a fill ring. TX
+ * ranges are rented with the slot and come back through the completion ring, which is shared. The client that drains
+ * the completion ring marks each frame completed, where its slot finds it.
  *
  * Crash safety. A client may be killed between any two instructions. holder[] and the redo records of xdp_shared make
  * every multi-step change either visible whole or repeatable by the owner's recovery.
  *
  * Threads: the owner's functions by one thread at a time (the nic's lock, or vmad's only thread). RX and TX rings by
  * the thread that has that half of the queue pair. Fill and completion rings by the holder of their lock in shared.h,
- * of whatever process.
+ * of any process.
  */
 #ifndef VMA_NIC_XDP_XDP_H
 #define VMA_NIC_XDP_XDP_H

@@ -1,12 +1,12 @@
 /*
- * engine - the engine's parts: engine.c starts and ends it; device.c and ring_ctx.c have what is made on demand
- *          (devices, ring contexts); internal.c has the thread (with its parts, see internal.h).
+ * engine - the engine's parts. engine.c starts and ends it. device.c and ring_ctx.c make devices and ring contexts on
+ *          demand. internal.c has the thread (with its parts, see internal.h).
  *
  * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), ring contexts (ring_ctx.c).
  * None is held around a call of ops. All are made anew in a forked child, which abandons everything that they guard.
  *
- * Threads: any. Functions named _fork_child run in a forked child's only thread. What is said to be `inside` needs
- * vma_enter.
+ * Threads: any. Functions named _fork_child run in a forked child's only thread. Functions that are said to be `inside`
+ * need vma_enter.
  */
 #ifndef VMA_SOCK_ENGINE_ENGINE_H
 #define VMA_SOCK_ENGINE_ENGINE_H

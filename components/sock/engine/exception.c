@@ -1,4 +1,4 @@
-/* exception - VMA_EXCEPTION_HANDLING: what happens where a socket, or what a program asks for, is not offloaded. */
+/* exception - VMA_EXCEPTION_HANDLING: the answer if a socket, or a call on it, cannot be offloaded. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /*
- * internal - the internal thread, which looks after what no other thread does. It sleeps in one epoll set:
+ * internal - the internal thread, which does the work that no other thread does. It sleeps in one epoll set:
  *
  *   net                      interfaces, addresses, routes, neighbours: told to files
  *   raw socket               ICMP errors, told to connections
@@ -7,10 +7,10 @@
  *   ring of an idle context  armed, until a packet comes
  *   connected shadows        EPOLLERR, edge-triggered: an ICMP error
  *
- * It has no timeout, unless one of its deadlines runs: LATER frames (1 ms), ring contexts with traffic
- * (VMA_PROGRESS_ENGINE_INTERVAL; 1 ms with TCP unless that is set, or while there is a busy poller), timers of TCP,
- * refused offloads (1 s), retired ring contexts. An idle process has none. If VMA_TIMER_RESOLUTION_MSEC is set, the
- * timeout ends at a multiple of it.
+ * It has no timeout, unless one of its deadlines runs. These are LATER frames (1 ms), ring contexts with traffic,
+ * timers of TCP, refused offloads (1 s) and retired ring contexts. The deadline of a ring context with traffic is
+ * VMA_PROGRESS_ENGINE_INTERVAL. It is 1 ms with TCP unless that is set, and while there is a busy poller. An idle
+ * process has no deadline. If VMA_TIMER_RESOLUTION_MSEC is set, the timeout ends at a multiple of it.
  */
 #include <errno.h>
 #include <fcntl.h>

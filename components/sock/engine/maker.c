@@ -1,6 +1,6 @@
 /*
- * maker - the thread and the core that made a socket, and what the socket itself asks for (SO_VMA_RING_ALLOC_LOGIC): by
- * these VMA_RING_ALLOCATION_LOGIC_* goes for all its life.
+ * maker - the thread and the core that made a socket, and the socket's own wish (SO_VMA_RING_ALLOC_LOGIC). By these
+ * VMA_RING_ALLOCATION_LOGIC_* goes for all its life.
  */
 #include <string.h>
 

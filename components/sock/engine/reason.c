@@ -1,7 +1,7 @@
 /*
  * reason.c - whether a socket is offloaded, and why not: for the program that asks, and in the log.
  *
- * Both get the same sentence, with the program, the port and what would help. The log has it once for each port that is
+ * Both get the same sentence, with the program, the port and a remedy. The log has it once for each port that is
  * served. For sockets that connect, or have a port that the kernel chose, it has it once for each reason. If a socket
  * only talks to this host, that is no cause for complaint: it is logged at DETAILS.
  */

@@ -5,8 +5,7 @@
  * vma_ring_ctxs is read inside, without a lock. When the last reference of a ring context goes, it is taken out of its
  * chain under the lock. It keeps its own `next` for a thread that stands on it. It is destroyed when no thread that
  * could still see it is inside, so a ring is never driven while it goes. A reference is only taken under the lock, from
- * a ring context that is still in the chain, or by a thread that holds one already: a count that has reached zero stays
- * there.
+ * a ring context in the chain, or by a thread that holds one already. So a count that has reached zero stays there.
  */
 #include <errno.h>
 #include <stdio.h>

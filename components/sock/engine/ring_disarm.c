@@ -1,8 +1,8 @@
 /*
  * ring_disarm - unarms a ring that was armed once, and on which no thread sleeps any more.
  *
- * An armed XDP socket costs the kernel a wake-up for each packet that comes and for each that has been sent, also if no
- * thread sleeps. That is some 6 % of the rate of 64-byte datagrams on either side. There are three cases:
+ * An armed XDP socket costs the kernel a wake-up for each packet that comes and each that has been sent, even without a
+ * sleeping thread. That is some 6 % of the rate of 64-byte datagrams on either side. There are three cases:
  *   receivers spin    after RING_CTX_BUSY_DRIVES drives that found something, without an arm between
  *   only senders      no thread drives, so the internal thread has armed the ring; after DISARM_SENDS_MAX frames it
  *                     takes that back, and looks at the ring at each interval while SENDS_BUSY frames leave in one

@@ -1,25 +1,26 @@
 /*
- * ring_file - the descriptor of a ring, which a program polls: it is readable while the ring has events: packets have
+ * ring_file - the descriptor of a ring, which a program polls. It is readable while the ring has events: packets have
  * been handled since the program looked. A wait for it drives the ring, as a wait for a socket does.
  *
  *   program ── descriptor ──> vma_file ── ring_file ──> ring context ──> ring
  *                                             └─ listener <── packets were handled, or the ring was told
  *
- * The descriptor is an eventfd, so the number is the kernel's to give out. Nobody writes to it: readiness is the file's
- * own (own_poll). It ends in one of three ways:
+ * The descriptor is an eventfd, so the number is the kernel's to give out. No thread writes to it: readiness is the
+ * file's own (own_poll). It ends in one of three ways:
  *   the program closes it     the ring context is without one, and the next ask makes another
  *   the ring context ends     the file leads nowhere at once (EPOLLHUP); the internal thread empties its slot and closes
- *                             the number, as who puts the last reference may hold locks that watchers want
+ *                             the number, as the thread that puts the last reference may hold locks that watchers
+ *                             want
  *   fork                      in the child the file leads nowhere; the number stays until the child closes it
  *
- * No event is missed. Who handles packets has put what they bring into queues (A), then counts them in `heard` (B),
- * then looks for sleepers and epoll sets. Who looks copies `heard` to `seen` (C), then looks into queues (D). If D
- * misses A, then B comes after C, and the two counts differ until the next look. A sleeper stands in the file's queue
- * before it compares the counts; B and the queue's own fences (wait/waitq.c) order that. Of two looks at a time the
- * older count may stay: then the file is readable once too often.
+ * No event is missed. A thread that handles packets has put their contents into queues (A). Then it counts the packets
+ * in `heard` (B), then looks for sleepers and epoll sets. A thread that looks copies `heard` to `seen` (C), then looks
+ * into queues (D). If D misses A, then B comes after C, and the two counts differ until the next look. A sleeper stands
+ * in the file's queue before it compares the counts; B and the queue's own fences (wait/waitq.c) order that. Of two
+ * looks at a time the older count may stay: then the file is readable once too often.
  *
- * The first drive that begins after the descriptor was given out is told: the listener and busy_mask are stored before
- * the receive flag is taken once. No lock is held then: who has the flag may be about to take this one.
+ * The first drive that begins after the descriptor was given out is told. For that the listener and busy_mask are
+ * stored before the receive flag is taken once. No lock is held then: the flag's holder may be about to take this one.
  */
 #include <errno.h>
 #include <sys/epoll.h>

@@ -1,19 +1,19 @@
 /*
- * ring_housekeeping - housekeeping: what the internal thread does with ring contexts.
+ * ring_housekeeping - housekeeping: the internal thread's work on ring contexts.
  *
  *   armed ── a packet: one wake-up ──> awake ── at each interval: have others driven it? then nothing; else drive it
  *     ^                                                │
  *     └── there was nothing to drive ──────────────────┘
  *
- * The descriptor of a ring is in the thread's set only while the ring is armed. So a thread that spins on a ring, or
- * sleeps on it and gets a packet now and then, costs the internal thread a tick per interval
+ * The descriptor of a ring is in the thread's set only while the ring is armed. So a thread may spin on a ring, or
+ * sleep on it and get a packet now and then. That costs the internal thread a tick per interval
  * (VMA_PROGRESS_ENGINE_INTERVAL) and no wake-up per packet. A ring without traffic costs nothing.
  *
  * VMA_INTERNAL_THREAD_ARM_CQ: the ring is armed again at once, whether others drive or not. Only while another thread
  * has the flag, it cannot be, and is tried again ARM_RETRY_NS later.
  *
- * As long as there is a busy poller (wait/busy_poller.c) the interval is BUSY_POLL_NS: no
- * other thread would hear of a packet if the busy poller lost its core. Looking costs less than the busy poller saves.
+ * While there is a busy poller (wait/busy_poller.c) the interval is BUSY_POLL_NS. No other thread would hear of a
+ * packet if the busy poller lost its core. Looking costs less than the busy poller saves.
  */
 #include <sys/epoll.h>
 

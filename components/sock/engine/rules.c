@@ -1,7 +1,7 @@
 /*
  * rules.c - the process's transport rules: read when its first engine starts. Forked children have the same ones, also
- * where they have become another user, or have another root. What the log says of the file, and of sockets that a rule
- * leaves to the kernel.
+ * where they have become another user, or have another root. Also here are the log's lines about the file, and about
+ * sockets that a rule leaves to the kernel.
  */
 #include <errno.h>
 #include <pthread.h>

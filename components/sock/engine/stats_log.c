@@ -1,6 +1,6 @@
 /*
- * stats_log - VMA_STATS_FILE: what a socket has counted is written to a file when it is closed, or when the process
- * ends, if it has moved anything.
+ * stats_log - VMA_STATS_FILE: a socket's counters are written to a file when it is closed, or when the process ends. A
+ * socket that has moved nothing is left out.
  *
  * The file is opened once, at start, so a later chdir or chroot of the program does not lose it. It is an ordinary file
  * or a device: a pipe without a reader would raise SIGPIPE. All lines of a socket are one write, so those of two

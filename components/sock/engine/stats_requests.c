@@ -1,6 +1,6 @@
 /*
- * stats_requests - what vma_stats and vma_dump ask of this process: counters begin at zero, the log says more or less,
- * the counters of a socket go to the log, packets are captured.
+ * stats_requests - requests of vma_stats and vma_dump to this process. Counters begin at zero, the log says more or
+ * less, a socket's counters go to the log, packets are captured.
  *
  * Requests come by a pipe that only root and this user can open (<vma/stats.h>). The internal thread reads them, so
  * they cost the program's threads nothing. After a burst of requests its other work comes first.

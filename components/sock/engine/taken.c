@@ -18,8 +18,8 @@
  * The taker shows the socket only to the process that it has taken it from. A process which has bound the name before
  * cannot send an answer in the name of the owner's pid.
  *
- * A program that has inherited a socket through exec (inherited.c) asks as well, whatever its user: it shows the number
- * that it has. The kernel compares the files (kcmp), so no descriptor of a stranger comes here. If the kernel does not
+ * A program of any user that has inherited a socket through exec (inherited.c) asks as well: it shows the number that
+ * it has. The kernel compares the files (kcmp), so no descriptor of a stranger comes here. If the kernel does not
  * compare, a sender that is heard shows the socket as above.
  *
  * So many messages in a millisecond are looked at, then the thread goes on with its work. Senders wait in the kernel

@@ -1,6 +1,6 @@
 /*
- * taken - the messages of a process to the owner of a socket: taken.c answers, and asks for what it has taken;
- * inherited.c asks for what has come through exec.
+ * taken - the messages of a process to the owner of a socket. taken.c answers, and asks for sockets that it has taken.
+ * inherited.c asks for sockets that have come through exec.
  */
 #ifndef VMA_SOCK_ENGINE_TAKEN_H
 #define VMA_SOCK_ENGINE_TAKEN_H

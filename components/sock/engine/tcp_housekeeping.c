@@ -1,6 +1,6 @@
 /*
- * tcp_housekeeping - housekeeping for TCP, by the internal thread: timers are kept and packets answered whether or not
- * the program looks; accepted connections are steered; ended ones are freed.
+ * tcp_housekeeping - housekeeping for TCP, by the internal thread. Timers are kept and packets answered whether or not
+ * the program looks. Accepted connections are steered, and ended ones are freed.
  *
  * A ring context with a stack is in one of two states:
  *
@@ -8,24 +8,26 @@
  *     ^  └── a packet, and others are at it ──> watched: looked at 0.1 ms later, then, as long as others have driven
  *     └──────── no other has driven since ─────          it between two looks, twice as late, up to 1 ms
  *
- * Some ring contexts are driven by other threads again soon after the internal thread armed them, as by a server that
- * works for a part of a millisecond between two calls. Such a ring context is looked at a millisecond later at once.
- * Otherwise each of its packets would wake the internal thread, for what the server is about to do itself.
+ * Some ring contexts are driven by other threads again soon after the internal thread armed them. An example is a
+ * server that works for a part of a millisecond between two calls. Such a ring context is looked at a millisecond later
+ * from the first packet on. Otherwise each of its packets would wake the internal thread, for what the server is about
+ * to do itself.
  *
  * So a packet waits for at most about a millisecond if the thread that drove has just stopped, and else is answered at
  * once. A thread that spins or sleeps on the ring costs the internal thread one look per millisecond; an idle ring
  * context costs nothing.
  *
- * If VMA_PROGRESS_ENGINE_INTERVAL is set, a packet waits for that time: the ring context is watched after each, and
- * looked at when the time is over; if it is 0, never. VMA_INTERNAL_THREAD_ARM_CQ goes before that: a packet is taken at
- * once whoever drives, and the ring is armed again.
+ * If VMA_PROGRESS_ENGINE_INTERVAL is set, a packet waits for that time. The ring context is watched after each packet,
+ * and looked at when the time is over. If the interval is 0, it is never looked at. VMA_INTERNAL_THREAD_ARM_CQ goes
+ * before that: a packet is taken at once, even if other threads drive, and the ring is armed again.
  *
  * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_next_due_ns. But while a ring context is
- * watched, and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is
- * to be looked at: a server with many connections has something due every few microseconds, most of which has moved on
- * when its time comes. A thread that goes to sleep on the ring makes itself known (ring_ctx->watcher), then asks for
- * what is due (tcp_housekeeping_wake_for_earlier_timer). If the user's interval is long, the thread comes a millisecond
- * after what is due instead. VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1: it comes in time, whoever drives.
+ * watched, and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when the
+ * ring context is to be looked at. A server with many connections has something due every few microseconds, most of
+ * which has moved on when its time comes. A thread that goes to sleep on the ring makes itself known
+ * (ring_ctx->watcher), then asks for what is due (tcp_housekeeping_wake_for_earlier_timer). If the user's interval is
+ * long, the thread comes a millisecond after what is due instead. With VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1 the
+ * internal thread comes in time, even if other threads drive.
  */
 #include <errno.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  *   above            directory ── 2^21 numbers ──> leaf ── 4096 numbers ──> page of slots
  *
  * The low part is zero pages of the library until it is used. Of the high part only what is used exists, and once made
- * it stays. So RLIMIT_NOFILE costs nothing, whatever it is.
+ * it stays. So RLIMIT_NOFILE costs nothing, however large it is.
  *
  * A slot changes by one exchange. If several threads empty or fill it, each gets what stood there, and drops it, once.
  *

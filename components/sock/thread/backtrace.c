@@ -1,9 +1,9 @@
 /*
  * backtrace - VMA_HANDLE_SIGSEGV: the calls that led to a fault that kills, with symbols, in the log.
  *
- * It runs in the handler of a process that is about to end. What it uses takes no memory then: the unwinder is loaded
- * at the start, and the symbols are written straight to the log's descriptor. The action is the default one by then,
- * so that a fault in here ends the process and does not begin again.
+ * It runs in the handler of a process that is about to end. The functions that it calls take no memory then. The
+ * unwinder is loaded at the start, and the symbols are written straight to the log's descriptor. The action is the
+ * default one by then, so that a fault in here ends the process and does not begin again.
  */
 #include <execinfo.h>
 #include <signal.h>

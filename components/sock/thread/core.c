@@ -2,7 +2,7 @@
  * core.c - threads that stay on a core each (VMA_RING_ALLOCATION_LOGIC 31): the core that the fewest of them have.
  *
  * A new thread begins with the affinity of the thread that made it. If that is the one core of a thread bound here, the
- * program has not chosen it, and the new thread may have any core that the process had before.
+ * program has not chosen it. Then the new thread may have any core that the process had before.
  */
 #include <pthread.h>
 #include <sched.h>

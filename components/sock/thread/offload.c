@@ -1,8 +1,8 @@
 /*
  * offload - threads of which the program has said whether their sockets are offloaded (thread_offload).
  *
- * A thread is known by its name (pthread_t). When it ends, what was said of it ends with it: a name is kept with the
- * kernel's number of its thread, and counts no more if the thread of that name has another number.
+ * A thread is known by its name (pthread_t). When it ends, its setting ends with it. A name is kept with the kernel's
+ * number of its thread, and counts no more if the thread of that name has another number.
  */
 #include <errno.h>
 #include <pthread.h>

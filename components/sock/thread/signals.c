@@ -3,13 +3,13 @@
  * vma_memcpy_or_efault is an answer.
  *
  * If a signal meets a thread inside, it is put back, not kept. The wrapper has all signals blocked in the context to
- * which it returns, and queues the same signal, with the same siginfo, to the thread again. When the thread leaves, its
- * mask is restored and the kernel delivers what waits: in the right order, with the right masks, on the right stack.
+ * which it returns. It queues the same signal, with the same siginfo, to the thread again. When the thread leaves, its
+ * mask is restored and the kernel delivers the waiting signals. Their order, masks and stack are the right ones.
  *
  * A signal that a fault raises (SIGSEGV and its relatives with a positive si_code) cannot be put back. It goes to the
  * application's handler at once, or to the default action. If another process or thread sends the same signal, it must
- * wait, but it cannot be blocked, or a fault would kill. One of each is kept in the thread, as the kernel keeps one,
- * and queued at the end.
+ * wait, but it cannot be blocked, or a fault would kill. One signal of each number is kept in the thread, as the kernel
+ * keeps one, and queued at the end.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -2,8 +2,8 @@
  * thread - the table of threads, and the memory that waits until none of them can see it.
  *
  * A structure belongs to a thread from its first call to its end, and then to the next new one; it is never freed. So a
- * thread that holds a pointer to one, from a wait queue for example, at worst wakes a thread that has nothing to do
- * with it.
+ * thread may hold a stale pointer to one, from a wait queue for example. At worst it wakes a thread that has nothing to
+ * do with it.
  */
 #include <linux/membarrier.h>
 #include <pthread.h>

@@ -2,16 +2,16 @@
  * busy_poller_disarm_rings_with_sleepers - a thread that spins and delivers to threads that sleep. While there is one,
  * the watcher of the ring need not hear of packets.
  *
- * The kernel wakes a ring's watcher for each packet, whichever thread takes it. That is a wake-up on the sender's core
- * and two switches on the watcher's, each time for nothing, as long as another thread spins. So a spinner that has
+ * The kernel wakes a ring's watcher for each packet, even if another thread takes it. That is a wake-up on the sender's
+ * core and two switches on the watcher's, each time for nothing, as long as another thread spins. So a spinner that has
  * delivered to others, and goes on, unarms the ring. It arms the ring again when it leaves, be it to its own work or to
- * sleep. A spinner that only waits for its own data pays neither. A busy poller drives its ring: if a ring is no more
+ * sleep. A spinner that only waits for its own data pays neither. A busy poller drives its ring. If a ring is no more
  * among those it waits for, the ring is given up at the next look. While its core is taken from it no thread hears of
  * packets. So the internal thread looks each millisecond while there is a busy poller, and drives if at two looks no
  * other thread has (engine/ring_housekeeping.c). Without the internal thread there are no busy pollers.
  *
- * `busy_polls`, for the rings of each bit: the number of busy pollers, and whether one of them has unarmed, or a
- * watcher has not armed because of them (UNARMED).
+ * `busy_polls` has for the rings of each bit the number of busy pollers, and the mark UNARMED. The mark says that one
+ * of them has unarmed, or that a watcher has not armed because of them.
  *   - A ring without a watcher is unarmed as engine/ring_disarm.c says. Else the thread that unarms does so, with
  *     the receive flag, if there is a busy poller at that moment. It has set UNARMED (A) by the same step that finds
  *     the busy poller.
@@ -22,7 +22,7 @@
  *     claims the watch.
  *
  * So UNARMED is only ever up while there is a busy poller, and the D of the last of them follows every A and C. After
- * A: the arm that follows D needs the receive flag, so it comes after the unarming, or the flag is busy and the watcher
+ * A: the arm that follows D needs the receive flag. So it comes after the unarming, or the flag is busy and the watcher
  * is woken. After C: D's look comes after B and finds the watcher, or that there is none. (A thread that claims the
  * watch after that look finds only a later busy poller, whose D is still to come.) An arm that comes late, when there
  * are other busy pollers already, costs needless wake-ups until it is taken down again.

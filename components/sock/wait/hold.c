@@ -1,7 +1,7 @@
 /*
  * hold - a watcher that holds back (VMA_CQ_MODERATION_*, VMA_CQ_AIM_*). An interrupt is a wake-up of a thread that
- * sleeps on a ring; a card that moderates gathers packets before it sends one. Where the device cannot, the thread does
- * it: it sleeps on a timer, and the ring is unarmed, so that packets cost no wake-up.
+ * sleeps on a ring; a card that moderates gathers packets before it sends one. If the device cannot, the thread does
+ * it. It sleeps on a timer, and the ring is unarmed, so that packets cost no wake-up.
  *
  *   fixed      asleep, armed ── first packet ──> unarmed, on a timer: the period ──────────────> drive, look
  *                                                └── armed for the next packet: the count ─────┘
@@ -16,8 +16,8 @@
  * LOOK_NSEC at most, and not at all in a hold that is shorter. If it cannot be armed so, it looks every LOOK_NSEC.
  *
  * Only packets are held back, and only from this thread. Deadlines, signals, descriptors of the OS and threads that
- * deliver end the sleep as ever. Whoever drives meanwhile, for a call that does not wait or for a timer of TCP,
- * delivers what has come. The internal thread does not drive for the only reason that no other thread does
+ * deliver end the sleep as ever. If another thread drives meanwhile, for a call that does not wait or for a timer of
+ * TCP, it delivers what has come. The internal thread does not drive for the only reason that no other thread does
  * (ring_ctx_has_timed_sleeper).
  *
  * The ring of which the internal thread believes that it is armed (ring_ctx->armed) is not unarmed; the receive flag

@@ -2,8 +2,8 @@
  * load - whether more threads are runnable on this host than it has cores.
  *
  * A spinner takes a core. As long as a core would be idle, that costs no other thread anything. If none would be, the
- * spinner keeps the core from the thread for whose packets it waits, which may be on this host, and from the programs
- * beside it.
+ * spinner keeps the core from other programs of the host. It may also keep it from the thread for whose packets it
+ * waits, if that is on this host.
  *
  * /proc/loadavg says how many threads are runnable, the asking one among them, on all cores of the host. So a process
  * that may use only some of the cores compares with all of them, too: the number says nothing about its own.

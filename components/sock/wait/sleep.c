@@ -8,15 +8,15 @@
  * Interrupt moderation may have the thread sleep on a timer in place of a ring's descriptor (hold.c). A sleep that ends
  * before that timer, and for no other reason, drives nothing.
  *
- * The watch. One of the threads that sleep for a ring, its watcher, also sleeps on the ring's descriptor. All others
+ * The watch. One thread of those that sleep for a ring, its *watcher*, also sleeps on the ring's descriptor. All others
  * are woken by the thread that delivers. Watch and queues are kept over needless wake-ups and given up at the end of
  * the wait. A ring with sleepers is not left without a watcher:
  *   - A sleeper sets its state to GOING and counts itself (A), then claims ring_ctx->watcher unless it is taken (B).
  *   - A thread that leaves, watcher or not, sets its state to AWAKE (C) and gives the watch up if it has it (D). Then,
  *     if there is no watcher but a thread is counted (E), it wakes one that is not awake, which claims in its turn.
  * All are sequentially consistent. If B finds the watch taken, B comes before the watcher's D, so A comes before its E,
- * which finds the sleeper. A thread that E wakes may leave, too, for a reason of its own. Either its C comes after the
- * wake-up's exchange of its state, so after D, and its own E finds no watcher; or its C came before, and E took
+ * which finds the sleeper. A thread that E wakes may leave, too, for a reason of its own. If its C comes after the
+ * wake-up's exchange of its state, it comes after D, and its own E finds no watcher. If its C came before, E took
  * another. A handler of the application may jump out of the sleep, so the thread gives everything up before one runs
  * (vma_wait_suspend_for_signal_handler). A cancelled thread does so in its clean-up.
  */

@@ -6,17 +6,17 @@
  * ten microseconds per wait. The user's bound (VMA_RX_POLL, VMA_SELECT_POLL) holds beside it; "for ever" is obeyed as
  * it stands.
  *
- * If a wait is for OS descriptors as well (`mixed`), and one of these has ended it, the budget falls to a quarter, down
- * to one microsecond. What comes there comes from programs on this host, a proxy's backend for example, which need the
- * cores, and each look there is a system call. If packets and the OS end waits in turn, the budget must come to next to
- * no spinning, and not stay where it is.
+ * A wait may be for OS descriptors as well (`mixed`). If one of these has ended it, the budget falls to a quarter, down
+ * to one microsecond. Their data comes from programs on this host, a proxy's backend for example, which need the cores.
+ * Each look there is a system call. If packets and the OS end waits in turn, the budget must come to next to no
+ * spinning, and not stay where it is.
  *
- * Spinning must not take the core from the threads that it waits for. So one core is left to them: beyond that many
+ * Spinning must not take the core from the threads that it waits for. So one core is left to them. Beyond that many
  * spinners a thread sleeps at once, or, if it is to spin for ever, yields between looks. A spinner that delivered to a
  * sleeping thread yields until that one is up, since it may be queued behind the spinner. A yield need not give it the
  * core, so the spinner sleeps if that takes long. A spinner that finds that it was descheduled has seen that cores are
- * scarce: for a while no thread of the process spins, except for ever. Cores are scarce, too, if more threads are
- * runnable on the host than it has cores (load.h): then no thread begins to spin whose bound is the default. A bound
+ * scarce. For a while no thread of the process spins then, except for ever. Cores are scarce, too, if more threads are
+ * runnable on the host than it has cores (load.h). Then no thread begins to spin whose bound is the default. A bound
  * that was set asks for so much spinning.
  */
 #include <sched.h>

@@ -3,8 +3,8 @@
  *
  * Argument (no wake-up is lost): the sleeper writes its slot and `used` (A), then looks at what it waits for (B). The
  * waker changes that (C), then reads `used` (D). Sequentially consistent steps separate A and D from B and C (the
- * exchange and the fence in add, the fence in wake), so not both B misses C and D misses A. The waker empties the slot
- * by compare-and-swap, so one wake-up is spent on one sleeper. A slot may hold a thread that has long gone on
+ * exchange and the fence in add, the fence in wake). So it cannot be that B misses C and D misses A. The waker empties
+ * the slot by compare-and-swap, so one wake-up is spent on one sleeper. A slot may hold a thread that has long gone on
  * (cancelled, jumped out of). Structures of threads are never freed, so that costs only a needless wake-up.
  */
 #include <sys/syscall.h>

@@ -1,7 +1,7 @@
 /*
  * wake_latency - how long a sleeper takes to get up, from the call that wakes it, by powers of two: for vma_stats.
  *
- * It is known of sleepers that another thread wakes. If the kernel ends the sleep, as at a ring's descriptor, nobody
+ * It is known of sleepers that another thread wakes. If the kernel ends the sleep, as at a ring's descriptor, no thread
  * has noted when the packet came.
  */
 #include <vma/stats.h>

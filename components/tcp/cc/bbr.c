@@ -1,6 +1,6 @@
 /*
- * BBR: a model of the path instead of an answer to loss, draft-cardwell-iccrg-bbr-congestion-control-00 (version 1),
- * which the kernel calls "bbr".
+ * bbr.c - BBR: a model of the path instead of an answer to loss, draft-cardwell-iccrg-bbr-congestion-control-00
+ * (version 1), which the kernel calls "bbr".
  *
  *   max_rate     the bottleneck: the highest delivery rate of ten rounds
  *   min_rtt_ns   the way without queues: the lowest round-trip time of ten seconds
@@ -13,9 +13,9 @@
  *        └──────────── not full yet ──────────── PROBE_RTT <─────── min_rtt is old ────────┤
  *                                       four segments, 200 ms and a round  ────────────────┘
  *
- * As the kernel, and beyond version 00 of the draft: the pacing rate is one per cent lower, so that queues empty; and
- * receivers that acknowledge in bursts are given as much more window as their bursts are large (version 02, 4.5.5). The
- * kernel's guess at policers is not here.
+ * Two things are as in the kernel, beyond version 00 of the draft. The pacing rate is one per cent lower, so that
+ * queues empty. If a receiver acknowledges in bursts, the window is larger by the size of the bursts (version 02,
+ * 4.5.5). The kernel's guess at policers is not here.
  */
 #include <linux/inet_diag.h>
 

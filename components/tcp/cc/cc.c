@@ -1,6 +1,6 @@
 /*
- * What all algorithms share: the initial window, the limits, the restart after idling, and "none", which holds back
- * only what the receiver's window does.
+ * cc.c - the common part of all algorithms: the initial window, the limits, the restart after idling. Also the
+ * algorithm "none", which holds back only by the receiver's window.
  */
 #include <errno.h>
 #include <string.h>

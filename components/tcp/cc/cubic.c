@@ -1,11 +1,11 @@
 /*
- * Cubic, RFC 9438, in whole numbers: windows in bytes, time in milliseconds.
+ * cubic.c - Cubic, RFC 9438, in whole numbers: windows in bytes, time in milliseconds.
  *
  *   W_cubic(t) = C (t - K)^3 + W_max      K = cbrt((W_max - cwnd_epoch) / C)      beta = 0.7, C = 0.4 segments/s^3
  *
- * and slow start by HyStart++, RFC 9406. Its limit L to what one ACK adds is not here: rings hand over the ACKs of a
- * burst, and receivers acknowledge bursts, so a limit per ACK would slow down receivers that save ACKs. The kernel has
- * none either.
+ * and slow start by HyStart++, RFC 9406. Its limit L to the growth by one ACK is not here. Rings hand over the ACKs of
+ * a burst, and receivers acknowledge bursts. So a limit per ACK would slow down receivers that save ACKs. The kernel
+ * has none either.
  */
 #include "cc.h"
 

@@ -1,6 +1,6 @@
 /*
- * NewReno: RFC 5681, with bytes counted as in RFC 3465 (L = 2), so that an ACK for many segments is worth no burst.
- * The recovery that gave it the name (RFC 6582) is in loss/recovery.c.
+ * newreno.c - NewReno: RFC 5681, with bytes counted as in RFC 3465 (L = 2), so that an ACK for many segments is worth
+ * no burst. The recovery that gave it the name (RFC 6582) is in loss/recovery.c.
  */
 #include "cc.h"
 

@@ -6,9 +6,9 @@
  * is the one between both, or the time that sending the same bytes took, if that was longer. Each segment knows what
  * had been delivered when it was sent (tcp_seg.rate_*, times in RATE_UNIT_NS before it was).
  *
- * Pacing: each departure sets a time before which the next may not leave (earliest departure time): the time that the
- * bytes before take at the pacing rate. Up to a quantum may leave at once, so one timer is enough. A late departure may
- * make up for half a quantum, and for 150 us at any rate.
+ * Pacing: each departure sets a time before which the next may not leave (earliest departure time). It is the time that
+ * the bytes before take at the pacing rate. Up to a quantum may leave at once, so one timer is enough. A late departure
+ * may make up for half a quantum, and for 150 us at any rate.
  *
  * Cost: nothing, if the congestion control has no model.
  * Threads: the driver.

@@ -1,7 +1,9 @@
 /*
- * loss - what a connection knows of what it has sent, and what the rest of tcp tells and asks about it. Driver.
+ * loss - a connection's view of the bytes that it has sent: which are acknowledged, SACKed, lost or sent again.
  *
- * recovery.h has what the files of this folder want of each other.
+ * The header recovery.h has the functions that only the files of this folder call.
+ *
+ * Threads: the driver. info.c reads struct tcp_recovery with the receive flag, as the driver does.
  */
 #ifndef VMA_TCP_LOSS_LOSS_H
 #define VMA_TCP_LOSS_LOSS_H

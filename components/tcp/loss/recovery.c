@@ -9,8 +9,8 @@
  *    └───────────────────────────────────────────────────────── LOSS    slow start from one segment, RFC 5681 3.1
  *
  * recovery_retransmit alone, at the beginning of an output, decides what is sent again; everything else leaves marks.
- * Without SACK a duplicate ACK stands for a segment delivered out of order (dup_bytes), three for the loss of the head,
- * and an ACK that does not reach `recover` for the loss of the new head (NewReno, RFC 6582).
+ * Without SACK a duplicate ACK stands for a segment delivered out of order (dup_bytes), and three for the loss of the
+ * head. An ACK that does not reach `recover` stands for the loss of the new head (NewReno, RFC 6582).
  */
 #include "recovery.h"
 #include "sack_index.h"

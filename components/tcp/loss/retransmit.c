@@ -1,4 +1,4 @@
-/* What leaves: lost segments first, then new ones; tail-loss probes; and how much of it. */
+/* retransmit.c - the segments that leave, and how many: lost segments first, then new ones; and tail-loss probes. */
 #include <vma/probe.h>
 
 #include "recovery.h"

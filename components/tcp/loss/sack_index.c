@@ -1,4 +1,4 @@
-/* The index of sack_index.h. */
+/* sack_index.c - the index of sack_index.h. */
 #include <string.h>
 
 #include "sack_index.h"

@@ -1,14 +1,16 @@
 /*
- * sack_index - where in the list of unacknowledged segments a sequence number is, and what of the list is SACKed whole.
+ * sack_index - finds a sequence number in the list of unacknowledged segments, and passes by parts that are SACKed
+ * whole.
  *
- * A peer decides how many segments are out (megabytes, 48 bytes each) and what its SACK blocks name, in which order. So
- * a block must not cost a walk through the list. The index is an array of runs of SACK_RUN_LENGTH segments each:
+ * The peer decides how many segments are out (megabytes, 48 bytes each), and which its SACK blocks name, in which
+ * order. So a block must not cost a walk through the list. The index is an array of runs of SACK_RUN_LENGTH segments
+ * each:
  *
  *   run   {seq, first segment, segments that are not SACKed}     found by bisection, passed by if it has none
  *
- * An ACK with blocks extends the index by the segments that have been sent since, each of them once; without blocks
- * there is no index and no cost. A run whose beginning has been acknowledged is searched from the head of the list.
- * What changes the list in its middle, or takes a SACK back, resets the index.
+ * An ACK with blocks extends the index by the segments that have been sent since, each of them once. Without blocks
+ * there is no index and no cost. A run whose beginning has been acknowledged is searched from the head of the list. A
+ * change of the list in its middle resets the index. So does a SACK that is taken back.
  *
  * Threads: the driver.
  * Memory: a byte for each segment out, in powers of two; without memory the runs are longer, or there are none.

@@ -1,4 +1,6 @@
-/* Marks on unacknowledged segments, and the two rules of what is lost: RFC 6675 and RFC 8985. */
+/*
+ * scoreboard.c - marks on unacknowledged segments, and the two rules by which a segment is lost: RFC 6675 and RFC 8985.
+ */
 #include "sack_index.h"
 #include "scoreboard.h"
 

@@ -6,7 +6,7 @@
  *   in flight ──found lost──> LOST ──sent again──> LOST RETRANSMITTED ──found lost again──> LOST
  *       └──────────────────────┴────────────────────────────┴── SACKed ──> SACKED      (acknowledged: gone)
  *
- * What is lost is decided by two rules:
+ * Two rules decide that a segment is lost:
  *   RFC 6675  dup_threshold segments above it have been SACKed. Counted in segments, not in bytes: each arrived by
  *             itself, and a conversation in small messages need not wait for three full ones. Not where segments
  *             have been seen to overtake each other: there only time tells.
@@ -14,12 +14,12 @@
  *             losses at the end of what was sent, and retransmissions that are lost again. With SACK only.
  *
  * Segments that are lost are in one of two lists: those that wait to be sent again, and those that have been, the
- * oldest first. After a recount (a timeout, an undo, other sizes) both are in the order of sequence numbers; a
+ * oldest first. After a recount (a timeout, an undo, other sizes) both are in the order of sequence numbers. A
  * retransmission that is lost again may then be found a little later.
  *
- * Cost: an ACK without SACK blocks costs the segments that it acknowledges; one with blocks also the segments newly
- * SACKed, those newly checked, and for each block a bisection and a step for each sixteen segments in it that the
- * last ACK did not name (sack_index.h). The list is walked whole after a timeout and an undo.
+ * Cost: an ACK without SACK blocks costs the segments that it acknowledges. An ACK with blocks also costs the segments
+ * newly SACKed and those newly checked. For each block it costs a bisection, and a step for each sixteen segments in it
+ * that the last ACK did not name (sack_index.h). The list is walked whole after a timeout and an undo.
  *
  * Threads: the driver. Example: test/test_recovery.c.
  */

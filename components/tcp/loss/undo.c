@@ -1,5 +1,6 @@
 /*
- * undo.c - takes a recovery back that was not needed: what was thought lost had only been late. It is known by
+ * undo.c - takes a recovery back that was not needed: segments that were taken for lost had only been late. It is known
+ * by
  *
  *   Eifel   RFC 3522, 4015   the first ACK that advances answers a time stamp from before the first retransmission
  *   DSACK   RFC 2883, 3708   each retransmission has been reported as come twice

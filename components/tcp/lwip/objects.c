@@ -1,4 +1,7 @@
-/* What lwIP allocates: a few kinds of objects, each with a list of free ones that the stack keeps for the next. */
+/*
+ * objects.c - the objects that lwIP allocates: a few kinds, each with a list of free ones that the stack keeps for the
+ * next.
+ */
 #include <errno.h>
 #include <stdlib.h>
 

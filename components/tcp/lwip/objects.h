@@ -2,7 +2,7 @@
  * objects - objects of lwIP's kinds, from lists of free ones that a stack keeps.
  *
  * Threads: the driver. Progress: no call waits; only growth calls host.alloc. Memory: at most 512 KB of free objects of
- *          each kind, and as many segments in one piece as headers (none under AddressSanitizer); all of them go with
+ *          each kind, and as many segments in one piece as headers (none under AddressSanitizer). All of them go with
  *          the stack.
  * Example: test/test_lwip_memory.c.
  */

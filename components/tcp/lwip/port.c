@@ -1,4 +1,4 @@
-/* lwIP's surroundings: whose turn it is, the clock, the one interface, pbufs of received frames. */
+/* port.c - lwIP's surroundings: whose turn it is, the clock, the one interface, pbufs of received frames. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /*
- * port - what lwIP is given here (memory, time, output, hooks), and what of lwIP the rest of tcp uses.
+ * port - the functions that lwIP is given here (memory, time, output, hooks), and those of lwIP that the rest of tcp
+ * uses.
  *
  * lwIP's own lists and scratch variables are thread-local (adapted at build time). While a driver works on a
  * connection, tcp_active_pcbs holds only its pcb (or, for a handshake, tcp_listen_pcbs the listener's). lwip_enter and

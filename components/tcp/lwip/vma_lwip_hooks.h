@@ -1,8 +1,8 @@
 /*
- * vma_lwip_hooks - where the adapted lwIP calls back; see port.h for who implements what.
+ * vma_lwip_hooks - the calls back of the adapted lwIP; port.h says which file implements each.
  *
- * The VMA_LWIP_* macros stand for calls that lwIP makes and this component does not want: loss recovery on duplicate
- * ACKs, output at the end of input, and an ACK for each segment behind a hole, are the caller's.
+ * The VMA_LWIP_* macros stand for calls that lwIP makes and this component does not want. Loss recovery on duplicate
+ * ACKs, output at the end of input, and an ACK for each segment behind a hole are the caller's.
  */
 #ifndef VMA_LWIP_HOOKS_H
 #define VMA_LWIP_HOOKS_H

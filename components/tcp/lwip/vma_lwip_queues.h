@@ -1,10 +1,11 @@
 /*
- * vma_lwip_queues - what arrives out of order, at constant cost per segment, and no more of it than the window is
- * worth. lwIP by itself walks the whole queue for each segment that it adds, and the whole chain for each that it takes
- * out when the hole is filled: with a window of megabytes thousands of cache misses per packet. It lets a peer that
- * sends single bytes have a frame for each byte of the window. And it cuts a queued segment off where one that comes
- * later begins, although it may reach further than that one, as one that was merged of several does: what the peer has
- * been told by a SACK is there would be gone, and it would not be sent again before a timeout (RFC 2018 8).
+ * vma_lwip_queues - segments that arrive out of order, at constant cost for each, and no more of them than the window
+ * is worth. By itself lwIP walks the whole queue for each segment that it adds. It walks the whole chain for each that
+ * it takes out when the hole is filled. With a window of megabytes these are thousands of cache misses per packet. lwIP
+ * lets a peer that sends single bytes have a frame for each byte of the window. And it cuts a queued segment off at the
+ * beginning of a later one, although a segment that was merged of several may reach further. The end that is cut off
+ * would be gone although a SACK has told the peer that it is there. The peer would not send it again before a timeout
+ * (RFC 2018 8).
  *
  * The queue pcb->ooseq is sorted, and most segments belong at its end. pcb->ooseq_last is its last segment, or NULL: it
  * is set when a segment is put at the end, and cleared when that segment is freed. A queued segment knows its pcb, and

@@ -1,8 +1,9 @@
 /*
- * input.c - what has come for one connection in a burst: merged, validated, given to lwIP, and what follows from it.
+ * input.c - one connection's segments of a burst: merged, validated, given to lwIP, and acted upon.
  *
- * Segments that follow each other are one segment for lwIP (and so are answered by one ACK): they are merged before, as
- * a NIC or the kernel would do it. Their first header stands for all, with the newest acknowledgement and window in it.
+ * Segments that follow each other are merged before, as a NIC or the kernel would do it. So they are one segment for
+ * lwIP, and are answered by one ACK. Their first header stands for all, with the newest acknowledgement and window in
+ * it.
  */
 #include <errno.h>
 #include <string.h>

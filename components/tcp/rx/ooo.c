@@ -1,10 +1,10 @@
 /*
- * ooo.c - the bound of what has come out of order.
+ * ooo.c - the bound of data that has come out of order.
  *
  * A peer decides how much comes out of order, and in how small pieces. So all that is held of it, its overhead
  * included, has a bound (budget.h). Beyond half of that bound each connection may have only a little. If there is no
- * room, the farthest data gives way to what is nearer: it is needed last. A SACK has told the peer that the data is
- * there, and may tell otherwise later (RFC 2018, section 8): the peer keeps what it has sent until it is acknowledged.
+ * room, the farthest data gives way to nearer data: it is needed last. A SACK has told the peer that the data is there,
+ * and may tell otherwise later (RFC 2018, section 8). For that the peer keeps its bytes until they are acknowledged.
  */
 #include "../budget.h"
 #include "ooo.h"

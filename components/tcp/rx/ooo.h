@@ -1,4 +1,6 @@
-/* ooo - data of a connection that has come out of order: whether more of it is kept, and what is given up for it. */
+/*
+ * ooo - data of a connection that has come out of order: whether more of it is kept, and which data is given up for it.
+ */
 #ifndef VMA_TCP_RX_OOO_H
 #define VMA_TCP_RX_OOO_H
 

@@ -1,6 +1,6 @@
 /*
- * predict.c - header prediction: an established connection's next segment in order, or an acknowledgement of what is in
- * flight, with nothing else to say (Jacobson, RFC 1185 appendix; the kernel's fast path).
+ * predict.c - header prediction (Jacobson, RFC 1185 appendix; the kernel's fast path). It takes an established
+ * connection's next segment in order, or an acknowledgement of bytes in flight, if the segment says nothing else.
  *
  * lwIP would change few numbers for such a segment, and wrap its bytes in pbufs only to have them copied out of there.
  * Here the same numbers are changed, and the bytes copied at once. test_predict.c has both paths do the same things and

@@ -3,8 +3,8 @@
  *
  * The urgent byte (RFC 9293 3.8.5, as the kernel: the byte before where the pointer points to) lies in the stream at
  * urgent_at. Reading stops before it; the next read steps over it, unless it is to be read inline. It can be read by
- * itself from urgent_byte: what it is, or URGENT_EXPECTED, URGENT_NONE. The driver sets both, the reader clears them by
- * exchange, so a new one is not lost.
+ * itself from urgent_byte, which is the byte, or URGENT_EXPECTED, URGENT_NONE. The driver sets both, the reader clears
+ * them by exchange, so a new one is not lost.
  *
  * If a new urgent byte comes before the reader has passed the old one, the old one becomes part of the stream. But if
  * the reader stands right before the old one, that is stepped over as if it had read on: urgent_passed, until it has.

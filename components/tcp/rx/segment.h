@@ -1,9 +1,9 @@
 /*
  * segment.h - a received segment's header: a private copy, and its fields as numbers.
  *
- * The ring has checked lengths and checksum (packet_check.h): the whole TCP header lies in the
- * first buffer. A frame lies in memory that other clients of the interface can write to at any time. So its header is
- * read once, into the segment. The header's length is the one that the ring has found, whatever the frame says by now.
+ * The ring has checked lengths and checksum (packet_check.h): the whole TCP header lies in the first buffer. A frame
+ * lies in memory that other clients of the interface can write to at any time. So its header is read once, into the
+ * segment. The header's length is the one that the ring has found, even if the frame says otherwise by now.
  *
  * Threads: the driver.
  */

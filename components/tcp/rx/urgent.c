@@ -1,9 +1,9 @@
 /*
  * urgent.c - the urgent pointer, as it comes.
  *
- * It points to the byte behind the urgent one, as the kernel takes it, whatever RFC 9293 3.8.5 has made of it. A
- * pointer that lies before what has come already says nothing new, as does one that repeats the last. tx/output.c and
- * tx/frame.c send it. read.c says what becomes of an old one.
+ * It points to the byte behind the urgent one, as the kernel takes it, and not as RFC 9293 3.8.5 has it. A pointer to
+ * bytes that have come already says nothing new, nor does a repeated one. tx/output.c and tx/frame.c send it. read.c
+ * says what becomes of an old one.
  */
 #include "validate.h"
 #include "../zcopy.h"

@@ -1,4 +1,4 @@
-/* validate.h - whether a segment is acceptable to a connection; what is not is answered here. */
+/* validate.h - whether a segment is acceptable to a connection. If it is not, it is answered here. */
 #ifndef VMA_TCP_RX_VALIDATE_H
 #define VMA_TCP_RX_VALIDATE_H
 

@@ -1,31 +1,32 @@
 /*
- * window.c - how much the peer may send, when it is told so, and how large both buffers are.
+ * window.c - the receive window, when the peer is told of it, and the sizes of both buffers.
  *
- * The edge never moves back (RFC 9293 3.8.6): rcv_edge is the furthest that the peer was told, in units that window
- * scaling can express, and all up to it is accepted. The buffer counts bytes.
+ * The edge never moves back (RFC 9293 3.8.6). Its place, rcv_edge, is the furthest that the peer was told, in units
+ * that window scaling can express. All bytes up to it are accepted. The buffer counts bytes.
  *
- * The window also has a limit of the ring's: what a peer may send in a millisecond fits into half the receive queue. If
- * the application does not drive the ring, the internal thread does after that time, and what has no room by then is
- * lost and sent again. The other half is for others, and for a connection that comes from a larger ring, whose edge
- * does not move back. A near peer may send a whole window in a millisecond. A far one is allowed as much more as its
- * round trip is longer, so the limit costs it no rate that the queue could bear. It is not divided among connections.
+ * The window also has a limit of the ring's: the bytes that a peer may send in a millisecond fit into half the receive
+ * queue. If the application does not drive the ring, the internal thread does after that time. Bytes without room by
+ * then are lost and sent again. The other half is for others, and for a connection that comes from a larger ring, whose
+ * edge does not move back. A near peer may send a whole window in a millisecond. A far peer is allowed more in
+ * proportion to its round trip. So the limit costs it no rate that the queue could bear. It is not divided among
+ * connections.
  *
- * ACKs are delayed as the kernel delays them: not at the beginning and after a pause (quick_acks), while the peer may
- * still be in slow start; not if more than one segment waits; and for 40 ms in a conversation (pingpong), where the
- * answer takes the ACK along.
+ * ACKs are delayed as the kernel delays them. They are not delayed at the beginning and after a pause (quick_acks),
+ * while the peer may still be in slow start. Nor are they if more than one segment waits. In a conversation (pingpong)
+ * the delay is 40 ms, and the answer takes the ACK along.
  *
  * In a fast stream an ACK stands for more segments, as the kernel's does behind GRO and a NIC's interrupts that are
  * spared. Each ACK costs both sides about what a segment costs, and the sender's bursts become larger. An ACK is held
  * until 32 segments wait or 120 us are over since the last one. If the time ran out, the sender has stopped, perhaps
- * for this ACK: then none is held for a while, the longer the more often in a row. So streams below 3 Gb/s are held
- * once in a while only. The bound is well below what a stream on one core reaches when nothing is held. A bound near
- * that would flip between the two, and a stream would stay slow because of it.
+ * for this ACK. Then none is held for a while, which is the longer the more often this happens in a row. So streams
+ * below 3 Gb/s are held once in a while only. The bound is well below what a stream on one core reaches when nothing is
+ * held. A bound near that would flip between the two, and a stream would stay slow because of it.
  *
  * Behind a hole, RFC 5681 4.2 wants an ACK for each segment, so the sender counts three; SACK blocks say the same
  * later. As in the kernel, there are three at once, and then one for 44 segments or for a twentieth of the round trip.
  * The kernel's timer has 100 us of slack, all of which it uses: that is the least here. An ACK that closes a hole is
- * not held. Nor is one if data has come in a second place since the last. An ACK has room for three blocks; what no ACK
- * reports, or only one that is lost, the sender takes for lost, and sends again.
+ * not held. Nor is one if data has come in a second place since the last. An ACK has room for three blocks. A block
+ * that no ACK reports, or only a lost one, is taken for lost by the sender, and sent again.
  */
 #include "../budget.h"
 #include "../small_mss_quota.h"

@@ -1,6 +1,7 @@
 /*
- * window - how much the peer may send, and when it is told so: receive window, buffer growth, delayed ACKs. Driver, but
- *          for window_wants_update.
+ * window - how much the peer may send, and when it is told so: receive window, buffer growth, delayed ACKs.
+ *
+ * Threads: the driver. window_wants_update: any thread, as a rule the reader; it reads published values only.
  */
 #ifndef VMA_TCP_RX_WINDOW_H
 #define VMA_TCP_RX_WINDOW_H

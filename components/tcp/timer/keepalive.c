@@ -1,4 +1,6 @@
-/* Asking a silent peer whether it is there (RFC 1122 4.2.3.6), and the end of FIN_WAIT_2 without an owner. */
+/*
+ * keepalive.c - asks a silent peer whether it is there (RFC 1122 4.2.3.6), and the end of FIN_WAIT_2 without an owner.
+ */
 #include "timers.h"
 
 #define FIN_WAIT_NS (60 * TCP_NS_PER_S)

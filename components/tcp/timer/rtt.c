@@ -1,4 +1,4 @@
-/* Round-trip time and retransmission timeout: RFC 6298, section 2, with the kernel's bounds. */
+/* rtt.c - round-trip time and retransmission timeout: RFC 6298, section 2, with the kernel's bounds. */
 #include "rtt.h"
 
 #define MIN_WINDOW_NS 300000000000ULL /* how long a lowest sample counts */

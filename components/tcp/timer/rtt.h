@@ -1,6 +1,6 @@
 /*
- * rtt - round-trip time of a connection and its retransmission timeout, RFC 6298 in nanoseconds, with the kernel's
- *       bounds: 1 s at first, at least srtt + 200 ms (tcp_rto_min), at most 120 s.
+ * rtt - round-trip time of a connection and its retransmission timeout, RFC 6298 in nanoseconds. The bounds are the
+ *       kernel's: 1 s at first, at least srtt + 200 ms (tcp_rto_min), at most 120 s.
  *
  * Pure: no clock, no memory. Example: test/test_rtt.c.
  */

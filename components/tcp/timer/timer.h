@@ -1,7 +1,9 @@
 /*
- * timer - the timers of a connection and of a stack, and what sets them. Driver.
+ * timer - the timers of a connection and of a stack, and the calls that set them.
  *
- * timers.h has what the files of this folder want of each other.
+ * The header timers.h has the functions that only the files of this folder call.
+ *
+ * Threads: the driver.
  */
 #ifndef VMA_TCP_TIMER_TIMER_H
 #define VMA_TCP_TIMER_TIMER_H

@@ -1,5 +1,5 @@
 /*
- * timers.c - what each timer of a connection waits for, and what it does.
+ * timers.c - the timers of a connection: the cause and the action of each.
  *
  *   RETRANSMIT  something is unacknowledged: the timeout (RFC 6298), or a tail-loss probe (RFC 8985 7), or the end of
  *               the time in which reordered segments may still come (RFC 8985 6), or the time for a rescue (RFC

@@ -4,18 +4,18 @@
  * A timer's place follows from the wheel's tick and the timer's. The highest group of WHEEL_BITS bits in which the two
  * differ is its level, and that group of its own tick is its slot. So
  *
- *   - Whatever lies in level L shares all higher groups with the wheel's tick, and its slot is beyond the tick's own
- *     (equal only in level 0, for what is due in this very tick). Everything in level L is due before anything in L+1.
- *   - As the tick moves on, a place stays right until the tick reaches that slot. advance empties those slots; what is
- *     in them is due or finds a new place, lower down.
+ *   - A timer in level L shares all higher groups with the wheel's tick. Its slot is beyond the tick's own (equal only
+ *     in level 0, for timers that are due in this very tick). Everything in level L is due before anything in L+1.
+ *   - As the tick moves on, a place stays right until the tick reaches that slot. The call `advance` empties those
+ *     slots. Their timers are due or find a new place, lower down.
  *
  * A slot also knows the earliest time that was ever placed in it since it was empty. That may be too early by now, if
  * the node has been stopped or moved. A thread that comes then finds the slot reached, and its nodes get new places,
  * lower down or with their own times. The answer of wheel_next_due_ns costs the same for one timer and for a million.
  *
  * The current tick's slot is looked at by the nanosecond, so nothing fires early and nothing waits for the tick's end.
- * Times further away than the levels reach lie in the last slot until everything is placed anew, at the latest when the
- * tick's higher bits change.
+ * Times further away than the levels reach lie in the last slot until everything is placed anew. That is at the latest
+ * when the tick's higher bits change.
  */
 #include <stddef.h>
 #include <string.h>

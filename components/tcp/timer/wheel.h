@@ -1,5 +1,5 @@
 /*
- * wheel - timers of connections: set, moved and stopped in constant time whatever their number; microsecond ticks.
+ * wheel - timers of connections: set, moved and stopped in constant time for any number of them; microsecond ticks.
  *
  * Hierarchical: the lowest level's slot is one tick; a timer far away lies in a higher level and comes down as its time
  * comes near. Firing is never early, and at most one tick late as seen by advance.

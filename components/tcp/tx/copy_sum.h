@@ -1,6 +1,5 @@
 /*
- * copy_sum.h - copies bytes and sums them up for the internet checksum (RFC 1071) in one pass over
- * them.
+ * copy_sum.h - copies bytes and sums them up for the internet checksum (RFC 1071) in one pass over them.
  *
  * It works on sixteen bytes at a time, as four numbers of 32 bits that are added to sums of 64, which cannot overflow.
  * It uses a vector of two, which every x86-64 has; elsewhere the compiler makes of it what it can. A piece that begins

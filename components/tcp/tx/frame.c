@@ -1,8 +1,8 @@
 /*
  * frame.c - a finished segment of lwIP's becomes a frame: the path's headers, the TCP header, the bytes, the checksums.
  *
- * Each segment of a connection leaves here, unless compose.c has made it. So its window is chosen here and what it
- * acknowledges is noted here, whichever code had it sent. What both have in common is in frame.h.
+ * Each segment of a connection leaves here, unless compose.c has made it. So its window is chosen and its
+ * acknowledgement is noted here, no matter which function sends it. The common part of both is in frame.h.
  */
 #include "copy_sum.h"
 #include "frame.h"

@@ -6,13 +6,13 @@
  *
  * Only frames are put together. Each segment is decided on, noted and counted by itself, as without it, and is sent
  * again by itself. A packet is open while one connection's output runs, and closed at the end of it at the latest. So
- * all its segments have the same acknowledgement, window and time stamps, and the NIC makes their headers of the first
+ * all its segments have the same acknowledgement, window and time stamps. The NIC makes their headers of the first
  * one's: it counts sequence numbers and IP ids up, and leaves PSH to the last.
  *
  * The first segment is a complete frame before there is a second one. So a packet of one segment is sent as ever.
  *
  * Threads: the driver.
- * Memory: the caller's; pieces lie in tcp->frames, which nobody else adds to, or sends, while a packet is open.
+ * Memory: the caller's; pieces lie in tcp->frames. While a packet is open, no other code adds to these or sends them.
  * Example: test/test_tso.c.
  */
 #ifndef VMA_TCP_TX_TSO_H

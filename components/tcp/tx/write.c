@@ -1,4 +1,4 @@
-/* write.c - the writer's side of a connection: room, bytes, and what is said about them. */
+/* write.c - the writer's side of a connection: room, bytes, and marks on them. */
 #include <errno.h>
 
 #include "../budget.h"

@@ -2,9 +2,9 @@
  * bufpool - packet buffers: a 64-byte descriptor and a frame, related by arithmetic.
  *
  * There are two objects. An *arena* is one reservation of address space for frames and one for descriptors. Descriptor
- * i and frame i belong together, whatever memory lies behind frame i: a registered window (an AF_XDP UMEM mapped from
- * its memfd, a wire) or ordinary memory. A *pool* is a set of buffers of one arena that are free to be taken. It is
- * fixed (only what was added, for windows) or growing (ordinary memory, on demand, up to a bound).
+ * i and frame i belong together. The memory behind frame i is a registered window (an AF_XDP UMEM mapped from its
+ * memfd, a wire) or ordinary memory. A *pool* is a set of buffers of one arena that are free to be taken. It is fixed
+ * (only what was added, for windows) or growing (ordinary memory, on demand, up to a bound).
  *
  * Threads: any thread calls get and put. Each thread keeps a small cache per pool and exchanges whole batches through a
  *          ck_ring. Any thread may create, map, add and retire at any time. An arena is destroyed when no thread uses
@@ -13,7 +13,7 @@
  *           handler may call any of them, also if it interrupts one. The first use of a pool by a thread costs a
  *           registration. System calls happen only if a pool is dry (growth; reclaim, in mode 1).
  * Memory: reserved address space costs nothing until used; windows from a file are MADV_DONTFORK. After fork the child
- *         goes on with its copy of ordinary memory. What other threads' caches held is lost to it, or reclaimed.
+ *         goes on with its copy of ordinary memory. The buffers in other threads' caches are lost to it, or reclaimed.
  * Example: test/test_pool.c.
  */
 #ifndef VMA_BUFPOOL_H

@@ -3,8 +3,7 @@
  *
  * One list (VMA_CONF_PARAMS in conf_params.h) gives the struct, the parser, the range check, the banner and the
  * reference page. A component takes what it needs at its own creation, through its attr struct. It never reads struct
- * vma_conf on the data path. A bad value gives one warning that names the parameter, the value and what is used
- * instead.
+ * vma_conf on the data path. A bad value gives one warning that names the parameter, the value and its replacement.
  *
  * Threads: one thread calls vma_conf_load at start. Then the result is read-only, and any thread may read it.
  * Progress: no locks.

@@ -2,15 +2,15 @@
  * cq - the completion side of a queue pair: poll in batches, keep the receive queue filled, arm and wait, moderate.
  *
  * Frames of a registered window are few. If the user holds more of them than the queue pair's quota, poll copies
- * arrivals into ordinary memory (spill_pool) and gives their frames back at once; cq counts this (copied_out).
+ * arrivals into ordinary memory (spill_pool). It gives their frames back at once. The counter copied_out says how
+ * often.
  *
- * Moderation. Where the device does not moderate, a sleeper may hold back by itself, as vma_cq_get_sleeper_hold_times
- * says: it sleeps on a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
+ * Moderation. If the device does not moderate, a sleeper may hold back by itself, as vma_cq_get_sleeper_hold_times
+ * says. Then it sleeps on a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
  *
  * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm, rest, modify. The thread that
- * holds the
- *          transmit flag calls reap. Any number of threads that hold nothing may call wait, hold, count_wakeup. aim is a
- *          pure function.
+ *          holds the transmit flag calls reap. Any number of threads that hold nothing may call wait, hold,
+ *          count_wakeup. `aim` is a pure function.
  * Progress: only wait ever waits.
  * Memory: the caller's struct; packets leave as chains of vma_buf, one reference each.
  * Example: test/test_poll.c, test/test_aim.c.

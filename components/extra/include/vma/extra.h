@@ -1,6 +1,6 @@
 /*
- * extra - the VMA Extra API behind its functions. <mellanox/vma_extra.h> has the contracts; here are 0, a count or a
- * negative errno in the place of errno.
+ * extra - the VMA Extra API behind its functions. <mellanox/vma_extra.h> has the contracts. Functions here return 0, a
+ * count or a negative errno in the place of errno.
  *
  * `file` is what stands under the descriptor, NULL: nothing of ours.
  *

@@ -1,5 +1,5 @@
 /*
- * inet - what sockets of UDP and of TCP have in common, whatever they carry.
+ * inet - the common part of UDP and TCP sockets.
  *
  *   interpose ──┬─> udp ────┬─> inet ──> sock
  *               └─> stream ─┘

@@ -1,15 +1,15 @@
 /*
- * inet_held - packets that the application holds: frames that a socket has given out without copying, and gets back by
- * number.
+ * inet_held - packets that the application holds. They are frames that a socket has given out without copying, and gets
+ * back by number.
  *
  *   queue ── fragments (frame, offset, length) ──> vma_held_packet_add ── id ──> application
  *   free_packets(id) ──> vma_held_packet_free: the frames' references are put, the holder's account goes down,
  *                        returned()
  *
- * A *holder* is a socket's account of what it has given out. A held packet is a place in a table of the process: the
- * identifier names the place and how often it was used, so it is looked up and never followed, and an old one finds
- * nothing. Each held packet keeps a reference to its file: the account lives until the last packet is back, also if the
- * socket is closed.
+ * A *holder* is a socket's account of the packets that it has given out. A held packet is a place in a table of the
+ * process. Its identifier names the place and how often it was used. So it is looked up and never followed, and an old
+ * one finds nothing. Each held packet keeps a reference to its file: the account lives until the last packet is back,
+ * also if the socket is closed.
  *
  * Threads: any, inside.
  * Progress: no call waits for another thread.

@@ -1,6 +1,6 @@
 /*
- * inet_iov_iter - the pieces of memory of one message: their list copied and checked as the kernel does before all
- * else, and how far they are used.
+ * inet_iov_iter - the pieces of memory of one message, and how far they are used. Their list is copied and checked
+ * before all else, as the kernel does.
  *
  * Threads: any, inside.
  * Progress: no call waits.

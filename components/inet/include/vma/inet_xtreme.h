@@ -9,10 +9,10 @@
  * A *source* is a socket on a ring, which may have something to tell. The list of a ring bit has each source once. The
  * poll works off the list, then drives the ring, then works off what the drive has brought.
  *
- * A *place* is a struct vma_buff_t that the application sees, and what the library knows of it. The application may
- * write to what it sees: the library does not read that. Its pointer is compared with the table's addresses, and the
- * count in the place says whether it is the application's now. The count's word has a number of uses: who reads a place
- * and then changes the very word it has seen knows that what was read belongs together.
+ * A *place* is a struct vma_buff_t that the application sees, and the library's own fields beside it. The application
+ * may write to its part: the library does not read that. Its pointer is compared with the table's addresses, and the
+ * count in the place says whether it is the application's now. The count's word also has a number of uses. If a thread
+ * reads a place and then changes the very word that it has seen, all that it read belongs together.
  *
  * An *account* is what a socket has given out. It outlives the socket until all is back.
  *

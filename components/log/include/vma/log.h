@@ -5,9 +5,9 @@
  * any part of the library may call it. Levels and their numbers are the field's: VMA_TRACELEVEL takes either.
  *
  * Threads: any thread. A line is one write(2), so lines never mix. init, fini: one thread at a time.
- * Progress: no lock. A line costs the write, two system calls that keep SIGPIPE and SIGXFSZ from the program, and what
- *           the details (gettid, getpid) and colours (is it a terminal?) ask for. A full output is waited for, 10 ms at
- *           most. Then the line is dropped and counted; the count is printed when there is room.
+ * Progress: no lock. A line costs the write, and two system calls that keep SIGPIPE and SIGXFSZ from the program.
+ *           Details (gettid, getpid) and colours (is it a terminal?) cost calls of their own. A full output is waited
+ *           for, 10 ms at most. Then the line is dropped and counted; the count is printed when there is room.
  * Memory: a line buffer of VMA_LOG_LINE_MAX bytes on the caller's stack. errno is kept.
  * Example: test/test_format.c.
  */

@@ -10,10 +10,10 @@
  * Calls return 0 or a count, or a negative errno.
  *
  * Threads: any thread makes control calls (a lock inside, per nic). Of one queue pair, at most one thread at a time
- *          calls the receive half (post_rx, poll_rx, arm), and at most one the transmit half (tx, kick, reap_tx). The
+ *          calls the receive half (post_rx, poll_rx, arm). At most one calls the transmit half (tx, kick, reap_tx). The
  *          two halves may run at the same time. ring's drive flags see to that.
- * Progress: the data calls never wait. They return how many they took: 0 if the queue is full or empty, or if another
- *           process has the shared part of a device queue at the moment.
+ * Progress: the data calls never wait. They return how many buffers they took. That is 0 if the queue is full or empty,
+ *           or if another process has the shared part of a device queue at the moment.
  * Memory: buffers are vma_bufs of the arena given at open. A buffer posted or sent belongs to the NIC until poll_rx or
  *         reap_tx gives it back.
  * Example: test/test_conformance.c runs the same cases against every backend.

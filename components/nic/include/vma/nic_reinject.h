@@ -9,9 +9,9 @@
  *
  * The kernel does not look at the addresses of such a packet as it does at those of one from outside (martians). So
  * packets whose source no other host can have are refused: 0.0.0.0, 127/8, from 224.0.0.0 on, and the destination
- * itself. So are those to groups. Of a frame, which nobody has looked at, also the routes are asked: its source may be
- * no address and no broadcast address of this host, and its destination must be one of this host; others would leave
- * it.
+ * itself. So are those to groups. If the packet is a received frame, whose addresses the kernel has not checked, the
+ * routes are asked as well. Its source may be no address and no broadcast address of this host. Its destination must be
+ * an address of this host, or else the packet would leave it.
  *
  * Threads: any; several may use one socket, but each needs addrs of its own. Packets that one thread sends come in its
  * order.

@@ -1,8 +1,8 @@
 /*
  * nic_tap - every packet that queue pairs receive and send is copied into a capture (<vma/capture.h>), for a while.
  *
- * While nobody captures, a packet costs nothing: a tap is another table of operations in the queue pair's place for
- * that, whose poll_rx and tx call the backend's, and copy.
+ * Without a capture, a packet costs nothing. For a capture, a queue pair gets another table of operations: its poll_rx
+ * and tx call the backend's, and copy.
  *
  * Threads: any. Progress: a tap ends by itself when its time is over; the thread that notices only tries the lock.
  * Memory: a capture outlives its tap (it lasts as long as the process).

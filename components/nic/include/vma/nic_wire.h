@@ -5,20 +5,20 @@
  *   qp tx ──copy──> lane of that qp (SPSC, fixed slots) ──> receive engine ──steer, copy──> posted buffers of a qp
  *
  * Each queue pair sends into a lane of its own. The receiving end has one engine; a thread that polls drives it, by
- * try-acquire. The engine takes frames from the lanes, applies faults, steers by flow (5-tuple before 3-tuple) and
+ * try-acquire. The engine takes frames from the lanes, applies faults and steers by flow (5-tuple before 3-tuple). It
  * fills the buffers that the queue pair has posted, as a device does. If no flow wants a frame, it is dropped and
  * counted (no_flow).
  *
  * The two-process form ("wire:FILE" or "wire:FILE,mtu=N", vma_nic_open) uses the same lanes in a sealed memfd. FILE is
  * a unix socket (mode 0600). The end that came first hands a new memfd to the second there. If an end's process dies,
- * another may take its place; the survivor goes on. A third gets -EBUSY. Whatever the other side writes into the
- * memory, this side neither crashes nor waits. What makes no sense is dropped and counted (bad_peer). A hostile peer
- * can send any frame, drop its own, and make this side ring or wake for nothing, one system call per kick. Before the
- * second end is there, and after it has gone, frames sent are dropped (lost). Faults, the virtual clock and moderation
- * belong to the pair.
+ * another may take its place; the survivor goes on. A third gets -EBUSY. This side neither crashes nor waits for any
+ * bytes that the other side writes into the memory. Frames and indices that make no sense are dropped and counted
+ * (bad_peer). A hostile peer can send any frame, drop its own, and make this side ring or wake for nothing, one system
+ * call per kick. Before the second end is there, and after it has gone, frames sent are dropped (lost). Faults, the
+ * virtual clock and moderation belong to the pair.
  *
  * Threads: as nic.h. A fault plan or the virtual clock is changed only while no thread drives either end.
- * Progress: no data call waits. Without faults nothing is lost while an end has one queue pair: a full lane makes tx
+ * Progress: no data call waits. Without faults nothing is lost while an end has one queue pair. A full lane makes tx
  *           return short, and a frame without posted buffer waits in its lane. With several queue pairs, a frame for
  *           one that has no buffer is dropped (no_buffer), so it holds up no other. In the two-process form, a peer
  *           that has taken nothing from a full lane for 10 ms counts as gone until it moves. Frames to it are dropped

@@ -8,13 +8,14 @@
  *
  * Threads: any thread may call anything; at most one drives each direction (try-acquire). Sinks run in the thread that
  *          drives, with the receive flag held. They must not wait, and must not call progress of the same ring. A sink
- *          may attach and detach flows of its ring. A signal handler may call progress, send and flush, whatever it
- *          interrupted (it gets the answer of "another thread drives"), but not attach and detach. A sink must return:
- *          leaving it by siglongjmp would leave the flag taken.
+ *          may attach and detach flows of its ring. A signal handler may call progress, send and flush at any moment,
+ *          but not attach and detach. If it has interrupted a drive, the answer is as if another thread drives. A sink
+ *          must return: leaving it by siglongjmp would leave the flag taken.
  * Progress: in the data path no call waits for another thread. attach and detach are control path: they wait for the
  *           receive flag as VMA_THREAD_MODE says (spin, then futex; futex; spin, then yield). With VMA_THREAD_SINGLE
  *           the thread that makes the ring is to be the only one that uses it: its flags cost it no atomic
- *           read-modify-write. Another one may, and pays for that (drive.h); if several do often, it is as SPIN.
+ *           read-modify-write. Another thread may use it, and pays for that (drive.h). If several do so often, it is as
+ *           SPIN.
  * Memory: create allocates; flows are the caller's memory and outlive their attachment.
  * Example: test/test_dispatch.c; examples/udp_echo.c.
  */

@@ -21,8 +21,8 @@
  *
  * Threads: one thread parses. Then the rules are constant, and any thread may match. A forked child has them, too.
  * Progress: no locks. vma_rules_read waits for the file's disk, and never for another process.
- * Memory: mappings of its own, as the program's allocator may not be called everywhere; no function of the C library
- *         that the library interposes is called.
+ * Memory: mappings of its own, as the program's allocator may not be called everywhere. No interposed function of the C
+ *         library is called.
  * Example: test/test_parse.c.
  */
 #ifndef VMA_RULES_H

@@ -12,7 +12,7 @@
  * Threads: any. Slots are read without a lock inside vma_enter; a file is freed when no thread that could see it is
  *          inside any more. A thread that sleeps or spins holds a reference (vma_file_get).
  * Progress: lookups do not wait. Control calls (bind, connect, setsockopt, ...) take the file's lock.
- * Memory: the table costs what is used of it, whatever RLIMIT_NOFILE says.
+ * Memory: the table costs its used part only, however large RLIMIT_NOFILE is.
  * Example: test/test_fd_table.c.
  */
 #ifndef VMA_SOCK_H

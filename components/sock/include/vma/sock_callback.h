@@ -6,16 +6,16 @@
  *
  * A *source* is an object with something to tell the application: a socket with packets that its receive callback has
  * not seen. The sink queues the packet and posts the source. The thread that drives runs the source when it leaves
- * (vma_leave, depth 0): outside, with no lock and no drive flag, so the application's function may do what a signal
- * handler may do and more, and no other thread waits for it. A thread of the library's own never runs a source; it, and
- * a thread that drives inside a callback, has all threads of the program look when they next leave, and the sleepers of
- * the source's file are woken.
+ * (vma_leave, depth 0): outside, with no lock and no drive flag. So the application's function may do what a signal
+ * handler may do and more, and no other thread waits for it. A thread of the library's own never runs a source. That
+ * thread, and a thread that drives inside a callback, has all threads of the program look when they next leave. It also
+ * wakes the sleepers of the source's file.
  *
  * No source is forgotten. The producer queues, then sets `queued`, and pushes the source if it was not set. A runner
  * takes the source out, clears `queued`, then looks at what is queued. So either the runner sees what was queued, or
- * the producer finds `queued` cleared and pushes. Who pushes marks a thread (vma_thread.held), which runs sources
- * before it sleeps or returns; a verdict that makes a file readable wakes sleepers as any delivery does, the runner
- * itself included, whose wake-up descriptor then ends the sleep that it was about to begin.
+ * the producer finds `queued` cleared and pushes. The thread that pushes marks a thread (vma_thread.held), which runs
+ * sources before it sleeps or returns. A verdict that makes a file readable wakes sleepers as any delivery does. If the
+ * runner itself is among them, its wake-up descriptor ends the sleep that it was about to begin.
  *
  * Threads: any. A source is run by one thread at a time, which the source sees to (`running`).
  * Progress: post never waits. A thread runs at most VMA_CALLBACK_TURN packets' worth before it returns to its call.

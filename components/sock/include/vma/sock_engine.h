@@ -1,6 +1,6 @@
 /*
- * sock_engine - the engine, which is what a process has once: configuration, packet memory, the kernel's answers,
- * devices, ring contexts, and the internal thread that looks after them.
+ * sock_engine - the engine, of which a process has one. It consists of configuration, packet memory, the kernel's
+ * answers, devices, ring contexts, and the internal thread that looks after them.
  *
  *   engine ─┬─ conf, stats, arena, spill pool, net
  *           ├─ device per interface: nic (rented from vmad), ring contexts by allocation logic

@@ -1,6 +1,6 @@
 /*
- * sock_migrate - when a socket moves to the ring of the thread or core that uses it (VMA_RING_MIGRATION_RATIO_TX and
- * _RX, with the ring allocation logic per thread or per core).
+ * sock_migrate - when a socket moves to the ring of the thread or core that uses it. The parameters are
+ * VMA_RING_MIGRATION_RATIO_TX and _RX, with the ring allocation logic per thread or per core.
  *
  * A *place* is a thread (its id) or a core (its number, plus 1). Accesses, a receive or a send each, are counted in
  * rounds of `ratio`:
@@ -10,8 +10,8 @@
  *   a round of the candidate's accesses alone ───> the socket moves there, in its last access
  *   an access from elsewhere meanwhile ──────────> there is no candidate any more
  *
- * So a place that has the socket to itself has it on its own ring after two rounds at most, and a socket that two
- * threads use in turn stays where it is.
+ * So a place that has the socket to itself has it on its own ring after two rounds at most. A socket that two threads
+ * use in turn stays where it is.
  *
  * Threads: any thread counts. Two that count at a time may lose a step, which makes the round longer by it.
  * Progress: no call waits.

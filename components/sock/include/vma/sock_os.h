@@ -4,7 +4,7 @@
  * X(type, name, (parameters), (arguments)): one list says what interpose exports, boots and lists. Variadic functions
  * appear with the one argument that they may have. If this C library lacks a function, it answers -1 and ENOSYS.
  *
- * Threads: any. Each pointer is valid from the first instruction of the process on: it starts at a function that looks
+ * Threads: any. Each pointer is valid from the first instruction of the process on. It starts at a function that looks
  *          up all of them (dlsym, RTLD_NEXT) and calls the right one.
  * Progress: as the function called.
  * Memory: one static table.

@@ -1,21 +1,21 @@
 /*
- * sock_thread - what the library knows of each thread: whether it is inside, which signals wait for it to come out, and
+ * sock_thread - the library's state of each thread: whether it is inside, which signals wait for it to come out, and
  * how others wake it.
  *
  *   application ── call ──> vma_enter ── data and control path ── vma_leave ──> application
  *                              │  signals are held back     │
  *                              └── about to wait: vma_leave, sleep, vma_enter
  *
- * Inside, the application's signal handlers do not run. Its handlers are wrapped (vma_signals_wrap_existing_handlers):
- * the wrapper blocks all signals and sends the signal to the thread again, and the kernel delivers it when the thread
+ * Inside, the application's signal handlers do not run. Its handlers are wrapped (vma_signals_wrap_existing_handlers).
+ * The wrapper blocks all signals and sends the signal to the thread again, and the kernel delivers it when the thread
  * leaves. So nothing inside is ever re-entered by the same thread, or abandoned by siglongjmp. If the instruction
  * itself raises SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP or SIGSYS, the signal is handed on at once.
  *
- * Inside also is a section of ck_epoch: what vma_defer_free_until_no_readers gets is freed when every thread that was
- * inside then has left. No thread sleeps inside; a thread that spins leaves and enters again now and then.
+ * Inside also is a section of ck_epoch: memory given to vma_defer_free_until_no_readers is freed when every thread that
+ * was inside then has left. No thread sleeps inside; a thread that spins leaves and enters again now and then.
  *
- * Threads: a struct vma_thread is its thread's own, but for what is marked shared. The structures are never freed, only
- *          used again. So a stale pointer in a wait queue costs a needless wake-up and nothing else.
+ * Threads: a struct vma_thread is its thread's own, but for the fields that are marked shared. The structures are never
+ *          freed, only used again. So a stale pointer in a wait queue costs a needless wake-up and nothing else.
  * Progress: enter and leave never wait.
  * Memory: from vma_alloc, one per thread that ever called in.
  * Example: test/test_signals.c, test/stress_waitq.c.

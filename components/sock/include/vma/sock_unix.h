@@ -2,7 +2,7 @@
  * sock_unix - datagram sockets with abstract names, by which processes of one network namespace find each other.
  *
  * Any local process may bind an abstract name first, and any may send to it. So the kernel's word about the sender
- * comes with each message. A server looks at it before it takes a descriptor out of the message: the close of a
+ * comes with each message. A server looks at it before it takes a descriptor out of the message. The close of a
  * descriptor may wait for the file system that it belongs to. Functions return a descriptor, 0 or a negative errno.
  *
  * Threads: any.

@@ -7,13 +7,13 @@
  *
  * A record is one slot, or several if its frame is longer than a slot.
  *
- * The writer goes on whatever readers do: it knows nothing of them, and overwrites. A reader finds out what it has lost
- * by the numbers of the slots. The reader believes nothing that it reads: sizes are this build's constants, lengths and
- * kinds are checked, texts are ended and printable.
+ * The writer knows nothing of readers, and overwrites. A reader finds out what it has lost by the numbers of the slots.
+ * The reader believes nothing that it reads: sizes are this build's constants, lengths and kinds are checked, texts are
+ * ended and printable.
  *
  * Threads: any number of threads put, none waits. Each reader is one thread at a time.
- * Progress: a put that finds its slot in the hands of a thread that lost its core, a whole ring ago, gives up: the
- *           record counts as lost.
+ * Progress: a put may find its slot in the hands of a thread that lost its core a whole ring ago. Then it gives up, and
+ *           the record counts as lost.
  * Memory: VMA_CAPTURE_BYTES, from the first capture to the end of the process. Its user and root may read it.
  * Example: test/stress_capture.c.
  */

@@ -1,16 +1,16 @@
 /*
  * stats - counters that another process can read while they are written.
  *
- * Threads: a block, or half of a block that has a line of its own, has one writer at a time (the driver of that ring,
- *          the owner of that cache). Readers, in this process or another, need only the mapping. Any thread takes
+ * Threads: a block has one writer at a time (the driver of that ring, the owner of that cache). So has half of a block
+ *          that has a line of its own. Readers, in this process or another, need only the mapping. Any thread takes
  *          blocks and puts them back, under a lock-free bitmap.
  * Progress: a counter update is a relaxed load, an add and a relaxed store; no fence, no system call.
  * Memory: one shared mapping of a memfd, which no other process can shorten or write (seals). The small file
  *         VMA_STATS_SHMEM_DIR/vmastat.PID names it; with an empty directory there is neither. Blocks are cache-line
  *         aligned and padded, so two writers never share a line. The file is for the same user (0600), and a lock on it
- *         tells a live one from a leftover; destroy removes it. fork: parent and child see the same blocks. A child
- *         that counts creates a segment of its own and leaves its parent's alone. If the child destroys the inherited
- *         one, it is unmapped there and nothing is removed.
+ *         tells a live one from a leftover. The call `destroy` removes it. After a fork, parent and child see the same
+ *         blocks. A child that counts creates a segment of its own and leaves its parent's alone. If the child destroys
+ *         the inherited one, it is unmapped there and nothing is removed.
  * Example: test/test_segment.c.
  */
 #ifndef VMA_STATS_H

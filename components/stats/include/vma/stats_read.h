@@ -1,12 +1,12 @@
 /*
- * stats_read - the reader's side of stats: which processes there are, and what one of them has counted.
+ * stats_read - the reader's side of stats: the processes, and the counters of one of them.
  *
  *   vmastat.PID ── names ──> memfd of the process, by /proc/PID/fd: counters, read-only
  *                            pipe of the process, by /proc/PID/fd: requests
  *
- * Of what a file or another process says nothing is believed. The file is read, never mapped. The memory is mapped if
- * it is sealed against shortening, so a read cannot raise SIGBUS. Sizes and places are this build's own constants;
- * types are range-checked, names ended and printable.
+ * Nothing is believed that a file or another process says. The file is read, never mapped. The memory is mapped if it
+ * is sealed against shortening, so a read cannot raise SIGBUS. Sizes and places are this build's own constants; types
+ * are range-checked, names ended and printable.
  *
  * Functions return 0 or a count, or a negative errno.
  *

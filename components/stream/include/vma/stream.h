@@ -10,7 +10,7 @@
  *
  * Threads: any. Readers of one socket take turns, and so do writers; control calls take the file's lock.
  * Progress: calls wait only as a blocking socket must.
- * Memory: from vma_alloc; what is queued lies in the connection's fifos, bounded by SO_RCVBUF and SO_SNDBUF.
+ * Memory: from vma_alloc; queued bytes lie in the connection's fifos, bounded by SO_RCVBUF and SO_SNDBUF.
  * Example: test/test_connect.c; tests/parity/.
  */
 #ifndef VMA_STREAM_H

@@ -13,8 +13,8 @@
  *
  * Functions return 0 or a count, or a negative errno. Addresses are IPv4 in 16 bytes as in struct vma_flow_key.
  * Standards: RFC 9293 (TCP), 7323 (windows, time stamps), 2018 and 6675 (SACK), 6298 (timeout), 5681, 6582, 9438
- * (congestion control; BBR is draft-cardwell-iccrg-bbr-congestion-control-00), 6928 (initial window), 5961 (challenge
- * ACKs), 6528 (sequence numbers), 1122 4.2.3.
+ * (congestion control). Also 6928 (initial window), 5961 (challenge ACKs), 6528 (sequence numbers), 1122 4.2.3. BBR is
+ * draft-cardwell-iccrg-bbr-congestion-control-00.
  *
  * Threads: any thread may call anything that is not marked. At most one thread at a time writes a connection (tx_*),
  *          and one reads it (rx_*). Owners' callbacks run in the thread that drives, with the receive flag held. They

@@ -1,9 +1,9 @@
 /*
  * cc - what lwIP asks about the compiler and the machine.
  *
- * LWIP_TLS marks lwIP's own state, which the adaptation makes thread-local: of the initial-exec model, because each
- * access lies on the data path; it is a few hundred bytes (test_lwip_port.c counts them), so that a library that dlopen
- * loads may have them.
+ * LWIP_TLS marks lwIP's own state, which the adaptation makes thread-local. It is of the initial-exec model, because
+ * each access lies on the data path. It is a few hundred bytes (test_lwip_port.c counts them), so that a library that
+ * dlopen loads may have them.
  */
 #ifndef VMA_LWIP_CC_H
 #define VMA_LWIP_CC_H

@@ -1,5 +1,5 @@
 /*
- * udp - UDP behind a descriptor: flows for what it is bound to, connected to and joined, queues, datagrams out.
+ * udp - UDP behind a descriptor: flows for its address, its peer and its groups, queues, datagrams out.
  *
  *   ring's sink ──> queue of (socket, ring) ──> recv            shadow ──> recv, when the queues are empty
  *   send ──┬─ path ready, fits the MTU, no socket here wants a copy: own frame ──> ring
