@@ -46,7 +46,7 @@ static void conf_set_number(const struct load *load, const struct conf_param *pa
 	}
 }
 
-static void conf_set_text(const struct load *load, const struct conf_param *param, const char *text)
+static void conf_store_text_pointer(const struct load *load, const struct conf_param *param, const char *text)
 {
 	*(const char **)((char *)load->conf + param->offset) = text;
 }
@@ -132,7 +132,7 @@ static void conf_load_text_param_or_default(struct load *load, const struct conf
 	size_t size = given != NULL ? strlen(given) + 1 : 0;
 	const char *fallback = conf_default_text(param, load->conf->spec), *reason = NULL;
 
-	conf_set_text(load, param, fallback);
+	conf_store_text_pointer(load, param, fallback);
 	if (given == NULL)
 		return;
 	if (load->secure && param->form->names_a_file)
@@ -145,7 +145,7 @@ static void conf_load_text_param_or_default(struct load *load, const struct conf
 		char *text = load->conf->texts + load->text_used;
 		memcpy(text, given, size);
 		load->text_used += size;
-		conf_set_text(load, param, text);
+		conf_store_text_pointer(load, param, text);
 		note_param_given(load, param, true);
 	} else if (!load->quiet) {
 		vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s; using '%s'", name, QUOTED_MAX, given,

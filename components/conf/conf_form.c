@@ -125,7 +125,7 @@ static int hex_digit_to_int(char c)
  * The whole text is one number, decimal (also with leading zeros) or 0x hexadecimal, perhaps negative. strtoll is not
  * used: it takes blanks, a sign alone and octal. -ERANGE beyond 64 bits.
  */
-static int parse_number(const char *text, int64_t *value)
+static int form_parse_number(const char *text, int64_t *value)
 {
 	bool negative = *text == '-';
 	const char *p = text + negative;
@@ -156,7 +156,7 @@ static const struct conf_choice *conf_choice_of_value(const struct conf_form *fo
 	return NULL;
 }
 
-static int parse_word(const struct conf_form *form, const char *text, int64_t *value)
+static int form_parse_word(const struct conf_form *form, const char *text, int64_t *value)
 {
 	for (size_t i = 0; i < form->count; i++)
 		if (form->choices[i].word != NULL && strcasecmp(form->choices[i].word, text) == 0) {
@@ -184,11 +184,11 @@ int conf_param_parse_value(const struct conf_param *param, const char *text, int
 
 	if (form->log_level)
 		return conf_parse_log_level(text, value);
-	if (parse_word(form, text, value) == 0)
+	if (form_parse_word(form, text, value) == 0)
 		return 0;
 	if (form->words_only)
 		return -EINVAL;
-	rc = parse_number(text, &n);
+	rc = form_parse_number(text, &n);
 	if (rc < 0)
 		return rc;
 	if (!form->open && conf_choice_of_value(form, n) == NULL)

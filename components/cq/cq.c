@@ -93,7 +93,7 @@ void vma_cq_drop_pending_and_refill_bufs(struct vma_cq *cq)
 	cq_refill_fini(cq);
 }
 
-void vma_cq_rebind(struct vma_cq *cq)
+void vma_cq_take_up_rebound_qp(struct vma_cq *cq)
 {
 	vma_cq_drop_pending_and_refill_bufs(cq);
 	cq_set_queue_pair_limits(cq);

@@ -359,7 +359,7 @@ enum vma_xtreme_given vma_xtreme_poll_add_packet_completion(struct vma_xtreme_po
 	return VMA_XTREME_GIVEN;
 }
 
-static inline uint32_t udp_queue_datagram_cost(uint32_t len)
+static inline uint32_t xtreme_datagram_cost(uint32_t len)
 {
 	return len > PACKET_COST_MIN ? len : PACKET_COST_MIN;
 }
@@ -369,7 +369,7 @@ static inline uint64_t xtreme_train_cost(struct vma_buf *const *bufs, unsigned n
 	uint64_t cost = 0;
 
 	for (unsigned i = 0; i < n; i++)
-		cost += udp_queue_datagram_cost(bufs[i]->payload_len);
+		cost += xtreme_datagram_cost(bufs[i]->payload_len);
 	return cost;
 }
 
@@ -382,7 +382,7 @@ xtreme_poll_add_datagram_as_packet(struct vma_xtreme_poll *poll, struct vma_xtre
 	        .fragments = &fragment,
 	        .n = 1,
 	        .len = fragment.len,
-	        .cost = udp_queue_datagram_cost(buf->payload_len),
+	        .cost = xtreme_datagram_cost(buf->payload_len),
 	        .limit = limit,
 	        .stamp_ns = buf->flags & VMA_BUF_RX_HW_TIMESTAMP ? buf->timestamp_ns : 0,
 	        .src = src,
@@ -420,7 +420,7 @@ static inline void xtreme_complete_datagram(struct vma_completion_t *to, struct 
 	place->buff.len = len;
 	place->buf = buf;
 	place->account = account;
-	place->bytes = udp_queue_datagram_cost(len);
+	place->bytes = xtreme_datagram_cost(len);
 	atomic_store_explicit(&place->next, 0, memory_order_relaxed);
 	xtreme_place_hand_to_app_with_one_ref(place);
 	to->packet.num_bufs = 1;
@@ -443,7 +443,7 @@ enum vma_xtreme_given vma_xtreme_poll_add_datagram(struct vma_xtreme_poll *poll,
 	struct vma_xtreme_ring *ring = poll->ring;
 	struct vma_xtreme_account *account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
 	const struct sockaddr_in from = {.sin_family = AF_INET, .sin_port = src_port_be, .sin_addr.s_addr = src};
-	const uint32_t cost = udp_queue_datagram_cost(buf->payload_len);
+	const uint32_t cost = xtreme_datagram_cost(buf->payload_len);
 	uint64_t before;
 
 	if (__builtin_expect(to == poll->end || ring->spare == 0 || account == NULL, 0))

@@ -16,7 +16,7 @@
 
 /* ---- publishing ---- */
 
-static void log_path(const struct path *path)
+static void log_new_path(const struct path *path)
 {
 	char dst[INET_ADDRSTRLEN], text[256];
 
@@ -39,7 +39,7 @@ static void publish_path_template_if_changed(struct path *path, struct vma_net_t
 	path_slot_publish_template(&path->pub, t, &path->key);
 	path->now = *t;
 	path->published_key = path->key;
-	log_path(path);
+	log_new_path(path);
 	for (watch = path->watches; watch != NULL; watch = next) {
 		next = watch->next;
 		watch->changed(watch, &path->pub);

@@ -61,7 +61,7 @@ static inline bool kernel_sock_flow_is_multicast(const struct vma_flow_key *key)
 bool kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct kernel_sock *socket, unsigned ifindex);
 
 /*
- * A socket is a flow's rival for certain only if two looks in a row have seen it: between bind() of a shadow and the
+ * A socket conflicts with a flow for certain only if two looks in a row have seen it: between bind() of a shadow and the
  * call that names it to its flow it looks like one, too. A flow suspects one socket at a time, and no other during the
  * same look: of several one is seen again.
  */

@@ -103,7 +103,7 @@ void drive_flag_wake_all_waiters(struct drive *drive) __attribute__((cold));
 /* Steps aside for a control-path waiter; true: do not try now. */
 bool drive_flag_yield_to_waiters(struct drive *drive) __attribute__((cold));
 /* See vma_ring_wait_for_holder. */
-bool drive_flag_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
+bool drive_flag_back_off_once(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
 /* The rest of drive_flag_try_acquire: the owner has met another thread; another thread comes to a biased flag. */
 bool drive_try_biased_lock_when_contended(struct drive *drive, uint32_t tid) __attribute__((cold));
 bool drive_flag_try_take_from_biased_owner(struct drive *drive, uint32_t tid) __attribute__((cold));

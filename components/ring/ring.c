@@ -59,7 +59,7 @@ static void ring_recover_lost_queue_pair(struct vma_ring *ring)
 		vma_log_error("ring %s: cannot get its queue pair back: %s", ring->name, strerror(-rc));
 		return;
 	}
-	vma_cq_rebind(ring->cq);
+	vma_cq_take_up_rebound_qp(ring->cq);
 	ring_update_frame_max_from_mtu(ring);
 	ring_update_offload_flags_of_nic(ring);
 	ring->unreaped = 0;

@@ -273,7 +273,7 @@ bool drive_flag_yield_to_waiters(struct drive *drive)
  * yield) is all it takes. One long hold means a holder that does not run: that costs those who wait a few microseconds
  * of pauses, then yields, then sleep, and the holder's release one wake.
  */
-bool drive_flag_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
+bool drive_flag_back_off_once(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
 {
 	uint32_t hold = atomic_load_explicit(&drive->hold, memory_order_relaxed);
 	bool held = drive_flag_is_held(drive);
@@ -307,7 +307,7 @@ static struct drive *drive_flag_of_side(struct vma_ring *ring, enum vma_ring_sid
 bool vma_ring_wait_for_holder(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_backoff *backoff,
                               uint64_t timeout_ns)
 {
-	return drive_flag_wait_with_backoff(drive_flag_of_side(ring, side), backoff, timeout_ns);
+	return drive_flag_back_off_once(drive_flag_of_side(ring, side), backoff, timeout_ns);
 }
 
 /* The first step of `hold` may be that of the hold under way; so at the third a whole hold is over since the call. */
@@ -319,7 +319,7 @@ bool vma_ring_wait_for_rx_driver(struct vma_ring *ring, uint64_t timeout_ns)
 	while ((atomic_load_explicit(&ring->rx.both, memory_order_acquire) & ~(uint64_t)DRIVE_BIASED) != 0 &&
 	       atomic_load_explicit(&ring->rx.hold, memory_order_acquire) - first < 3) {
 		if (drive_flag_is_held_by_thread(&ring->rx, drive_get_own_thread_id()) ||
-		    !drive_flag_wait_with_backoff(&ring->rx, &backoff, timeout_ns))
+		    !drive_flag_back_off_once(&ring->rx, &backoff, timeout_ns))
 			return false;
 	}
 	return true;
@@ -382,7 +382,7 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 			return -EDEADLK; /* in a sink: this thread is the one to wait for */
 		if (left == 0)
 			return 0;
-		drive_flag_wait_with_backoff(&ring->rx, &backoff, left);
+		drive_flag_back_off_once(&ring->rx, &backoff, left);
 	}
 	return rc != 0 ? rc : vma_cq_wait(ring->cq, ns_until(deadline));
 }

@@ -168,7 +168,7 @@ static int connect_try_reserved_port(struct stream_sock *sock, int fd, struct st
 }
 
 /*
- * In another's block. A rule for a port at which he has a young connection to the same peer would take its segments, so
+ * In another's block. A rule for a port at which he has a new connection to the same peer would take its segments, so
  * the port is claimed first.
  */
 static int connect_try_port_in_others_block(struct stream_sock *sock, int fd, struct stream_route *route,

@@ -57,7 +57,7 @@ static const char *pcb_state_text(int state)
 	return (size_t)state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
 }
 
-static void dump_segment(const char *label, const struct vma_tcp_dump_segment *segment, enum vma_log_level level)
+static void dump_stream_segment(const char *label, const struct vma_tcp_dump_segment *segment, enum vma_log_level level)
 {
 	if (!segment->there)
 		vma_log_write(level, "%s : NULL", label);
@@ -96,9 +96,9 @@ static void dump_conn(const struct vma_tcp_dump *d, enum vma_log_level level)
 	vma_log_write(level, "Retransmission : rtime 0, rto %u, nrtx %u",
 	              (d->rto_msec + RTO_UNIT_MSEC - 1) / RTO_UNIT_MSEC, d->timeouts);
 	vma_log_write(level, "RTT variables : rttest %u, rtseq %u", d->rtt_usec, d->lastack);
-	dump_segment("First unsent", &d->unsent, level);
-	dump_segment("First unacked", &d->unacked, level);
-	dump_segment("Last unacked", &d->unacked_last, level);
+	dump_stream_segment("First unsent", &d->unsent, level);
+	dump_stream_segment("First unacked", &d->unacked, level);
+	dump_stream_segment("Last unacked", &d->unacked_last, level);
 	vma_log_write(level, "Acknowledge : lastack %u", d->lastack);
 }
 

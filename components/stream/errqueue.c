@@ -11,7 +11,7 @@
 #include "stream_priv.h"
 
 /* The high half of sock->zerocopies: told up to here; the low one: sent up to here. Both wrap, as the kernel's. */
-static uint32_t zerocopy_notifications_taken(uint64_t both)
+static uint32_t zerocopies_told_up_to(uint64_t both)
 {
 	return (uint32_t)(both >> 32);
 }
@@ -30,7 +30,7 @@ bool stream_has_zerocopy_notifications(const struct stream_sock *sock)
 {
 	uint64_t both = atomic_load_explicit(&sock->zerocopies, memory_order_relaxed);
 
-	return zerocopy_notifications_taken(both) != (uint32_t)both;
+	return zerocopies_told_up_to(both) != (uint32_t)both;
 }
 
 /* The error, and behind it an address: of nobody. */
@@ -46,13 +46,13 @@ ssize_t stream_recv_zerocopy_notification(struct stream_sock *sock, struct msghd
 	        .error = {.ee_origin = SO_EE_ORIGIN_ZEROCOPY, .ee_code = SO_EE_CODE_ZEROCOPY_COPIED}};
 
 	do {
-		if (zerocopy_notifications_taken(both) == (uint32_t)both)
+		if (zerocopies_told_up_to(both) == (uint32_t)both)
 			return -EAGAIN;
 		next = (both & UINT32_MAX) << 32 | (uint32_t)both;
 	} while (!atomic_compare_exchange_weak(&sock->zerocopies, &both, next));
 	msg->msg_flags = MSG_ERRQUEUE;
 	msg->msg_namelen = 0;
-	zerocopy_notification.error.ee_info = zerocopy_notifications_taken(both);
+	zerocopy_notification.error.ee_info = zerocopies_told_up_to(both);
 	zerocopy_notification.error.ee_data = (uint32_t)both - 1;
 	if (sock->file.family == AF_INET6)
 		return stream_put_cmsg(msg, IPPROTO_IPV6, IPV6_RECVERR, &zerocopy_notification,

@@ -330,7 +330,7 @@ _Static_assert(offsetof(struct stream_callback, retired) == 0, "callback_end");
 static int replace_recv_callback(struct vma_file *file, struct stream_extra_api *extra, struct stream_callback *fresh)
 {
 	static const struct vma_stream_inspector inspector = {.arrived = stream_post_recv_callback,
-	                                                      .judge = recv_callback_verdict_on_piece};
+	                                                      .decide = recv_callback_verdict_on_piece};
 	struct stream_callback *old = atomic_load(&extra->callback);
 	int rc;
 

@@ -170,7 +170,7 @@ struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t)
 	                             .quickack = t->flags & VMA_NET_QUICKACK};
 }
 
-static struct vma_tcp_path route_to_tcp_path(const struct stream_sock *sock, const struct vma_net_template *t)
+static struct vma_tcp_path net_template_to_tcp_path(const struct stream_sock *sock, const struct vma_net_template *t)
 {
 	struct vma_tcp_path path = stream_path_without_header(t);
 
@@ -203,7 +203,7 @@ void stream_route_update_path(struct stream_sock *sock)
 		stream_fail_connect(sock, t.error);
 		return;
 	}
-	path = route_to_tcp_path(sock, &t);
+	path = net_template_to_tcp_path(sock, &t);
 	/* Without memory the connection keeps its old path; it is told again. */
 	told = tcp_paths_are_equal(&path, &sock->route) || vma_tcp_set_path(conn, &path) == 0;
 	if (told)

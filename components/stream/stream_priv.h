@@ -366,7 +366,7 @@ void stream_route_find_for_accepted(struct stream_sock *sock, struct vma_engine 
 /* The shadow is bound to this address and port, shared with other connections' shadows. -EADDRINUSE, ... */
 int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_in *local, bool alone);
 /*
- * A kernel socket that has the port to itself but for sockets with SO_REUSEADDR: nobody has a young connection there
+ * A kernel socket that has the port to itself but for sockets with SO_REUSEADDR: nobody has a new connection there
  * that has no rule, and nobody gets one until it is closed. -EADDRINUSE, ...
  */
 int stream_port_reserve_in_kernel(const struct sockaddr_in *local);

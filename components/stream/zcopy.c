@@ -134,7 +134,7 @@ static enum vma_tcp_inspect_verdict stream_inspector_verdict(struct vma_tcp_conn
 
 	if (inspector == NULL || stream_has_ended(sock) || stream_tcp_conn(sock) != conn)
 		return VMA_TCP_RECV;
-	return inspector->judge(&sock->file, vma_tcp_zcopy_conn_id(conn), piece);
+	return inspector->decide(&sock->file, vma_tcp_zcopy_conn_id(conn), piece);
 }
 
 static enum vma_tcp_inspect_verdict inspector_verdict_receive(struct vma_tcp_conn *conn,
@@ -149,7 +149,7 @@ static enum vma_tcp_inspect_verdict inspector_verdict_receive(struct vma_tcp_con
 /* The inspection has ended, or is about to. */
 bool stream_receive_uninspected(struct vma_tcp_conn *conn)
 {
-	static const struct vma_tcp_inspector all = {.judge = inspector_verdict_receive};
+	static const struct vma_tcp_inspector all = {.decide = inspector_verdict_receive};
 
 	return vma_tcp_inspect_received(conn, &all, UINT32_MAX).received != 0;
 }
@@ -171,7 +171,7 @@ void stream_inspector_on_arrival(struct stream_sock *sock, struct vma_tcp_conn *
 bool vma_stream_inspect_received(struct vma_file *file, unsigned most)
 {
 	struct stream_sock *sock = stream_sock(file);
-	const struct vma_tcp_inspector inspector = {.judge = stream_inspector_verdict, .arg = sock};
+	const struct vma_tcp_inspector inspector = {.decide = stream_inspector_verdict, .arg = sock};
 	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	struct vma_tcp_inspected result;
 

@@ -6,7 +6,7 @@
 #include "loss/scoreboard.h"
 #include "lwip/port.h"
 
-static void dump_segment(struct vma_tcp_dump_segment *out, const struct tcp_seg *seg)
+static void dump_tcp_segment(struct vma_tcp_dump_segment *out, const struct tcp_seg *seg)
 {
 	if (seg == NULL)
 		return;
@@ -30,9 +30,9 @@ static void dump_pcb(struct vma_tcp_dump *out, const struct tcp_pcb *pcb)
 	out->snd_wl1 = pcb->snd_wl1;
 	out->snd_wl2 = pcb->snd_wl2;
 	out->lastack = pcb->lastack;
-	dump_segment(&out->unsent, pcb->unsent);
-	dump_segment(&out->unacked, pcb->unacked);
-	dump_segment(&out->unacked_last, pcb->unacked != NULL ? pcb->unacked_last : NULL);
+	dump_tcp_segment(&out->unsent, pcb->unsent);
+	dump_tcp_segment(&out->unacked, pcb->unacked);
+	dump_tcp_segment(&out->unacked_last, pcb->unacked != NULL ? pcb->unacked_last : NULL);
 }
 
 void vma_tcp_get_dump(struct vma_tcp_conn *conn, struct vma_tcp_dump *out)

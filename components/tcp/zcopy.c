@@ -565,8 +565,8 @@ bool zcopy_defer_close_while_inspecting(struct vma_tcp_conn *conn)
 	if (z == NULL)
 		return false;
 	z->close_asked = true;
-	atomic_store(&z->close_waits, true);                                         /* (E) */
-	return atomic_load(&z->judging) || !atomic_exchange(&z->close_waits, false); /* (F) */
+	atomic_store(&z->close_waits, true);                                          /* (E) */
+	return atomic_load(&z->deciding) || !atomic_exchange(&z->close_waits, false); /* (F) */
 }
 
 bool zcopy_close_is_deferred(const struct vma_tcp_conn *conn)
@@ -689,8 +689,8 @@ static enum vma_tcp_inspect_verdict inspect_piece(struct vma_tcp_conn *conn, str
 	        .data = chunk->bytes, .len = (uint32_t)chunk->size, .buf = chunk->frame};
 	enum vma_tcp_inspect_verdict verdict;
 
-	atomic_store(&z->judging, true);
-	verdict = inspector->judge(conn, &piece, inspector->arg);
+	atomic_store(&z->deciding, true);
+	verdict = inspector->decide(conn, &piece, inspector->arg);
 	if (verdict == VMA_TCP_GONE)
 		return verdict;
 	if (verdict == VMA_TCP_HOLD && piece.buf == NULL)
@@ -699,7 +699,7 @@ static enum vma_tcp_inspect_verdict inspect_piece(struct vma_tcp_conn *conn, str
 	atomic_fetch_sub_explicit(&z->waiting_pieces, 1, memory_order_relaxed);
 	if (atomic_fetch_sub(&z->waiting, piece.len) == piece.len && atomic_exchange(&z->end_waits, false))
 		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ZCOPY);
-	atomic_store(&z->judging, false);            /* (G) */
+	atomic_store(&z->deciding, false);           /* (G) */
 	if (atomic_exchange(&z->close_waits, false)) /* (H) */
 		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_CLOSE);
 	if (verdict != VMA_TCP_RECV && window_wants_update(conn))

@@ -47,7 +47,7 @@ struct tcp_zcopy {
 	_Atomic bool wants_inspection;       /* the owner's request */
 	_Atomic bool offers;                 /* pieces are offered to the owner's `take` */
 	_Atomic bool inspecting;             /* a thread is the inspector */
-	_Atomic bool judging;                /* and the owner looks at a piece */
+	_Atomic bool deciding;               /* and the owner looks at a piece */
 	_Atomic bool end_waits;              /* the driver wants to know when nothing waits */
 	_Atomic bool close_waits;            /* and when no piece is looked at */
 

@@ -137,7 +137,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
  * than a system call, and again when the socket is closed; who sends one question, and then waits for the answer at the
  * shadow, too, has no use for it. So it begins with the second send, which looks for the first one's error itself.
  */
-static void watch_errors_later(struct udp_sock *sock)
+static void watch_errors_from_second_send(struct udp_sock *sock)
 {
 	if (!sock->errors_watched)
 		atomic_store_explicit(&sock->sends_remaining, UDP_FEW_SENDS, memory_order_relaxed);
@@ -198,7 +198,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	if (syscall(SYS_connect, fd, addr, len) != 0)
 		rc = -errno;
 	else if (!atomic_load(&sock->inherited) && vma_engine_get_or_start() != NULL)
-		watch_errors_later(sock);
+		watch_errors_from_second_send(sock);
 	if (sock->local.sin_port == 0)
 		sock->port_chosen = true;
 	if (udp_deferred_begin_after_short_lived_socks(sock)) {

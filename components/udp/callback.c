@@ -22,7 +22,7 @@ static struct udp_extra_api_state *extra_state_of_callback_source(struct vma_cal
 
 /* ---- the sink's side ---- */
 
-int udp_attachment_detour_to_callback(struct udp_attachment *at)
+int udp_attachment_make_undecided_queue(struct udp_attachment *at)
 {
 	struct udp_queue *queue;
 	int rc;
@@ -45,7 +45,7 @@ int udp_redirect_new_attachment_to_callback(const struct udp_sock *sock, struct 
 	const struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 
 	return extra != NULL && atomic_load_explicit(&extra->detour, memory_order_relaxed)
-	               ? udp_attachment_detour_to_callback(at)
+	               ? udp_attachment_make_undecided_queue(at)
 	               : 0;
 }
 

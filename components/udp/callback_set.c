@@ -10,7 +10,7 @@
 static int attachments_redirect_to_callback(struct udp_flows *flows)
 {
 	for (struct udp_attachment *at = flows->attachments; at != NULL; at = at->next) {
-		const int rc = udp_attachment_detour_to_callback(at);
+		const int rc = udp_attachment_make_undecided_queue(at);
 
 		if (rc != 0)
 			return rc;

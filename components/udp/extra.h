@@ -59,8 +59,8 @@ int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, sockle
 /* send.c: an empty dummy message to the peer that it is connected to. */
 void udp_warm_up_send_path_if_connected(struct udp_sock *sock, int fd);
 
-/* callback.c: makes the attachment's undecided queue; _attach: if the socket needs one. 0, -ENOMEM. */
-int udp_attachment_detour_to_callback(struct udp_attachment *at);
+/* callback.c: makes the attachment's undecided queue; the second: if the socket needs it. 0, -ENOMEM. */
+int udp_attachment_make_undecided_queue(struct udp_attachment *at);
 int udp_redirect_new_attachment_to_callback(const struct udp_sock *sock, struct udp_attachment *at);
 /* For the sink: the packet waits for its verdict. False: the queue is full. */
 bool udp_queue_datagram_for_callback(struct udp_attachment *at, const struct udp_datagram *datagram);

@@ -118,7 +118,7 @@ done
 
 listens_on_b 7006 offloaded hear hold
 talk client a kernel connect "$IP_B" 7006 0 say "wait=$WORK/go3" broken
-check "a connection is young" wait_for 20 log_has client "done say"
+check "a connection is new" wait_for 20 log_has client "done say"
 segments=$(snmp b Tcp InSegs)
 stop server KILL
 now go3

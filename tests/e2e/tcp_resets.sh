@@ -121,7 +121,7 @@ stop own
 
 listen_on_b --steer-after 60000
 start peer a python3 "$WORK/peer.py" "$IP_B" $PORT 1
-check "a young connection is made" wait_for 10 log_has peer connected
+check "a new connection is made" wait_for 10 log_has peer connected
 kill_echo
 sleep 2
 check_eq "its process is killed: a peer that only waits is not told" "$(grep -c reset "$WORK/peer.log")" 0

@@ -49,7 +49,7 @@ make_passing() {
 		            return None
 		        line += got
 		    return line
-		def pass_on(connection, begun, to):
+		def send_connection(connection, begun, to):
 		    socket.send_fds(to, [b"." + begun], [connection.fileno()])
 		    connection.close()
 		listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=256)
@@ -63,7 +63,7 @@ make_passing() {
 		        if fd == listener.fileno():
 		            connection, _ = listener.accept()
 		            if sys.argv[4] == "first":
-		                pass_on(connection, b"", to)
+		                send_connection(connection, b"", to)
 		                continue
 		            waiting[connection.fileno()] = connection
 		            poll.register(connection, select.EPOLLIN)
@@ -75,7 +75,7 @@ make_passing() {
 		            connection.close()
 		            continue
 		        connection.sendall(pattern(int(line)))
-		        pass_on(connection, connection.recv(2), to)
+		        send_connection(connection, connection.recv(2), to)
 	PY
 	cat >"$WORK/asking.py" <<-'PY'
 		import random, socket, sys, threading

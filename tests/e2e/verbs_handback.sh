@@ -180,7 +180,7 @@ check "... of which there were some" log_has short 'made 20'
 check_eq "... and none was the kernel's" "$(snmp b Tcp ActiveOpens)" "$opens"
 check_eq "... and no RST is sent" "$(resets)" "$before"
 
-# ---- young ones of a listener that a rival takes over ----
+# ---- connections without rules of their own, of a listener that another socket takes over ----
 
 # In b: echoes, of SO_REUSEPORT. The second one is the kernel's.
 cat >"$WORK/shared.py" <<'PY'
@@ -234,13 +234,13 @@ card b "rules slow 2" >/dev/null
 before=$(resets)
 start crowd a python3 "$WORK/crowd.py" "$IP_B" $((PORT + 3)) "$WORK/go.crowd"
 wait_for 20 log_has shared 'accepted 20$'
-start rival b python3 "$WORK/shared.py" "$IP_B" $((PORT + 3))
-check "a rival comes: the listener is the kernel's" wait_for 20 gives_back
-check "... which gives the rival some of what comes from then on" wait_for 20 log_has rival accepted
-check "young connections of the listener, and new ones, go on" go crowd
+start other b python3 "$WORK/shared.py" "$IP_B" $((PORT + 3))
+check "another socket comes: the listener is the kernel's" wait_for 20 gives_back
+check "... which gives the other some of what comes from then on" wait_for 20 log_has other accepted
+check "connections of the listener without rules of their own, and later ones, go on" go crowd
 check_eq "... and no RST is sent" "$(resets)" "$before"
 card b "rules slow 0" >/dev/null
-stop rival
+stop other
 stop shared
 
 for name in a b; do check_eq "no rule of the verbs is broken ($name)" "$(card_count $name violations)" 0; done

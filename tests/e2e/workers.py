@@ -84,7 +84,7 @@ def take(mailbox):
     work(socket.socket(fileno=fds[0]))
 
 
-def pass_on(listener, taken):
+def send_listener(listener, taken):
     environment = {name: value for name, value in os.environ.items() if taken == "rights" or name != "LD_PRELOAD"}
     mine, its = socket.socketpair()
     child = subprocess.Popen([sys.executable, *sys.argv[:4], "0", "taken"], stdin=its, env=environment)
@@ -97,7 +97,7 @@ def serve_and_pass_on():
     listener, children = make_listener(False), []
     signal.signal(signal.SIGTERM, lambda *_: [child.kill() for child in children] and os._exit(0) or os._exit(0))
     signal.signal(signal.SIGUSR2, lambda *_: children.extend(
-        pass_on(listener, sys.argv[5]) for _ in range(int(sys.argv[4]) - 1)))
+        send_listener(listener, sys.argv[5]) for _ in range(int(sys.argv[4]) - 1)))
     print("worker", os.getpid(), flush=True)
     work(listener)
 

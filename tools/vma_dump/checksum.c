@@ -15,7 +15,7 @@ static uint32_t sum_of(const uint8_t *bytes, uint32_t len, uint32_t sum)
 	return len != 0 ? sum + (uint32_t)(bytes[0] << 8) : sum;
 }
 
-static uint16_t sum_fold(uint32_t sum)
+static uint16_t dump_sum_fold(uint32_t sum)
 {
 	while (sum >> 16 != 0)
 		sum = (sum & 0xffff) + (sum >> 16);
@@ -41,10 +41,10 @@ void checksum_complete_l4_if_pseudo_only(uint8_t *frame, uint32_t len)
 	if ((frame[ip + 9] != IPPROTO_TCP && frame[ip + 9] != IPPROTO_UDP) || l4_len < at + 2)
 		return;
 	pseudo = sum_of(frame + ip + 12, 8, frame[ip + 9] + l4_len);
-	if (read_be16(l4 + at) != sum_fold(pseudo))
+	if (read_be16(l4 + at) != dump_sum_fold(pseudo))
 		return;
 	l4[at] = l4[at + 1] = 0;
-	sum = (uint16_t)~sum_fold(sum_of(l4, l4_len, pseudo));
+	sum = (uint16_t)~dump_sum_fold(sum_of(l4, l4_len, pseudo));
 	if (sum == 0 && frame[ip + 9] == IPPROTO_UDP) /* RFC 768: 0 says that there is none */
 		sum = 0xffff;
 	l4[at] = (uint8_t)(sum >> 8);

@@ -228,7 +228,7 @@ static void print_interfaces(FILE *out, pid_t pid)
 /* ---- the log ---- */
 
 /* The log's path as the process writes it: one %d is its pid. */
-static bool log_path(pid_t pid, const char *value, char *path, size_t bytes)
+static bool report_log_path(pid_t pid, const char *value, char *path, size_t bytes)
 {
 	const char *mark = strstr(value, "%d");
 	int n;
@@ -291,7 +291,7 @@ static void print_tail_of_process_log_file(FILE *out, pid_t pid, const char *val
 		fputs("it is not set\n", out);
 		return;
 	}
-	if (log_path(pid, value, path, sizeof(path)))
+	if (report_log_path(pid, value, path, sizeof(path)))
 		fd = open_log_file_owned_by_process_user(pid, path);
 	if (fd < 0) {
 		fputs("not readable, or no file of the process's user\n", out);

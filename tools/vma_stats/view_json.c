@@ -223,7 +223,7 @@ static void json_put_stats_blocks(struct json_object *object, const struct view_
 	json_put_value(object, key, array);
 }
 
-struct json_object *view_json_begin(const struct options *options)
+struct json_object *view_json_new_document(const struct options *options)
 {
 	struct json_object *document = json_object_or_exit(json_object_new_object());
 

@@ -18,7 +18,7 @@
 struct json_object;
 
 /* A document without processes. */
-struct json_object *view_json_begin(const struct options *options);
+struct json_object *view_json_new_document(const struct options *options);
 /* Adds the process of in->now. How many sockets were added, and how many of them the kernel has. */
 void view_json_add_process(struct json_object *document, const struct view_input *in, unsigned *shown,
                            unsigned *by_kernel);

@@ -63,7 +63,7 @@ static void print_view(const struct view_input *in, struct report *report)
 
 static void begin_stats_output_with_header(const struct options *options, struct report *report)
 {
-	*report = (struct report){.document = options->json ? view_json_begin(options) : NULL};
+	*report = (struct report){.document = options->json ? view_json_new_document(options) : NULL};
 	if (options->view == VIEW_NETSTAT && !options->json)
 		view_print_netstat_header(stdout);
 	if (options->view == VIEW_TCP)

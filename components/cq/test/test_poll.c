@@ -411,7 +411,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	vma_buf_put_burst(fx.arena, fx.fake.posted, fx.fake.posted_count);
 	vma_bufpool_retire(old, NULL, NULL);
 	fake_init(&fx.fake, fx.arena, 512);
-	vma_cq_rebind(fx.cq);
+	vma_cq_take_up_rebound_qp(fx.cq);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	fake_receive_packet(&fx.fake, 60, 'b', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
@@ -466,7 +466,7 @@ static void test_a_device_without_moderation_is_asked_once_and_sleepers_hold_bac
 	assert_int_equal(fx.fake.period_usec, 50);
 	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns, 0);
 	fx.fake.moderate_result = -EOPNOTSUPP;
-	vma_cq_rebind(fx.cq);
+	vma_cq_take_up_rebound_qp(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 2); /* the new binding was asked, and refused */
 	fx.fake.now_ns += 1000000000;
 	vma_cq_arm(fx.cq);
@@ -515,7 +515,7 @@ static void test_a_moderation_that_is_modified_holds_from_then_on(void **state)
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 1); /* nothing adapts it */
 	fx.fake.moderate_result = -EOPNOTSUPP;
-	vma_cq_rebind(fx.cq);
+	vma_cq_take_up_rebound_qp(fx.cq);
 	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).period_ns, 300000);
 	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).count, 16);
 	vma_cq_set_moderation(fx.cq, (struct vma_cq_moderation){32, 400});
@@ -547,7 +547,7 @@ static void test_counted_sleeps_keep_wakeups_apart_and_silence_ends_that(void **
 	(void)state;
 	setup_cq_over_fake_nic(attr, 512, 0, false, 0);
 	fx.fake.moderate_result = -EOPNOTSUPP;
-	vma_cq_rebind(fx.cq);
+	vma_cq_take_up_rebound_qp(fx.cq);
 	run_moderation_interval(1000);
 	assert_int_equal(vma_cq_get_sleeper_hold_times(fx.cq).spacing_ns, 0);
 	for (int i = 0; i < 12; i++)

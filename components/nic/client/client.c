@@ -49,7 +49,7 @@ static int log_nic_open_failure(const char *name, int rc)
 	return rc;
 }
 
-static int read_interface(struct nic_xdp *nic, const char *name)
+static int xdp_client_read_interface(struct nic_xdp *nic, const char *name)
 {
 	struct ethtool_drvinfo driver = {.cmd = ETHTOOL_GDRVINFO};
 	struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
@@ -143,7 +143,7 @@ static int nic_xdp_probe(const char *name, const struct vma_nic_attr *attr)
 	(void)attr;
 	if (nic == NULL)
 		return -ENOMEM;
-	rc = read_interface(nic, name);
+	rc = xdp_client_read_interface(nic, name);
 	if (rc < 0)
 		goto out;
 	how.ifindex = nic->base.info.ifindex;
@@ -224,7 +224,7 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 		rc = -EINVAL;
 	}
 	if (rc == 0)
-		rc = read_interface(nic, name);
+		rc = xdp_client_read_interface(nic, name);
 	if (rc == 0)
 		rc = nic->kind == VMA_NIC_OWNER_SELF ? nic_open_own_owner(nic, attr) : nic_open_by_vmad(nic, attr);
 	if (rc == 0) {
@@ -268,7 +268,7 @@ static void xdp_close(struct vma_nic *base)
 
 /* ---- queue pairs ---- */
 
-static void free_qp(struct xdp_qp *qp)
+static void xdp_client_free_qp(struct xdp_qp *qp)
 {
 	while (qp->old_rings != NULL) {
 		struct xdp_replaced_rx_ring *old = qp->old_rings;
@@ -355,7 +355,7 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 		rc = qp_rent_and_link(qp);
 	nic_xdp_thread_wake(nic); /* as after flow_del */
 	if (rc < 0) {
-		free_qp(qp);
+		xdp_client_free_qp(qp);
 		return rc;
 	}
 	*out = &qp->base;
@@ -378,7 +378,7 @@ static void xdp_qp_destroy(struct vma_nic_qp *base)
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_unlock(&nic->events);
 	nic_xdp_thread_wake(nic); /* as after flow_del */
-	free_qp(qp);
+	xdp_client_free_qp(qp);
 }
 
 /*

@@ -401,7 +401,7 @@ static inline bool seg_is_within_frame(const struct vma_nic_seg *seg)
 	return seg->len > 0 && seg->off < (1u << XDP_FRAME_SHIFT) && seg->len <= (1u << XDP_FRAME_SHIFT) - seg->off;
 }
 
-static inline bool seg_in_frame(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
+static inline bool xdp_client_seg_in_frame(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
 {
 	return seg_is_within_frame(seg) && seg->off >= qp->base.tx_headroom;
 }
@@ -487,8 +487,9 @@ static inline bool tx_put_single_segment(struct xdp_qp *qp, struct xdp_qp_queue 
 {
 	const uint32_t at = vma_buf_index(qp->base.arena, seg->buf) - qp->first - qp->tx_first;
 
-	if (seg->flags & VMA_NIC_SEG_MORE || !seg_in_frame(qp, seg) || seg->len > qp->longest || at >= qp->tx_count ||
-	    qp->in_flight[at] || port->tx.cached_producer - port->tx.cached_consumer >= port->tx.size)
+	if (seg->flags & VMA_NIC_SEG_MORE || !xdp_client_seg_in_frame(qp, seg) || seg->len > qp->longest ||
+	    at >= qp->tx_count || qp->in_flight[at] ||
+	    port->tx.cached_producer - port->tx.cached_consumer >= port->tx.size)
 		return false;
 	tx_put_desc(qp, port, seg);
 	return true;

@@ -41,7 +41,7 @@ static void flow_waiter_remove_and_free(struct xdp_owner *owner, struct owner_fl
 struct owner_flow_waiter *owner_flow_waiter_find(const struct xdp_owner *owner, uint32_t slot,
                                                  const struct vma_flow_key *key)
 {
-	struct owner_flow_waiter *waiter = owner->waiter[owner_flow_bucket(key)];
+	struct owner_flow_waiter *waiter = owner->waiter[owner_flow_key_bucket(key)];
 
 	while (waiter != NULL && !waiter_is_of_slot_and_key(waiter, slot, key))
 		waiter = waiter->next;
@@ -52,7 +52,7 @@ struct owner_flow_waiter *owner_flow_waiter_get_or_create(struct xdp_owner *owne
                                                           const struct vma_flow_key *key)
 {
 	struct owner_flow_waiter *waiter = owner_flow_waiter_find(owner, slot, key),
-	                         **bucket = &owner->waiter[owner_flow_bucket(key)];
+	                         **bucket = &owner->waiter[owner_flow_key_bucket(key)];
 
 	if (waiter == NULL) {
 		waiter = owner->waiters < OWNER_FLOW_WAITERS_MAX && owner->slot[slot].waiters < OWNER_FLOW_WAITERS_EACH
@@ -88,10 +88,10 @@ static bool slot_may_share_with_waiter(struct xdp_owner *owner, uint32_t slot, c
 	return rule->flags & VMA_FLOW_LISTENER && owner_check_same_service(owner, rule, &waiter->shadows) == 0;
 }
 
-bool owner_flow_has_rival_waiter(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+bool owner_flow_has_conflicting_waiter(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	const struct vma_flow_key *key = &rule->key;
-	struct owner_flow_waiter **place = &owner->waiter[owner_flow_bucket(key)];
+	struct owner_flow_waiter **place = &owner->waiter[owner_flow_key_bucket(key)];
 	const uint64_t now = owner_now_ns();
 
 	while (*place != NULL) {
@@ -113,7 +113,7 @@ bool owner_flow_has_rival_waiter(struct xdp_owner *owner, uint32_t slot, const s
 
 bool owner_flow_waiter_remove(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow_waiter **place = &owner->waiter[owner_flow_bucket(key)];
+	struct owner_flow_waiter **place = &owner->waiter[owner_flow_key_bucket(key)];
 
 	while (*place != NULL && !waiter_is_of_slot_and_key(*place, slot, key))
 		place = &(*place)->next;
@@ -160,7 +160,7 @@ void owner_flow_waiters_expire(struct xdp_owner *owner)
 
 bool owner_flow_waiter_has_shadow(const struct xdp_owner *owner, const struct vma_flow_key *key, uint64_t cookie)
 {
-	const struct owner_flow_waiter *waiter = owner->waiter[owner_flow_bucket(key)];
+	const struct owner_flow_waiter *waiter = owner->waiter[owner_flow_key_bucket(key)];
 
 	while (waiter != NULL &&
 	       (memcmp(&waiter->key, key, sizeof(*key)) != 0 || !nic_cookies_has(&waiter->shadows, cookie)))

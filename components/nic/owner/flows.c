@@ -30,7 +30,7 @@ static bool flow_key_is_of_port_block(const struct vma_flow_key *key)
 static struct owner_flow **owner_find_flow_link(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_flow **buckets = owner_flow_is_connection(key) ? owner->connection : owner->flow;
-	struct owner_flow **place = &buckets[owner_flow_bucket(key)];
+	struct owner_flow **place = &buckets[owner_flow_key_bucket(key)];
 
 	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
@@ -489,7 +489,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 		owner_record_write_group(owner, *place);
 		return rc < 0 ? rc : -EEXIST;
 	}
-	if (owner_flow_has_rival_waiter(owner, slot, rule))
+	if (owner_flow_has_conflicting_waiter(owner, slot, rule))
 		return refuse_flow_note_waiter(owner, slot, rule);
 	if (owner->flows >= OWNER_FLOWS_MAX)
 		return -ENOSPC;

@@ -367,7 +367,7 @@ static uint64_t filter_move_targets(const struct xdp_owner *owner, uint64_t elig
 
 static uint32_t pick_slot_of_mask_by_key_hash(uint64_t slots, const struct vma_flow_key *key)
 {
-	unsigned n = owner_flow_bucket(key) % (unsigned)__builtin_popcountll(slots);
+	unsigned n = owner_flow_key_bucket(key) % (unsigned)__builtin_popcountll(slots);
 
 	while (n-- > 0)
 		slots &= slots - 1;

@@ -43,7 +43,7 @@ static const uint64_t minisock_lifetime_ns[MINISOCK_STATES] = {
 
 static struct owner_minisock **minisock_find_link(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
 {
-	struct owner_minisock **place = &minisocks->bucket[owner_flow_bucket(key)];
+	struct owner_minisock **place = &minisocks->bucket[owner_flow_key_bucket(key)];
 
 	while (*place != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
@@ -174,7 +174,7 @@ static struct owner_minisock *minisock_alloc(struct owner_minisocks *minisocks, 
 
 void owner_minisock_insert(struct owner_minisocks *minisocks, struct owner_minisock *minisock, uint64_t now)
 {
-	struct owner_minisock **place = &minisocks->bucket[owner_flow_bucket(&minisock->key)];
+	struct owner_minisock **place = &minisocks->bucket[owner_flow_key_bucket(&minisock->key)];
 
 	if (minisock->number > minisocks->last_number)
 		minisocks->last_number = minisock->number;

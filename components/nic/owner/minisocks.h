@@ -20,7 +20,7 @@
 
 #define OWNER_FLOW_BUCKETS 4096
 
-static inline unsigned owner_flow_bucket(const struct vma_flow_key *key)
+static inline unsigned owner_flow_key_bucket(const struct vma_flow_key *key)
 {
 	const unsigned char *bytes = (const unsigned char *)key;
 	uint32_t hash = 2166136261u; /* FNV-1a: control path, and its 40 bytes are soon read */

@@ -451,7 +451,7 @@ struct owner_flow_waiter *owner_flow_waiter_get_or_create(struct xdp_owner *owne
 struct owner_flow_waiter *owner_flow_waiter_find(const struct xdp_owner *owner, uint32_t slot,
                                                  const struct vma_flow_key *key);
 /* Does another slot want this flow, too, and may not share it? One whose shadows are all closed does not. */
-bool owner_flow_has_rival_waiter(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+bool owner_flow_has_conflicting_waiter(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
 bool owner_flow_waiter_has_shadow(const struct xdp_owner *owner, const struct vma_flow_key *key,
                                   uint64_t cookie); /* any slot's */
 bool owner_flow_waiter_remove(struct xdp_owner *owner, uint32_t slot,

@@ -154,7 +154,7 @@ static void revoke_conflicting_flow_to_kernel(struct recheck *check, struct owne
 {
 	const struct vma_flow_key key = flow->rule.key;
 	const uint64_t slots = flow->members != 0 ? flow->members : 1ull << flow->slot;
-	struct owner_flow **place = &check->owner->flow[owner_flow_bucket(&key)];
+	struct owner_flow **place = &check->owner->flow[owner_flow_key_bucket(&key)];
 	char text[96];
 
 	while (*place != flow)

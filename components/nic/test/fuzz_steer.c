@@ -377,7 +377,7 @@ static uint64_t steer_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* False: this process has stood still since then, so that what ages, and is taken as young, may have been old. */
+/* False: this process has stood still since then, so that what ages, and is taken as new, may have been old. */
 static bool compare_with_steer_model(const uint8_t *packet, size_t n, uint64_t begun)
 {
 	LIBBPF_OPTS(bpf_test_run_opts, run, .data_in = packet, .data_size_in = (uint32_t)n, .repeat = 1);

@@ -3,7 +3,7 @@
  * no front and no "plain" packets, looks for everything in lists, and reads a packet byte by byte.
  *
  * Its tables are filled by who uses it, side by side with the program's maps. Times are not modelled: fragments and
- * noted slots are taken as young.
+ * noted slots are taken as new.
  */
 #ifndef VMA_NIC_STEER_MODEL_H
 #define VMA_NIC_STEER_MODEL_H

@@ -11,7 +11,7 @@
 #include "mlx5_model.h"
 
 enum { PARITY_PATHS = 2, DEPTH = 64, DUE = 4096 };
-enum world { BY_LIBIBVERBS, BY_RINGS };
+enum implementation { BY_LIBIBVERBS, BY_RINGS };
 enum step { SEND, SEND_ONE, KICK, COMPLETE, FAIL_SEND, REAP, POST, RECEIVE, FAIL_RECEIVE, POLL, STEPS };
 
 /* How often each is drawn, of a hundred. */
@@ -39,7 +39,7 @@ static struct trace {
 	uint8_t *bytes;
 	size_t n, room;
 } traces[PARITY_PATHS], *trace;
-static enum world world;
+static enum implementation implementation;
 static struct verbs_qp *qp;
 
 static void trace_bytes(const void *bytes, size_t n)
@@ -317,7 +317,7 @@ static void step_kick(void)
 {
 	const int rc = vma_nic_kick(&qp->base);
 
-	if (world == BY_RINGS) {
+	if (implementation == BY_RINGS) {
 		mlx5_model_take_sends();
 		for (uint32_t i = 0; i < model.sent_n; i++) {
 			const struct mlx5_model_sent_frame *frame = &model.sent[i];
@@ -334,8 +334,9 @@ static void step_kick(void)
 static void step_complete_sends(unsigned n, bool fails)
 {
 	for (; n > 0; n--)
-		trace_value(world == BY_RINGS ? mlx5_model_complete_send(fails ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR : 0)
-		                              : fake_verbs_complete_send(fails ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS));
+		trace_value(implementation == BY_RINGS
+		                    ? mlx5_model_complete_send(fails ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR : 0)
+		                    : fake_verbs_complete_send(fails ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS));
 }
 
 static void step_reap(unsigned n)
@@ -366,14 +367,15 @@ static void step_receive_random_frame(void)
 
 	for (uint32_t i = 0; i < len; i++)
 		bytes[i] = (uint8_t)random_number_less_than(256);
-	trace_value(world == BY_RINGS ? mlx5_model_receive_frame(bytes, len, checksums_ok, 0)
-	                              : fake_verbs_receive_frame(bytes, len, checksums_ok, IBV_WC_SUCCESS));
+	trace_value(implementation == BY_RINGS ? mlx5_model_receive_frame(bytes, len, checksums_ok, 0)
+	                                       : fake_verbs_receive_frame(bytes, len, checksums_ok, IBV_WC_SUCCESS));
 }
 
 static void step_complete_receive_with_error(void)
 {
-	trace_value(world == BY_RINGS ? mlx5_model_complete_receive_with_error(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)
-	                              : fake_verbs_receive_frame(NULL, 0, false, IBV_WC_LOC_PROT_ERR));
+	trace_value(implementation == BY_RINGS
+	                    ? mlx5_model_complete_receive_with_error(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)
+	                    : fake_verbs_receive_frame(NULL, 0, false, IBV_WC_LOC_PROT_ERR));
 }
 
 static void step_poll(unsigned n)
@@ -387,7 +389,7 @@ static void step_poll(unsigned n)
 		trace_value(bufs[i]->flags);
 		trace_bytes(vma_buf_data(fake.arena, bufs[i]), bufs[i]->len);
 	}
-	if (world == BY_RINGS && got < n)
+	if (implementation == BY_RINGS && got < n)
 		assert_true(vma_nic_rx_is_empty(&qp->base));
 	vma_buf_put_burst(fake.arena, bufs, got);
 }
@@ -449,10 +451,10 @@ static void trace_qp_counters(void)
 	trace_value(qp->rx_with_nic);
 }
 
-static void trace_steps_by_rings_or_verbs(enum world which, const struct setting *setting, uint64_t seed,
+static void trace_steps_by_rings_or_verbs(enum implementation which, const struct setting *setting, uint64_t seed,
                                           unsigned steps)
 {
-	world = which;
+	implementation = which;
 	trace = &traces[which];
 	trace->n = 0;
 	drawn = seed;

@@ -831,7 +831,7 @@ static void test_last_words_are_heard_when_the_process_has_ended(void **state)
 	assert_int_equal(fake.minisocks, 400);
 }
 
-static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)
+static void test_what_was_taken_back_before_a_new_grant_is_not_reported(void **state)
 {
 	struct vmad_client *client;
 	struct vma_flow_key key;
@@ -1023,7 +1023,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_what_a_process_leaves_arrives_whole_before_it_goes_on),
         CASE(test_last_words_are_heard_when_the_process_has_ended),
         CASE(test_more_shadows_than_a_message_holds_are_refused),
-        CASE(test_what_was_taken_back_before_a_new_grant_is_no_news),
+        CASE(test_what_was_taken_back_before_a_new_grant_is_not_reported),
         CASE(test_a_killed_client_is_missed),
         CASE(test_a_killed_parent_is_missed_although_its_child_has_the_socket),
         CASE(test_frames_of_a_client_that_hung_up_wait_for_its_process),

@@ -215,7 +215,7 @@ static void mark_flows_contested_by_kernel_socket(const struct kernel_sock *sock
 	}
 }
 
-/* How many flows there are that may get a rival. */
+/* How many flows there are that may get a conflict. */
 static uint32_t conflict_look_walk_sockets(struct look *look, uint8_t proto)
 {
 	struct port_ranges ranges;

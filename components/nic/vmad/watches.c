@@ -89,7 +89,7 @@ static void watch_unlink(struct vmad_watches *watches, uint32_t number)
 		watches->noted[watch->list]--;
 }
 
-static uint32_t *flow_bucket_of_key(struct vmad_watches *watches, const struct vmad_watched *watched)
+static uint32_t *vmad_watch_bucket_of_key(struct vmad_watches *watches, const struct vmad_watched *watched)
 {
 	uint64_t words[sizeof(*watched) / 8], hash = watches->seed;
 
@@ -108,7 +108,7 @@ static bool watch_matches_conn(const struct watch *watch, const struct vmad_watc
 
 static uint32_t watch_find(struct vmad_watches *watches, uint32_t list, const struct vmad_watched *watched)
 {
-	uint32_t number = *flow_bucket_of_key(watches, watched);
+	uint32_t number = *vmad_watch_bucket_of_key(watches, watched);
 
 	while (number != NONE &&
 	       (watches->at[number].list != list || !watch_matches_conn(&watches->at[number], watched)))
@@ -120,7 +120,7 @@ static uint32_t watch_find(struct vmad_watches *watches, uint32_t list, const st
 static bool conn_is_watched_by_other_client(struct vmad_watches *watches, const struct vmad_watched *watched,
                                             uint32_t but)
 {
-	uint32_t number = *flow_bucket_of_key(watches, watched);
+	uint32_t number = *vmad_watch_bucket_of_key(watches, watched);
 
 	while (number != NONE && (watches->at[number].list >= VMAD_PEERS_MAX || watches->at[number].list == but ||
 	                          !watch_matches_conn(&watches->at[number], watched)))
@@ -131,7 +131,7 @@ static bool conn_is_watched_by_other_client(struct vmad_watches *watches, const 
 static void watch_drop(struct vmad_watches *watches, uint32_t number)
 {
 	struct watch *watch = &watches->at[number];
-	uint32_t *place = flow_bucket_of_key(watches, &watch->of);
+	uint32_t *place = vmad_watch_bucket_of_key(watches, &watch->of);
 
 	watch_unlink(watches, number);
 	while (*place != number)
@@ -209,7 +209,7 @@ void vmad_watches_add(struct vmad_watches *watches, unsigned client, uid_t uid, 
 	if (watches->free_ones == NONE && watches->list[LIST_AGAIN].first != NONE)
 		watch_drop(watches, watches->list[LIST_AGAIN].first); /* its peer has been probed once */
 	number = watches->free_ones;
-	bucket = flow_bucket_of_key(watches, watched);
+	bucket = vmad_watch_bucket_of_key(watches, watched);
 	if (number == NONE || watches_user_is_at_limit(watches, uid)) {
 		vma_log_once(VMA_LOG_WARN,
 		             "vmad: %s: too many connections by the card: if a process is killed, peers are not told "

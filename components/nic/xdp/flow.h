@@ -54,7 +54,7 @@ struct xdp_flow_value {
  * addresses and ports picks a bucket, and the bucket names the slot that gets a new connection. The owner writes the
  * buckets, the program reads them: each is one byte, so that a reader finds the old slot or the new one.
  *
- * Buckets change while connections are young, so the program notes in `recents` which slot has got a SYN: one cache
+ * Buckets change while connections are new, so the program notes in `recents` which slot has got a SYN: one cache
  * line of places per hash, in which the oldest makes way. A connection has a flow of its own within 0.1 s of its
  * accept; it loses its place earlier only if eight others with the same line have begun meanwhile, and goes by its
  * bucket then. A place is also void if the slot has been rented anew since.
@@ -104,7 +104,7 @@ static inline __attribute__((always_inline)) __u64 xdp_recent_connection_pack(__
 	return hash >> 32 << 32 | (__u64)(now & 0xffff) << 16 | (rental & 0x3ff) << 6 | slot;
 }
 
-/* Units of 4 ms, which come again after four minutes: what is as old as that looks young, and makes way later. */
+/* Units of 4 ms, which come again after four minutes: what is as old as that looks new, and makes way later. */
 static inline __attribute__((always_inline)) __u32 xdp_recent_time_units(__u64 monotonic_ns)
 {
 	return monotonic_ns >> 22 & 0xffff;

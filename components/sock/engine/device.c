@@ -97,7 +97,7 @@ static int device_open_nic(struct vma_engine *engine, const struct vma_net_link 
 	return rc;
 }
 
-static int open_device(struct vma_device *device)
+static int engine_open_device(struct vma_device *device)
 {
 	struct vma_engine *engine = device->engine;
 	struct vma_net_link link;
@@ -178,7 +178,7 @@ static int device_find_or_open(struct vma_engine *engine, uint32_t ifindex, stru
 		return device->priv->refused;
 	device->priv->generation = vma_net_generation(engine->net);
 	before = device->priv->refused;
-	device->priv->refused = open_device(device);
+	device->priv->refused = engine_open_device(device);
 	device->priv->refused_ns = vma_now_ns();
 	if (device->priv->refused < 0)
 		return device->priv->refused;

@@ -101,7 +101,7 @@ static struct vma_callback_source *callback_source_take(void)
 }
 
 /* The end of a run, also by pthread_exit: whoever came meanwhile and left has said so. */
-static void callback_source_release(void *arg)
+static void callback_source_end_run(void *arg)
 {
 	struct vma_callback_source *source = arg;
 	struct vma_thread *self = vma_enter();
@@ -116,7 +116,7 @@ static void callback_source_release(void *arg)
 
 static void callback_source_on_cancel(void *arg)
 {
-	callback_source_release(arg);
+	callback_source_end_run(arg);
 	vma_thread_cache->in_callback = NULL;
 }
 
@@ -142,7 +142,7 @@ static void callback_source_run(struct vma_thread *self, struct vma_callback_sou
 	pthread_cleanup_pop(0);
 	if (more)
 		atomic_store(&source->again, true);
-	callback_source_release(source);
+	callback_source_end_run(source);
 }
 
 static bool callback_run_next_source(struct vma_thread *self)

@@ -345,7 +345,7 @@ static enum vma_tcp_inspect_verdict watch_check_and_return_verdict(struct vma_fi
 	return verdict;
 }
 static const struct vma_stream_inspector watcher = {.arrived = watch_count_arrival,
-                                                    .judge = watch_check_and_return_verdict};
+                                                    .decide = watch_check_and_return_verdict};
 
 static void watch_install_stream_inspector(int fd, enum vma_tcp_inspect_verdict verdict)
 {

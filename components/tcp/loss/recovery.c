@@ -277,7 +277,7 @@ static void recovery_ack_in_rto_recovery(struct vma_tcp_conn *conn)
 		recovery_frto_on_ack(conn);
 }
 
-static void recovery_on_una_advance(struct vma_tcp_conn *conn)
+static void recovery_restart_timeouts(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -327,7 +327,7 @@ void recovery_ack_after_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *ac
 	recovery_rtt_sample(conn, ack);
 	count_duplicate_acks(conn);
 	if (r->delta.acked)
-		recovery_on_una_advance(conn);
+		recovery_restart_timeouts(conn);
 	recovery_tail_probe_acked(conn, ack);
 	if (!recovery_undo_if_spurious(conn, ack)) {
 		if (r->delta.acked || r->delta.sacked)
@@ -375,7 +375,7 @@ void recovery_sole_segment_acked(struct vma_tcp_conn *conn, struct tcp_seg *seg,
 	r->reorder_due_ns = UINT64_MAX;
 	rtt_sample(&conn->rtt, rtt_ns, now_ns);
 	r->backoff = 0;
-	recovery_on_una_advance(conn);
+	recovery_restart_timeouts(conn);
 	if (cc_is_model_based(&conn->cc))
 		recovery_rate_sample_sole(conn, seg, acked, rtt_ns);
 	else

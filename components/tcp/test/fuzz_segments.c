@@ -622,7 +622,7 @@ fuzz_inspector_accept_every_piece(struct vma_tcp_conn *c, const struct vma_tcp_r
 
 static void fuzz_step_inspect(enum step step, uint8_t byte)
 {
-	static const struct vma_tcp_inspector inspector = {.judge = fuzz_inspector_accept_every_piece};
+	static const struct vma_tcp_inspector inspector = {.decide = fuzz_inspector_accept_every_piece};
 
 	peer.unsure = true; /* of the urgent byte */
 	if (step == STEP_INSPECT)

@@ -266,7 +266,7 @@ static enum vma_tcp_inspect_verdict zcopy_give_random_verdict(struct vma_tcp_con
 /* Who takes the event inspects, and nobody else would. */
 static bool zcopy_inspect_arrived_pieces(struct zcopy_stress_end *end)
 {
-	const struct vma_tcp_inspector inspector = {.judge = zcopy_give_random_verdict, .arg = end};
+	const struct vma_tcp_inspector inspector = {.decide = zcopy_give_random_verdict, .arg = end};
 
 	if (!(atomic_fetch_and(&end->events, ~(uint32_t)VMA_TCP_ARRIVED) & VMA_TCP_ARRIVED))
 		return false;
@@ -496,8 +496,8 @@ static void zcopy_spin(uint32_t loops)
 		;
 }
 
-static enum vma_tcp_inspect_verdict judge_slowly(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
-                                                 void *arg)
+static enum vma_tcp_inspect_verdict decide_slowly(struct vma_tcp_conn *conn,
+                                                  const struct vma_tcp_rx_stream_piece *piece, void *arg)
 {
 	(void)arg;
 	if (last_verdict_seen.verdict == VMA_TCP_HOLD) {
@@ -548,7 +548,7 @@ static struct zcopy_stress_end *zcopy_accept_inspected(uint64_t *since)
 
 static void zcopy_close_during_verdict_round(uint32_t round)
 {
-	const struct vma_tcp_inspector inspector = {.judge = judge_slowly};
+	const struct vma_tcp_inspector inspector = {.decide = decide_slowly};
 	const bool resets = round % 3 == VMA_TCP_RECV;
 	struct zcopy_stress_end *client, *server;
 	uint64_t since = 0;

@@ -13,8 +13,8 @@ static struct {
 } judge;
 static struct vma_tcp_memory memory_limit_account;
 
-static enum vma_tcp_inspect_verdict judge_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
-                                                void *arg)
+static enum vma_tcp_inspect_verdict decide_on_piece(struct vma_tcp_conn *conn,
+                                                    const struct vma_tcp_rx_stream_piece *piece, void *arg)
 {
 	enum vma_tcp_inspect_verdict verdict = judge.verdicts[judge.count++ % 4];
 
@@ -31,7 +31,7 @@ static enum vma_tcp_inspect_verdict judge_piece(struct vma_tcp_conn *conn, const
 	}
 	return verdict;
 }
-static const struct vma_tcp_inspector inspector = {.judge = judge_piece};
+static const struct vma_tcp_inspector inspector = {.decide = decide_on_piece};
 
 static int setup_pair_with_memory_account(void **state)
 {

@@ -134,7 +134,7 @@ static void test_request_that_does_not_answer_makes_way_for_another(void **state
 	assert_int_equal(raw_last_segment()->flags, TCP_SYN | TCP_ACK);
 	raw_send_segment(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
-	/* One place is free, the other 99 are made so, and then only young ones are there. */
+	/* One place is free, the other 99 are made so, and then only new ones are there. */
 	for (uint16_t i = 201; i <= 302; i++) {
 		raw.port = (uint16_t)(RAW_PORT + i);
 		raw_send_syn_to_listener(0);

@@ -256,7 +256,7 @@ static void test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
 	bring_raw_connection_into_timewait();
 	old_isn = raw.their_isn;
-	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0); /* too young */
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0); /* too new */
 	attr.local_port_be = htons(1000);
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	fixture_run_for_ns(260 * MS);

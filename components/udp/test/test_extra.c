@@ -263,7 +263,7 @@ static void register_fixture_recv_callback(vma_recv_callback_retval_t verdict)
 
 	callback->now = (struct vma_recv_callback){.function = recv_callback_record_packet, .context = &seen};
 	seen.verdict = verdict;
-	assert_int_equal(udp_attachment_detour_to_callback(&attached.at), 0);
+	assert_int_equal(udp_attachment_make_undecided_queue(&attached.at), 0);
 	atomic_store(&extra()->detour, true);
 	vma_free(atomic_exchange(&extra()->callback, callback));
 	atomic_fetch_or(&sock->rx_opts, UDP_RX_OPT_CALLBACK);

@@ -50,7 +50,7 @@ static void begin(enum options_view view)
 static struct json_object *print_json_and_parse_process(void)
 {
 	const struct view_input in = {.options = &options, .now = &now, .total = &now};
-	struct json_object *document = view_json_begin(&options);
+	struct json_object *document = view_json_new_document(&options);
 	char *text = NULL;
 	size_t bytes = 0;
 	FILE *out = open_memstream(&text, &bytes);

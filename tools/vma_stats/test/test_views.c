@@ -267,7 +267,7 @@ static void test_sockets_that_were_not_asked_for_are_left_out(void **state)
 }
 
 /* Whatever another process has in its memory: no view reads beyond its own. */
-static void test_wild_numbers_are_printed_and_harmless(void **state)
+static void test_absurd_numbers_are_printed_and_harmless(void **state)
 {
 	static void (*const views[])(const struct view_input *in) = {view_basic, view_full, view_groups, view_netstat};
 	struct view_input in = begin(VIEW_EXTRA, false);
@@ -370,7 +370,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table_of_sockets_is_like_netstats),
         cmocka_unit_test(test_why_names_the_first_reason),
         cmocka_unit_test(test_sockets_that_were_not_asked_for_are_left_out),
-        cmocka_unit_test(test_wild_numbers_are_printed_and_harmless),
+        cmocka_unit_test(test_absurd_numbers_are_printed_and_harmless),
         cmocka_unit_test(test_connections_are_in_the_columns_of_ss),
         cmocka_unit_test(test_what_is_not_known_of_a_connection_is_left_out),
 };

@@ -40,7 +40,7 @@ static void test_each_queue_pair_has_its_clients_pid(void **state)
 	free(text);
 }
 
-static void test_wild_answers_are_printed_and_harmless(void **state)
+static void test_absurd_answers_are_printed_and_harmless(void **state)
 {
 	static struct vma_vmad_state seen;
 	char *text;
@@ -55,7 +55,7 @@ static void test_wild_answers_are_printed_and_harmless(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_queue_pair_has_its_clients_pid),
-        cmocka_unit_test(test_wild_answers_are_printed_and_harmless),
+        cmocka_unit_test(test_absurd_answers_are_printed_and_harmless),
 };
 
 VMA_TEST_MAIN(tests)

@@ -65,11 +65,11 @@ struct vma_cq; /* body in cq.c: cq_create allocates it */
 int vma_cq_create(const struct vma_cq_attr *attr, struct vma_cq **out); /* posts the first receive buffers */
 void vma_cq_destroy(struct vma_cq *cq);
 /*
- * Around vma_nic_qp_rebind, which ends the queue pair's pools: unbind gives back what poll and refill keep of them, and
+ * Around vma_nic_qp_rebind, which ends the queue pair's pools: vma_cq_drop_pending_and_refill_bufs gives back what poll and refill keep of them, and
  * rebind takes up the new ones. A rebind that fails needs nothing in between: the queue goes on.
  */
 void vma_cq_drop_pending_and_refill_bufs(struct vma_cq *cq);
-void vma_cq_rebind(struct vma_cq *cq);
+void vma_cq_take_up_rebound_qp(struct vma_cq *cq);
 
 /*
  * Up to max packets (max <= poll_batch_max is useful), each a chain with packet_len set; refills as configured, and

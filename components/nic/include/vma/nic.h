@@ -110,7 +110,7 @@ _Static_assert(sizeof(struct vma_flow_key) == 40, "no padding: compared and hash
 /*
  * A block of local ports is a key, too: proto VMA_FLOW_TCP_PORTS, local_port_be the first of VMA_FLOW_PORTS ports, a
  * multiple of that, any peer. It takes the segments of TCP for these ports that no other flow takes and for which the
- * kernel has no socket, so that connections which begin here need no rules of their own while they are young. One queue
+ * kernel has no socket, so that connections which begin here need no rules of their own while they are new. One queue
  * pair has a block (-EADDRINUSE for others). It reserves nothing: whoever uses a port of it sees to it that nobody else
  * does, by a kernel socket that is bound to it alone, and looks at vma_nic_port_has_rule after that. A wire has none.
  */

@@ -120,8 +120,8 @@ void vma_stream_return_held_zcopy_bytes(struct vma_file *file, uint64_t number, 
  */
 struct vma_stream_inspector {
 	void (*arrived)(struct vma_file *file);
-	enum vma_tcp_inspect_verdict (*judge)(struct vma_file *file, uint64_t number,
-	                                      const struct vma_tcp_rx_stream_piece *piece);
+	enum vma_tcp_inspect_verdict (*decide)(struct vma_file *file, uint64_t number,
+	                                       const struct vma_tcp_rx_stream_piece *piece);
 };
 /*
  * Inside, no lock. From now on, also of connections that the socket makes later; constant. What had come before is not

@@ -307,7 +307,7 @@ struct vma_tcp_conn_attr {
 int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, struct vma_tcp_conn **out);
 /*
  * Control path, not in a sink. Whether a connection of these addresses and ports may do without a rule of its own while
- * it is young (attr.covered): 1; 0; -EADDRINUSE, it may not, and others may have the port. As
+ * it is new (attr.covered): 1; 0; -EADDRINUSE, it may not, and others may have the port. As
  * vma_ring_reserve_port_block_of_key: asked once more when a kernel socket has been bound to the port alone, it must
  * still be 1; otherwise vma_tcp_conn_add_own_nic_rule.
  */
@@ -418,8 +418,8 @@ struct vma_tcp_memory *vma_tcp_memory_limits_of(const struct vma_tcp_conn *conn)
  */
 enum vma_tcp_inspect_verdict { VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_HOLD, VMA_TCP_GONE };
 struct vma_tcp_inspector {
-	enum vma_tcp_inspect_verdict (*judge)(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
-	                                      void *arg);
+	enum vma_tcp_inspect_verdict (*decide)(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
+	                                       void *arg);
 	void *arg;
 };
 /* Any thread, no lock: bytes wait to be inspected, and may be queued then. */
