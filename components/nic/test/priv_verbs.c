@@ -532,7 +532,7 @@ static void test_packets_of_one_peer_come_once_while_their_flow_moves(void **sta
 	assert_int_equal(received + poll_and_repost_all_rx_of_two_qps(w), sent);
 }
 
-/* ---- listeners that get a rival ---- */
+/* ---- listeners whose port another socket gets ---- */
 
 /* Of the second card, for TCP from any peer to PORT. */
 static int count_listener_rules_of_card(void)
@@ -561,13 +561,13 @@ static int open_kernel_listener_in_flows_way(struct fixture *w, int end)
 	return fd;
 }
 
-/* A rival comes; the time at which the user was seen to be told. */
-static uint64_t await_revoke_by_kernel_listener(struct fixture *w, struct listener *listener, int *rival)
+/* Another socket comes; the time at which the user was seen to be told. */
+static uint64_t await_revoke_by_kernel_listener(struct fixture *w, struct listener *listener, int *other_fd)
 {
 	const uint64_t give_up = fixture_now_ns() + 20 * 1000000000ull;
 
 	atomic_store(&listener->revoked, 0);
-	*rival = open_kernel_listener_in_flows_way(w, 1);
+	*other_fd = open_kernel_listener_in_flows_way(w, 1);
 	while (atomic_load(&listener->revoked) == 0) {
 		assert_true(fixture_now_ns() < give_up);
 		usleep(1000);
@@ -586,7 +586,7 @@ static void test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_ba
 	                               .event = count_revokes_and_rebind_lost_qp,
 	                               .event_arg = &listener};
 	const struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
-	int rival, rules = 0;
+	int other_fd, rules = 0;
 	uint64_t told_ns;
 
 	fixture_enter_netns(w, 1);
@@ -594,21 +594,21 @@ static void test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_ba
 	fixture_post_rx_bufs(w->qp[1][1]);
 	for (unsigned i = 0; i < 10 && rules == 0; i++) {
 		assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), 0);
-		told_ns = await_revoke_by_kernel_listener(w, &listener, &rival);
+		told_ns = await_revoke_by_kernel_listener(w, &listener, &other_fd);
 		rules = count_listener_rules_of_card();
 		if (rules == 0)
 			assert_true(fixture_now_ns() - told_ns > 900 * 1000000ull);
 		assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), -EADDRINUSE);
 		assert_int_equal(vma_nic_flow_del(w->qp[1][1], &rule.key), -ENOENT);
 		assert_int_equal(count_listener_rules_of_card(), 0);
-		close(rival);
+		close(other_fd);
 	}
 	assert_int_equal(rules, 1);
 	assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), 0);
-	told_ns = await_revoke_by_kernel_listener(w, &listener, &rival);
+	told_ns = await_revoke_by_kernel_listener(w, &listener, &other_fd);
 	while (count_listener_rules_of_card() != 0)
 		assert_true(fixture_now_ns() - told_ns < 20 * 1000000000ull);
-	close(rival);
+	close(other_fd);
 	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), 0); /* its claim has ended, too */
 }
 
