@@ -69,12 +69,11 @@ static void publish_clock_conversion(struct nic_verbs *nic)
 	struct verbs_clock_conversion *line = &nic->line;
 	const uint32_t seq = atomic_load_explicit(&line->seq, memory_order_relaxed);
 
-	/* Release fence: whoever sees one of the new values sees the odd number, too, when it looks again. */
+	/* Release stores: a reader that sees one of the new values sees the odd number, too, if it looks again. */
 	atomic_store_explicit(&line->seq, seq + 1, memory_order_relaxed);
-	atomic_thread_fence(memory_order_release);
-	atomic_store_explicit(&line->ticks, nic->clock.ticks, memory_order_relaxed);
-	atomic_store_explicit(&line->ns, nic->clock.ns, memory_order_relaxed);
-	atomic_store_explicit(&line->slope, nic->clock.slope, memory_order_relaxed);
+	atomic_store_explicit(&line->ticks, nic->clock.ticks, memory_order_release);
+	atomic_store_explicit(&line->ns, nic->clock.ns, memory_order_release);
+	atomic_store_explicit(&line->slope, nic->clock.slope, memory_order_release);
 	atomic_store_explicit(&line->seq, seq + 2, memory_order_release);
 }
 
@@ -85,11 +84,10 @@ static bool read_clock_conversion(const struct nic_verbs *nic, struct verbs_cloc
 	const uint32_t seq = atomic_load_explicit(&line->seq, memory_order_acquire);
 
 	clock->sampled = true;
-	clock->ticks = atomic_load_explicit(&line->ticks, memory_order_relaxed);
-	clock->ns = atomic_load_explicit(&line->ns, memory_order_relaxed);
-	clock->slope = atomic_load_explicit(&line->slope, memory_order_relaxed);
-	/* Acquire fence: pairs with the writer's; the second look is not made before the values were read. */
-	atomic_thread_fence(memory_order_acquire);
+	/* Acquire loads pair with the writer's stores; the second look is not made before the values were read. */
+	clock->ticks = atomic_load_explicit(&line->ticks, memory_order_acquire);
+	clock->ns = atomic_load_explicit(&line->ns, memory_order_acquire);
+	clock->slope = atomic_load_explicit(&line->slope, memory_order_acquire);
 	return (seq & 1) == 0 && seq != 0 && atomic_load_explicit(&line->seq, memory_order_relaxed) == seq;
 }
 
