@@ -29,9 +29,22 @@ void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct 
 	pthread_mutex_init(&file->lock, NULL);
 }
 
-static void file_free_retired(struct vma_retired *retired)
+/*
+ * The word of references: a count, and two bits that the count's end sets. A thread inside may have found the file before
+ * its end, and may take a reference after it: accept on a listener that is being closed, a packet held beside close.
+ *
+ * Argument: the put that leaves no reference, and the bits, change in one step, so one put retires the file and no other
+ * does until the grace period is over. The end of that period looks at the word again. If references have come
+ * meanwhile, it takes the bits back, in one step: the last of these retires the file again. If references have come and
+ * gone (REFS_PUT_AGAIN), the file waits for one more period: threads inside may know it from those holders. Else it ends:
+ * no thread that could find it is inside, and no holder is left that could take a reference for another.
+ */
+#define REFS_RETIRED   (1U << 31) /* waits until no reader is inside */
+#define REFS_PUT_AGAIN (1U << 30) /* while it waited, the last of later references was given back */
+#define REFS_COUNT     (REFS_PUT_AGAIN - 1)
+
+static void file_free(struct vma_file *file)
 {
-	struct vma_file *file = (struct vma_file *)((char *)retired - offsetof(struct vma_file, retired));
 	struct vma_watchers *watchers = atomic_load_explicit(&file->watchers, memory_order_relaxed);
 
 	if (file->ops->destroy != NULL)
@@ -41,14 +54,39 @@ static void file_free_retired(struct vma_retired *retired)
 	vma_free(file);
 }
 
+static void file_end_grace_period(struct vma_retired *retired)
+{
+	struct vma_file *file = (struct vma_file *)((char *)retired - offsetof(struct vma_file, retired));
+	uint32_t refs = atomic_load_explicit(&file->refs, memory_order_acquire), next;
+
+	do {
+		if (refs == REFS_RETIRED) {
+			file_free(file);
+			return;
+		}
+		next = (refs & REFS_COUNT) != 0 ? refs & REFS_COUNT : REFS_RETIRED;
+	} while (!atomic_compare_exchange_weak_explicit(&file->refs, &refs, next, memory_order_acq_rel,
+	                                                memory_order_acquire));
+	if (next == REFS_RETIRED)
+		vma_defer_free_until_no_readers(&file->retired, file_end_grace_period);
+}
+
 /*
- * The last put comes after all others (acquire pairs with their release), and after the last descriptor: nobody finds
- * the file any more. Who found it earlier is inside, and retiring waits for those.
+ * The last put comes after all others (acquire pairs with their release), and after the last descriptor: only a thread
+ * that found the file earlier, and is inside, can still take a reference.
  */
 void vma_file_put(struct vma_file *file)
 {
-	if (atomic_fetch_sub_explicit(&file->refs, 1, memory_order_acq_rel) == 1)
-		vma_defer_free_until_no_readers(&file->retired, file_free_retired);
+	uint32_t refs = atomic_load_explicit(&file->refs, memory_order_relaxed), next;
+
+	do {
+		next = refs - 1;
+		if ((next & REFS_COUNT) == 0)
+			next |= (refs & REFS_RETIRED) != 0 ? REFS_PUT_AGAIN : REFS_RETIRED;
+	} while (!atomic_compare_exchange_weak_explicit(&file->refs, &refs, next, memory_order_acq_rel,
+	                                                memory_order_relaxed));
+	if (next == REFS_RETIRED)
+		vma_defer_free_until_no_readers(&file->retired, file_end_grace_period);
 }
 
 /* ---- the list of all ---- */

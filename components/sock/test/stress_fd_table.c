@@ -1,7 +1,7 @@
 /*
- * Lookups against installs, duplicates and removals of the same few numbers, from several threads. Whoever finds a file
- * inside must find it alive until he leaves, every file must be closed and destroyed exactly once, and none may be
- * left.
+ * Lookups against installs, duplicates and removals of the same few numbers, from several threads. A thread that finds a
+ * file inside must find it alive until it leaves, or until it gives back the reference that it took inside, perhaps after
+ * the last number had gone. Every file must be closed and destroyed exactly once, and none may be left.
  */
 #include <pthread.h>
 #include <time.h>
@@ -61,6 +61,13 @@ static void *thread_change_random_fds(void *arg)
 	return NULL;
 }
 
+static void count_dead_file(struct vma_file *file)
+{
+	for (int i = 0; i < 16; i++)
+		if (atomic_load_explicit(&fake_of(file)->magic, memory_order_relaxed) != FAKE_ALIVE)
+			atomic_fetch_add(&dead, 1);
+}
+
 static void *thread_lookup_random_fds(void *arg)
 {
 	uint32_t random = (uint32_t)(uintptr_t)arg;
@@ -68,15 +75,21 @@ static void *thread_lookup_random_fds(void *arg)
 	while (!atomic_load(&stop)) {
 		struct vma_thread *self = vma_enter();
 		struct vma_file *file = vma_fd_lookup(numbers[fd_table_stress_next_random(&random) % NUMBERS]);
+		bool is_held = false;
 
 		if (file != NULL) {
 			atomic_fetch_add(&found, 1);
-			for (int i = 0; i < 16; i++)
-				if (atomic_load_explicit(&fake_of(file)->magic, memory_order_relaxed) != FAKE_ALIVE)
-					atomic_fetch_add(&dead, 1);
+			count_dead_file(file);
+			is_held = fd_table_stress_next_random(&random) % 2 == 0;
+			if (is_held)
+				vma_file_get(file);
 		}
 		vma_leave(self);
 		vma_run_due_deferred_frees();
+		if (is_held) {
+			count_dead_file(file);
+			vma_file_put(file);
+		}
 	}
 	return NULL;
 }

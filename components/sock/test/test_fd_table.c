@@ -87,6 +87,52 @@ static void test_file_outlives_its_number_for_who_is_inside(void **state)
 	fake_poll_until_retired_are_freed();
 }
 
+static void test_reference_taken_while_the_file_waits_for_its_end_keeps_it(void **state)
+{
+	struct fake_file *fake = fake_file_create();
+	unsigned destroyed = atomic_load(&fakes_destroyed);
+	struct vma_thread *self;
+
+	(void)state;
+	assert_int_equal(vma_fd_install(9, &fake->file), 0);
+	self = vma_enter();
+	vma_fd_remove(9); /* the last reference of all goes */
+	vma_file_get(&fake->file);
+	vma_leave(self);
+	fake_poll_until_retired_are_freed();
+	assert_int_equal(atomic_load(&fakes_destroyed), destroyed);
+	assert_int_equal(atomic_load(&fake->magic), FAKE_ALIVE);
+	vma_file_get(&fake->file);
+	vma_file_put(&fake->file);
+	fake_poll_until_retired_are_freed();
+	assert_int_equal(atomic_load(&fakes_destroyed), destroyed);
+	vma_file_put(&fake->file);
+	fake_poll_until_retired_are_freed();
+	assert_int_equal(atomic_load(&fakes_destroyed), destroyed + 1);
+}
+
+static void test_reference_taken_and_given_back_while_the_file_waits_ends_it_once(void **state)
+{
+	struct fake_file *fake = fake_file_create();
+	unsigned destroyed = atomic_load(&fakes_destroyed);
+	struct vma_thread *self;
+
+	(void)state;
+	assert_int_equal(vma_fd_install(9, &fake->file), 0);
+	self = vma_enter();
+	vma_fd_remove(9);
+	for (int i = 0; i < 3; i++) {
+		vma_file_get(&fake->file);
+		vma_file_put(&fake->file);
+	}
+	fake_poll_until_retired_are_freed();
+	assert_int_equal(atomic_load(&fakes_destroyed), destroyed);
+	vma_leave(self);
+	fake_poll_until_retired_are_freed();
+	fake_poll_until_retired_are_freed();
+	assert_int_equal(atomic_load(&fakes_destroyed), destroyed + 1);
+}
+
 static void test_duplicates_share_the_file_and_it_keeps_a_number(void **state)
 {
 	struct fake_file *fake = fake_file_create();
@@ -238,6 +284,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_negative_number_is_refused),
         cmocka_unit_test(test_last_number_closes_and_last_holder_destroys),
         cmocka_unit_test(test_file_outlives_its_number_for_who_is_inside),
+        cmocka_unit_test(test_reference_taken_while_the_file_waits_for_its_end_keeps_it),
+        cmocka_unit_test(test_reference_taken_and_given_back_while_the_file_waits_ends_it_once),
         cmocka_unit_test(test_duplicates_share_the_file_and_it_keeps_a_number),
         cmocka_unit_test(test_number_given_out_anew_drops_what_was_closed_unseen),
         cmocka_unit_test(test_file_that_has_ended_takes_no_number),

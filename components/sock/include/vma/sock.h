@@ -203,7 +203,7 @@ struct vma_file {
 	bool from_parent;       /* a process that forked this one made it */
 	bool is_copied;         /* then: this one has made a copy for its next program */
 	_Atomic bool retry;     /* offloaded in part: net_changed is wanted once a second, whatever `reason` says */
-	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder */
+	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder; two bits: fd/file.c */
 	_Atomic uint32_t slots; /* descriptors that lead here; VMA_FILE_ENDED: the last one has gone */
 	_Atomic int fd;         /* one of them: the shadow's number for calls that have none from the application */
 	uint64_t id;            /* never used twice in a process */
@@ -296,6 +296,7 @@ extern _Atomic uint32_t vma_fork_count __attribute__((visibility("hidden")));
 
 /* Fills in the head: refs 1, no descriptor yet. The caller's object starts with it and came from vma_alloc. */
 void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct vma_file_ops *ops);
+/* By a holder, or inside by a thread that found the file: also while its last descriptor is being closed. */
 static inline void vma_file_get(struct vma_file *file)
 {
 	atomic_fetch_add_explicit(&file->refs, 1, memory_order_relaxed);
