@@ -39,9 +39,9 @@ void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct 
  * gone (REFS_PUT_AGAIN), the file waits for one more period: threads inside may know it from those holders. Else it ends:
  * no thread that could find it is inside, and no holder is left that could take a reference for another.
  */
-#define REFS_RETIRED   (1U << 31) /* waits until no reader is inside */
+#define REFS_RETIRED (1U << 31)   /* waits until no reader is inside */
 #define REFS_PUT_AGAIN (1U << 30) /* while it waited, the last of later references was given back */
-#define REFS_COUNT     (REFS_PUT_AGAIN - 1)
+#define REFS_COUNT (REFS_PUT_AGAIN - 1)
 
 static void file_free(struct vma_file *file)
 {
