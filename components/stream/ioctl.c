@@ -1,9 +1,10 @@
 /* ioctl.c - ioctl and fcntl: the kernel's, but for the bytes in the connection's fifos. */
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
+
+#include <vma/inet_flags.h>
 
 #include "stream_priv.h"
 
@@ -47,35 +48,46 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 	return vma_memcpy_or_efault(arg, &value, sizeof(value));
 }
 
-/* Before the kernel is asked; of a connection the signals are ours to send. */
-static int stream_check_o_async_supported(const struct stream_sock *sock, bool on)
+/* ---- O_NONBLOCK and O_ASYNC ---- */
+
+/* Of a connection the signals are ours to send. */
+static int stream_check_o_async_supported(struct vma_file *file)
 {
-	return on && stream_tcp_conn(sock) == NULL
+	return stream_tcp_conn(stream_sock(file)) == NULL
 	               ? vma_engine_apply_offload_failure_policy(EINVAL, "a TCP socket with O_ASYNC")
 	               : 0;
 }
 
-static int ioctl_set_file_flag(struct stream_sock *sock, int fd, unsigned long request, void *arg)
+static void stream_file_lock(struct vma_file *file)
 {
-	int on, rc = 0;
-
-	if (request == FIOASYNC && vma_memcpy_or_efault(&on, arg, sizeof(on)) == 0)
-		rc = stream_check_o_async_supported(sock, on != 0);
-	if (rc < 0)
-		return rc;
-	pthread_mutex_lock(&sock->file.lock);
-	rc = vma_inet_os_ioctl(fd, request, arg);
-	if (rc == 0 && vma_memcpy_or_efault(&on, arg, sizeof(on)) == 0) {
-		if (request == FIONBIO) {
-			atomic_store(&sock->nonblocking, on != 0);
-			vma_inet_stats_set_nonblocking(sock->stats, on != 0);
-		} else {
-			stream_set_async(sock, on != 0);
-		}
-	}
-	pthread_mutex_unlock(&sock->file.lock);
-	return rc;
+	pthread_mutex_lock(&file->lock);
 }
+
+static void stream_set_o_nonblock(struct vma_file *file, bool on)
+{
+	struct stream_sock *sock = stream_sock(file);
+
+	atomic_store(&sock->nonblocking, on);
+	vma_inet_stats_set_nonblocking(sock->stats, on);
+}
+
+static void stream_file_set_async(struct vma_file *file, bool on)
+{
+	stream_set_async(stream_sock(file), on);
+}
+
+static void stream_flags_changed(struct vma_file *file)
+{
+	(void)file;
+}
+
+static const struct vma_inet_flags_ops stream_flags_ops = {
+        .check_async = stream_check_o_async_supported,
+        .lock = stream_file_lock,
+        .set_nonblocking = stream_set_o_nonblock,
+        .set_async = stream_file_set_async,
+        .changed = stream_flags_changed,
+};
 
 int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 {
@@ -83,27 +95,11 @@ int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg
 	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 	if (request == FIONBIO || request == FIOASYNC)
-		return ioctl_set_file_flag(sock, fd, request, arg);
+		return vma_inet_ioctl_flag(&stream_flags_ops, file, fd, request, arg);
 	return conn != NULL ? ioctl_of_connection(sock, conn, fd, request, arg) : vma_inet_os_ioctl(fd, request, arg);
 }
 
 int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 {
-	struct stream_sock *sock = stream_sock(file);
-	long flags = (long)arg;
-	int rc = cmd == F_SETFL ? stream_check_o_async_supported(sock, (flags & O_ASYNC) != 0) : 0;
-
-	if (rc < 0)
-		return rc;
-	pthread_mutex_lock(&file->lock);
-	rc = vma_os.fcntl(fd, cmd, arg);
-	if (rc < 0)
-		rc = -errno;
-	if (rc >= 0 && cmd == F_SETFL) {
-		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
-		vma_inet_stats_set_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
-		stream_set_async(sock, (flags & O_ASYNC) != 0);
-	}
-	pthread_mutex_unlock(&file->lock);
-	return rc;
+	return vma_inet_fcntl(&stream_flags_ops, file, fd, cmd, arg);
 }

@@ -1,12 +1,13 @@
 /* ioctl.c - ioctl and fcntl: the kernel's, but where what is queued here has a better answer. */
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/net_tstamp.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
 #include <time.h>
+
+#include <vma/inet_flags.h>
 
 #include "control.h"
 #include "fork_shared.h"
@@ -32,33 +33,46 @@ static int udp_ioctl_next_len(struct udp_sock *sock, int fd, void *arg)
 	return vma_memcpy_or_efault(arg, &len, sizeof(len));
 }
 
-/* Before the kernel is asked. */
-static int udp_raise_exception_if_o_async(bool on)
+/* ---- O_NONBLOCK and O_ASYNC ---- */
+
+static int udp_check_o_async_supported(struct vma_file *file)
 {
-	return on ? vma_engine_apply_offload_failure_policy(EINVAL, "a UDP socket with O_ASYNC") : 0;
+	(void)file;
+	return vma_engine_apply_offload_failure_policy(EINVAL, "a UDP socket with O_ASYNC");
 }
 
-static int udp_ioctl_nonblocking_or_async(struct udp_sock *sock, int fd, unsigned long request, void *arg)
+static void udp_file_lock_and_apply_changes_of_forked(struct vma_file *file)
 {
-	int on, rc = 0;
-
-	if (request == FIOASYNC && vma_memcpy_or_efault(&on, arg, sizeof(on)) == 0)
-		rc = udp_raise_exception_if_o_async(on != 0);
-	if (rc < 0)
-		return rc;
-	udp_lock_and_apply_changes_of_forked(sock);
-	rc = vma_inet_os_ioctl(fd, request, arg);
-	if (rc == 0 && vma_memcpy_or_efault(&on, arg, sizeof(on)) == 0) {
-		if (request == FIONBIO) {
-			atomic_store(&sock->nonblocking, on != 0);
-			vma_inet_stats_set_nonblocking(sock->stats, on != 0);
-		} else {
-			udp_set_o_async(sock, on != 0);
-		}
-	}
-	udp_tell_forked_of_change_and_unlock(sock);
-	return rc;
+	udp_lock_and_apply_changes_of_forked(udp_sock(file));
 }
+
+static void udp_set_o_nonblock(struct vma_file *file, bool on)
+{
+	struct udp_sock *sock = udp_sock(file);
+
+	atomic_store(&sock->nonblocking, on);
+	vma_inet_stats_set_nonblocking(sock->stats, on);
+}
+
+static void udp_file_set_o_async(struct vma_file *file, bool on)
+{
+	udp_set_o_async(udp_sock(file), on);
+}
+
+static void udp_file_tell_forked_processes_of_change(struct vma_file *file)
+{
+	udp_tell_forked_processes_of_change(udp_sock(file));
+}
+
+static const struct vma_inet_flags_ops udp_flags_ops = {
+        .check_async = udp_check_o_async_supported,
+        .lock = udp_file_lock_and_apply_changes_of_forked,
+        .set_nonblocking = udp_set_o_nonblock,
+        .set_async = udp_file_set_o_async,
+        .changed = udp_file_tell_forked_processes_of_change,
+};
+
+/* ---- time stamps ---- */
 
 static bool sock_has_received_datagram(const struct udp_sock *sock)
 {
@@ -141,7 +155,7 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 		return udp_ioctl_next_len(sock, fd, arg);
 	case FIONBIO:
 	case FIOASYNC:
-		return udp_ioctl_nonblocking_or_async(sock, fd, request, arg);
+		return vma_inet_ioctl_flag(&udp_flags_ops, file, fd, request, arg);
 	case SIOCGSTAMP_OLD:
 	case SIOCGSTAMP_NEW:
 	case SIOCGSTAMPNS_OLD:
@@ -157,22 +171,5 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 
 int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 {
-	struct udp_sock *sock = udp_sock(file);
-	long flags = (long)arg;
-	int rc = cmd == F_SETFL ? udp_raise_exception_if_o_async((flags & O_ASYNC) != 0) : 0;
-
-	if (rc < 0)
-		return rc;
-	udp_lock_and_apply_changes_of_forked(sock);
-	rc = vma_os.fcntl(fd, cmd, arg);
-	if (rc < 0)
-		rc = -errno;
-	if (rc >= 0 && cmd == F_SETFL) {
-		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
-		vma_inet_stats_set_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
-		udp_set_o_async(sock, (flags & O_ASYNC) != 0);
-		udp_tell_forked_processes_of_change(sock);
-	}
-	pthread_mutex_unlock(&file->lock);
-	return rc;
+	return vma_inet_fcntl(&udp_flags_ops, file, fd, cmd, arg);
 }
