@@ -27,8 +27,9 @@ int vma_inet_ioctl_flag(const struct vma_inet_flags_ops *ops, struct vma_file *f
 			ops->set_nonblocking(file, on != 0);
 		else
 			ops->set_async(file, on != 0);
-		ops->changed(file);
 	}
+	if (rc == 0)
+		ops->changed(file);
 	pthread_mutex_unlock(&file->lock);
 	return rc;
 }

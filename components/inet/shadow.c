@@ -70,5 +70,7 @@ int vma_inet_dup_shadow_fd(int fd, uint64_t cookie)
 	guarded = vma_sock_cookie(copy) == cookie ? vma_fd_move_high_and_guard(copy) : -ESTALE;
 	if (guarded < 0)
 		vma_os.close(copy);
+	else
+		vma_fd_guard_only_until_fork(guarded); /* the end that it waits for is the parent's */
 	return guarded;
 }

@@ -189,7 +189,9 @@ static int epoll_ctl_offloaded_fd(struct epoll_set *set, int epfd, int op, struc
 	if (atomic_load(&set->stale))
 		epoll_set_recreate_inner_epfd(set);
 	item = epoll_item_find(set, file, fd);
-	if (op == EPOLL_CTL_ADD)
+	if (vma_file_is_closed(&set->file))
+		rc = -EBADF; /* its items have gone: nobody would remove this one */
+	else if (op == EPOLL_CTL_ADD)
 		rc = epoll_ctl_add_offloaded_fd(set, epfd, file, fd, event);
 	else if (item == NULL)
 		rc = -ENOENT;
@@ -211,7 +213,10 @@ int epoll_ctl_move_fd_from_kernel_to_set(struct epoll_set *set, int epfd, struct
 	int rc;
 
 	pthread_mutex_lock(&set->lock);
-	rc = epoll_item_find(set, file, fd) == NULL ? epoll_set_add_item(set, file, fd, event) : -EEXIST;
+	if (vma_file_is_closed(&set->file))
+		rc = -EBADF;
+	else
+		rc = epoll_item_find(set, file, fd) == NULL ? epoll_set_add_item(set, file, fd, event) : -EEXIST;
 	if (rc == 0)
 		kernel_epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &nothing);
 	epoll_set_unlock_and_wake_waiter(set);

@@ -242,11 +242,15 @@ int stream_accept_one_offloaded(struct stream_sock *listener)
 
 /* ---- one of the shadow's ---- */
 
-static void accept_in_kernel_clear_flag(void *arg)
+static void accept_in_kernel_on_cancel(void *arg)
 {
 	struct stream_sock *listener = arg;
+	struct vma_thread *self = vma_enter();
 
 	atomic_store(&listener->os_accept, false);
+	stream_call_leave(listener);
+	vma_file_put(&listener->file);
+	vma_leave(self);
 }
 
 /*
@@ -263,12 +267,13 @@ static int accept_in_kernel_allow_signals(struct stream_sock *listener, int fd, 
 		return -EAGAIN;
 	vma_file_get(&listener->file);
 	vma_leave(self);
-	pthread_cleanup_push(accept_in_kernel_clear_flag, listener);
+	pthread_cleanup_push(accept_in_kernel_on_cancel, listener);
 	rc = vma_os.accept4(fd, addr, len, flags);
 	if (rc < 0)
 		rc = -errno;
-	pthread_cleanup_pop(1);
+	pthread_cleanup_pop(0);
 	vma_enter();
+	atomic_store(&listener->os_accept, false);
 	vma_file_put(&listener->file);
 	return rc;
 }

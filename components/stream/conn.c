@@ -274,7 +274,7 @@ static void stream_wait_so_linger(struct stream_sock *sock)
 	vma_file_get(&sock->file); /* the wait's: it is given back when the thread is cancelled in it */
 	atomic_fetch_add(&sock->waiting, 1);
 	stream_wait(sock, &what);
-	atomic_fetch_sub(&sock->waiting, 1);
+	vma_inet_remove_waiting_call(&sock->file, &sock->waiting);
 	vma_file_put(&sock->file);
 	pthread_mutex_lock(&sock->file.lock);
 	stream_end_conn_now_or_when_drained(sock);

@@ -170,9 +170,9 @@ static void fork_queue_ensure_socketpair(struct stream_sock *listener)
 }
 
 /* An accepted connection, with a descriptor of its own. */
-static int fork_queue_put_conn_as_kernel_socket(struct stream_sock *listener, int fd, enum vma_sock_reason why)
+static int fork_queue_put_conn_as_kernel_socket(struct stream_sock *listener, struct vma_file *file, int fd,
+                                                enum vma_sock_reason why)
 {
-	struct vma_file *file = vma_fd_lookup(fd);
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
@@ -184,11 +184,15 @@ static int fork_queue_put_conn_as_kernel_socket(struct stream_sock *listener, in
 
 static void fork_queue_move_queued_conns_to_kernel(struct stream_sock *listener, enum vma_sock_reason why)
 {
+	struct vma_file *file;
 	int fd, rc;
 
 	fork_queue_ensure_socketpair(listener);
 	while (atomic_load(&listener->fork_queue) != NULL && (fd = stream_accept_one_offloaded(listener)) >= 0) {
-		rc = fork_queue_put_conn_as_kernel_socket(listener, fd, why);
+		file = vma_fd_lookup(fd);
+		if (file == NULL || file->kind != VMA_FILE_TCP)
+			continue; /* another thread has closed the number */
+		rc = fork_queue_put_conn_as_kernel_socket(listener, file, fd, why);
 		vma_fd_remove(fd);
 		syscall(SYS_close, fd);
 		if (rc < 0)

@@ -637,9 +637,8 @@ static void listener_update_flows_task(struct vma_internal_task *task)
  */
 void stream_schedule_listen_update(struct stream_sock *sock)
 {
-	if (vma_engine_get_or_start() == NULL || atomic_exchange(&sock->update_scheduled, true))
+	if (vma_engine_get_or_start() == NULL || !vma_file_mark_scheduled(&sock->file, &sock->update_scheduled))
 		return;
 	sock->update_task.run = listener_update_flows_task;
-	vma_file_get(&sock->file);
 	vma_engine_post_task_to_internal_thread(&sock->update_task);
 }

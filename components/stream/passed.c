@@ -61,7 +61,7 @@ struct stream_passed_state {
 	struct vma_retired retired;
 	struct vma_internal_task answer, change;
 	struct passed_page *page;
-	struct stream_sock *sock; /* whose this is; its memory is retired as this is */
+	struct stream_sock *sock; /* whose this is; it is unwatched when that is closed */
 	int page_fd, event_fd, server_fd;
 	bool is_sender, watched;
 };
@@ -161,17 +161,27 @@ static void free_retired_passed(struct vma_retired *retired)
 	vma_free(passed);
 }
 
-void stream_passed_free(struct stream_sock *sock)
+/* A task that the internal thread has begun finds the socket: it began inside, before the socket is retired. */
+void stream_passed_unwatch(const struct stream_sock *sock)
 {
 	struct stream_passed_state *passed = sock->passed;
 
-	sock->passed = NULL;
 	if (passed == NULL)
 		return;
 	if (passed->server_fd != CLOSED)
 		vma_engine_unwatch_fd(passed->server_fd, &passed->answer);
 	if (passed->watched)
 		vma_engine_unwatch_fd(passed->event_fd, &passed->change);
+}
+
+void stream_passed_free(struct stream_sock *sock)
+{
+	struct stream_passed_state *passed = sock->passed;
+
+	stream_passed_unwatch(sock); /* of one that never had a descriptor */
+	sock->passed = NULL;
+	if (passed == NULL)
+		return;
 	vma_defer_free_until_no_readers(&passed->retired, free_retired_passed);
 }
 

@@ -203,9 +203,8 @@ static void port_share_reservation_task(struct vma_internal_task *task)
 
 void stream_port_schedule_sharing(struct stream_sock *sock)
 {
-	if (atomic_exchange(&sock->share_scheduled, true))
+	if (!vma_file_mark_scheduled(&sock->file, &sock->share_scheduled))
 		return;
 	sock->share_task.run = port_share_reservation_task;
-	vma_file_get(&sock->file);
 	vma_engine_post_task_to_internal_thread(&sock->share_task);
 }

@@ -328,10 +328,8 @@ static void route_post_path_changed_task(struct vma_net_watch *watch, struct vma
 	struct stream_sock *sock = (struct stream_sock *)((char *)watch - offsetof(struct stream_sock, watch));
 
 	(void)path;
-	if (atomic_exchange(&sock->path_scheduled, true))
-		return;
-	vma_file_get(&sock->file);
-	vma_engine_post_task_to_internal_thread(&sock->path_task);
+	if (vma_file_mark_scheduled(&sock->file, &sock->path_scheduled))
+		vma_engine_post_task_to_internal_thread(&sock->path_task);
 }
 
 void stream_route_watch_path(struct stream_sock *sock, struct vma_net_path *path)

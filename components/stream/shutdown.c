@@ -57,6 +57,10 @@ int stream_shutdown(struct vma_file *file, int fd, int how)
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
+	if (stream_has_ended(sock)) {
+		pthread_mutex_unlock(&file->lock);
+		return -EBADF;
+	}
 	conn = stream_tcp_conn(sock);
 	rc = conn != NULL ? shutdown_connection(sock, conn, how)
 	                  : shutdown_unconnected_or_listening_socket(sock, fd, how);

@@ -93,6 +93,7 @@ static void stream_await_sends_in_progress(struct stream_sock *sock)
 static void stream_end_socket(struct stream_sock *sock, bool may_linger)
 {
 	stream_await_sends_in_progress(sock);
+	stream_passed_unwatch(sock);
 	if (stream_sock_phase(sock) == STREAM_LISTENING)
 		stream_listen_end(sock);
 	if (stream_hand_over_to_kernel(sock)) {
@@ -114,7 +115,7 @@ static void stream_close_file(struct vma_file *file)
 	pthread_mutex_lock(&file->lock);
 	stream_put_ring_ctxs_held_before_connect(sock);
 	if (file->os_only) {
-		/* the kernel's */
+		stream_passed_unwatch(sock);
 	} else if (atomic_load(&sock->waiting) != 0) {
 		stream_dup_shadow_at_close(sock);
 		atomic_store(&sock->close_due, true);

@@ -410,6 +410,7 @@ bool stream_install_fd_of_own_file_by_cookie(
 void stream_passed_watch_page(struct stream_sock *sock); /* a listener: it is told of changes */
 void stream_passed_stop_answering_in_child(struct stream_sock *sock);
 void stream_passed_free(struct stream_sock *sock);
+void stream_passed_unwatch(const struct stream_sock *sock); /* at its end, before the last reference goes */
 
 /* ---- connect.c, listen.c, accept.c, names.c, shutdown.c, options.c, getopt.c, congestion.c, ioctl.c: control path
  * ---- */

@@ -53,7 +53,7 @@ bool tcp_stranger_gets_no_reset(struct vma_tcp *tcp, struct vma_buf *packet, con
                                 bool cookies);
 void tcp_strangers_probe(struct vma_tcp *tcp); /* those that it is time for */
 
-/* ---- minisocks.c: driver ---- */
+/* ---- minisocks.c: control path ---- */
 
 /* minisocks.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
 /* False: nobody answers for them: the device has no owner that does, or could not be told. */

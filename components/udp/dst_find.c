@@ -15,9 +15,8 @@ static void dst_request_cache_update_in_background(struct udp_sock *sock, uint64
 {
 	if (key != 0)
 		atomic_store(&sock->dst_want[udp_dst_cache_slot_of_key(key)], key);
-	if (atomic_load(&sock->dst_scheduled) || atomic_exchange(&sock->dst_scheduled, true))
+	if (atomic_load(&sock->dst_scheduled) || !vma_file_mark_scheduled(&sock->file, &sock->dst_scheduled))
 		return;
-	vma_file_get(&sock->file);
 	vma_engine_post_task_to_internal_thread(&sock->dst_task);
 }
 

@@ -376,10 +376,8 @@ void udp_flows_task_init(struct udp_flows *flows)
  */
 void udp_flows_schedule_update_task(struct udp_flows *flows)
 {
-	if (atomic_exchange(&flows->task_scheduled, true))
-		return;
-	vma_file_get(&flows->sock->file);
-	vma_engine_post_task_to_internal_thread(&flows->task);
+	if (vma_file_mark_scheduled(&flows->sock->file, &flows->task_scheduled))
+		vma_engine_post_task_to_internal_thread(&flows->task);
 }
 
 /* ---- fork ---- */
@@ -398,10 +396,9 @@ static void udp_offload_inherited_task(struct vma_internal_task *task)
 /* Not by the caller: whoever polls may hold locks that are taken after a file's. */
 void udp_schedule_offload_of_inherited(struct udp_sock *sock)
 {
-	if (vma_engine_get_or_start() == NULL || atomic_exchange(&sock->take_up_scheduled, true))
+	if (vma_engine_get_or_start() == NULL || !vma_file_mark_scheduled(&sock->file, &sock->take_up_scheduled))
 		return;
 	sock->take_up_task.run = udp_offload_inherited_task;
-	vma_file_get(&sock->file);
 	vma_engine_post_task_to_internal_thread(&sock->take_up_task);
 }
 

@@ -72,10 +72,9 @@ static void pace_task_wakes_writers_if_due(struct vma_internal_task *task)
 
 void udp_pace_schedule_readiness(struct udp_sock *sock)
 {
-	if (vma_engine_get_or_start() == NULL || atomic_exchange(&sock->pace_scheduled, true))
+	if (vma_engine_get_or_start() == NULL || !vma_file_mark_scheduled(&sock->file, &sock->pace_scheduled))
 		return;
 	sock->pace_task.run = pace_task_wakes_writers_if_due;
-	vma_file_get(&sock->file);
 	vma_engine_post_task_within_1ms(&sock->pace_task);
 }
 

@@ -132,6 +132,15 @@ return_deferred_error(struct udp_sock *sock, int fd, const struct msghdr *msg, i
 	return rc < 0 ? rc : -atomic_exchange_explicit(&sock->file.deferred_error, 0, memory_order_relaxed);
 }
 
+static void send_by_kernel_on_cancel(void *arg)
+{
+	struct udp_sock *sock = arg;
+	struct vma_thread *self = vma_enter();
+
+	vma_file_put(&sock->file);
+	vma_leave(self);
+}
+
 /* Outside, since it may block. Frames of before leave first. */
 static ssize_t __attribute__((cold, noinline))
 udp_send_by_kernel_socket(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
@@ -142,10 +151,12 @@ udp_send_by_kernel_socket(struct udp_sock *sock, int fd, const struct msghdr *ms
 	vma_inet_flush_sends(self);
 	vma_file_get(&sock->file);
 	vma_leave(self);
+	pthread_cleanup_push(send_by_kernel_on_cancel, sock);
 	if (__builtin_expect(atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0, 0))
 		sent = return_deferred_error(sock, fd, msg, flags);
 	if (sent == 0)
 		sent = vma_inet_os_send(fd, msg, flags);
+	pthread_cleanup_pop(0);
 	vma_enter();
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
 	atomic_fetch_add_explicit(&udp_sends_by_os_count, 1, memory_order_release);

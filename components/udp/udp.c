@@ -251,6 +251,7 @@ static __attribute__((cold)) void udp_reset_in_forked_child(struct vma_file *fil
 	atomic_store(&sock->stats_count, false);
 	sock->errors_watched = sock->left = false;
 	atomic_store(&sock->in_kernel, 0);
+	atomic_store(&sock->waiting, 0);
 	atomic_store(&file->retry, false);
 	if (file->os_only)
 		return;

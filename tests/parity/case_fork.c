@@ -1,6 +1,7 @@
 /* UDP over a fork: what had come and was not read belongs to whoever reads first, and servers of a process per client.
  */
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -196,4 +197,92 @@ CASE(fork_per_client,
 		fork_wait_and_print_child_status(pid);
 	}
 	receive_all_until_empty(s);
+}
+
+/* ---- a thread of the parent waits in the socket ---- */
+
+static void *thread_receive_one(void *arg)
+{
+	char bytes[100];
+
+	return (void *)(intptr_t)recv((int)(intptr_t)arg, bytes, sizeof(bytes), 0);
+}
+
+/* A child that says when it has begun, and lives until `ends[1]` is closed. It closes s first, unless that is -1. */
+static pid_t fork_child_that_stays(int s, int ends[2])
+{
+	int begun[2];
+	char bytes[100];
+	pid_t pid;
+
+	if (pipe(begun) != 0 || pipe(ends) != 0)
+		die_with_message("pipe");
+	pid = fork_after_flushing_stdout();
+	if (pid == 0) {
+		close(ends[1]);
+		if (s >= 0) {
+			recv(s, bytes, sizeof(bytes), MSG_DONTWAIT);
+			close(s);
+		}
+		close(begun[1]);
+		_exit(read(ends[0], bytes, 1) == 0 ? 0 : 1);
+	}
+	close(begun[1]);
+	close(ends[0]);
+	if (read(begun[0], bytes, 1) != 0)
+		die_with_message("the child");
+	close(begun[0]);
+	return pid;
+}
+
+static void say_whether_port_is_free(int port)
+{
+	const struct sockaddr_in name = ipv4_sockaddr_of(here, port);
+	int s = udp_socket();
+
+	SAY_RESULT(bind(s, (const struct sockaddr *)&name, sizeof(name)));
+	close(s);
+}
+
+CASE(fork_beside_a_waiting_thread, "a child that closes a socket in which its parent's thread waits gives up its port")
+{
+	int s = udp_socket_bound_to(here, 0), port = port_of(s), ends[2];
+	pthread_t thread;
+	void *len;
+	pid_t pid;
+
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
+	expect_offloaded(s);
+	pthread_create(&thread, NULL, thread_receive_one, (void *)(intptr_t)s);
+	pause_ms(50);
+	pid = fork_child_that_stays(s, ends);
+	peer_send(far(), 0, here, port, 20, 1);
+	pthread_join(thread, &len);
+	say("the thread has received %d bytes", (int)(intptr_t)len);
+	close(s);
+	say_whether_port_is_free(port);
+	close(ends[1]);
+	fork_wait_and_print_child_status(pid);
+}
+
+CASE(fork_after_close_beside_a_waiting_thread,
+     "a child does not hold the port of a socket that was closed before, though a thread of its parent waited in it")
+{
+	const struct timeval half = {.tv_usec = 500000};
+	int s = udp_socket_bound_to(here, 0), port = port_of(s), ends[2];
+	pthread_t thread;
+	void *len;
+	pid_t pid;
+
+	expect_offloaded(s);
+	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &half, sizeof(half));
+	pthread_create(&thread, NULL, thread_receive_one, (void *)(intptr_t)s);
+	pause_ms(50);
+	close_fd_in_use_without_tsan_report(s);
+	pid = fork_child_that_stays(-1, ends);
+	pthread_join(thread, &len);
+	say("the thread has received %d bytes", (int)(intptr_t)len);
+	say_whether_port_is_free(port);
+	close(ends[1]);
+	fork_wait_and_print_child_status(pid);
 }

@@ -580,3 +580,56 @@ CASE(tcp_fork_names, "both names and the options are the same in the child, befo
 	say_far_peer_reads(1, 1, 0, 1);
 	close(at);
 }
+
+/* ---- by a signal handler, in a call that waits ---- */
+
+static volatile pid_t forked_in_handler;
+
+static void on_alarm_fork(int sig)
+{
+	(void)sig;
+	forked_in_handler = fork();
+}
+
+/* The child, after its accept has ended. */
+static _Noreturn void close_listener_and_stay(int listener, const int closed[2], const int ends[2])
+{
+	char byte;
+
+	close(closed[0]);
+	close(ends[1]);
+	close(listener);
+	close(closed[1]);
+	_exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+}
+
+CASE(tcp_fork_in_a_handler_in_accept, "a handler forks in accept: the child that closes the listener gives up its port")
+{
+	int listener = tcp_listener(here, 0, 4), port = port_of(listener), closed[2], ends[2], other, status;
+	const struct sockaddr_in name = ipv4_sockaddr_of(here, port);
+	struct sigaction action = {.sa_handler = on_alarm_fork};
+	char byte;
+
+	if (pipe(closed) != 0 || pipe(ends) != 0)
+		die_with_message("pipe");
+	sigaction(SIGALRM, &action, NULL);
+	fflush(stdout);
+	ualarm(200000, 0);
+	status = accept(listener, NULL, NULL);
+	if (forked_in_handler == 0)
+		close_listener_and_stay(listener, closed, ends);
+	result("accept", status);
+	close(closed[1]);
+	close(ends[0]);
+	if (read(closed[0], &byte, 1) != 0)
+		die_with_message("the child");
+	close(listener);
+	other = tcp_socket();
+	SAY_RESULT(bind(other, (const struct sockaddr *)&name, sizeof(name)));
+	SAY_RESULT(listen(other, 1));
+	close(other);
+	close(ends[1]);
+	if (waitpid(forked_in_handler, &status, 0) < 0)
+		die_with_message("waitpid");
+	say("the child ended with %d", WEXITSTATUS(status));
+}

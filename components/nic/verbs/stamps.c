@@ -5,7 +5,7 @@
  * so. From then on the nic's thread reads both clocks now and then (verbs_timestamps_sample_if_due). The hot path
  * converts each stamp by the line through these samples.
  *
- * The line is one for the nic. Its writer is the holder of `lock`; readers are the receive halves. `line_seq` is odd
+ * The line is one for the nic. Its writer is the holder of `lock`; readers are the receive halves. `line.seq` is odd
  * while the line is written. A reader that meets a change takes the line that it read before.
  */
 #include <errno.h>

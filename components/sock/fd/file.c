@@ -172,5 +172,6 @@ __attribute__((cold)) void files_reset_in_fork_child(void)
 {
 	pthread_mutex_init(&all_files_lock, NULL);
 	rebuild_prev_links();
+	fd_guards_close_parents_in_fork_child();
 	vma_file_each(file_reset_in_fork_child, NULL);
 }

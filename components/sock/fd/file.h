@@ -17,6 +17,8 @@ void file_notify_closed(struct vma_file *file, int fd);
 /* table.c: the place of a number, made if need be; NULL: no memory, or no number that a kernel gives out. */
 struct vma_file *_Atomic *fd_slot(int fd);
 void fd_raise_highest(int fd);
+struct vma_file *fd_table_peek(int fd); /* what stands in the slot; makes none */
+void fd_guards_close_parents_in_fork_child(void);
 struct vma_file *fd_guard_file(void); /* what stands in the slots of the library's own descriptors */
 
 #endif

@@ -15,6 +15,8 @@
 
 static const struct vma_file_ops guarded_fd_ops = {.name = "internal"};
 static struct vma_file guard = {.ops = &guarded_fd_ops, .kind = VMA_FILE_INTERNAL};
+/* The same, of a descriptor that a forked child closes. */
+static struct vma_file parents_guard = {.ops = &guarded_fd_ops, .kind = VMA_FILE_INTERNAL};
 
 struct vma_file *fd_guard_file(void)
 {
@@ -65,6 +67,22 @@ int vma_fd_move_high_and_guard(int fd)
 	return rc < 0 && up != fd ? up : rc; /* moved, but without memory for the mark: usable all the same */
 }
 
+void vma_fd_guard_only_until_fork(int fd)
+{
+	struct vma_file *_Atomic *slot = fd_slot(fd);
+	struct vma_file *mine = &guard;
+
+	if (slot != NULL)
+		atomic_compare_exchange_strong(slot, &mine, &parents_guard);
+}
+
+__attribute__((cold)) void fd_guards_close_parents_in_fork_child(void)
+{
+	for (int fd = 0; fd <= vma_fd_highest(); fd++)
+		if (fd_table_peek(fd) == &parents_guard)
+			vma_fd_unguard_close(fd);
+}
+
 /* The slot first: from then on the number may be the application's. */
 void vma_fd_unguard_close(int fd)
 {
@@ -74,8 +92,10 @@ void vma_fd_unguard_close(int fd)
 
 	if (fd < 0)
 		return;
-	if (slot != NULL)
+	if (slot != NULL && !atomic_compare_exchange_strong(slot, &mine, NULL)) {
+		mine = &parents_guard;
 		atomic_compare_exchange_strong(slot, &mine, NULL);
+	}
 	syscall(SYS_close, fd);
 	errno = saved;
 }

@@ -142,7 +142,7 @@ static bool file_release_fd_slot_was_last(struct vma_file *file)
 	return left == VMA_FILE_ENDED;
 }
 
-static struct vma_file *fd_table_peek(int fd)
+struct vma_file *fd_table_peek(int fd)
 {
 	return fd < VMA_FD_LOW ? atomic_load(&vma_fd_low[fd]) : vma_fd_lookup_high((unsigned)fd);
 }

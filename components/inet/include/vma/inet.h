@@ -147,6 +147,9 @@ static inline uint64_t vma_inet_deadline(uint64_t timeout_ns)
  * enter: false: the last descriptor has gone, and the answer is -EBADF; the caller leaves all the same.
  * leave: true: the last descriptor has gone, and the caller, with the file's lock, ends the socket if that was left to
  * it and the count is 0.
+ *
+ * A forked child begins at 0, since its parent's calls are not its own. So a call that a handler has forked in finds 0
+ * in the child when it leaves, and leaves it at that.
  */
 static inline bool vma_inet_add_waiting_call(struct vma_file *file, _Atomic uint32_t *waiting)
 {
@@ -155,7 +158,10 @@ static inline bool vma_inet_add_waiting_call(struct vma_file *file, _Atomic uint
 }
 static inline bool vma_inet_remove_waiting_call(struct vma_file *file, _Atomic uint32_t *waiting)
 {
-	atomic_fetch_sub(waiting, 1);
+	uint32_t calls = atomic_load_explicit(waiting, memory_order_relaxed);
+
+	while (calls != 0 && !atomic_compare_exchange_weak(waiting, &calls, calls - 1))
+		;
 	return __builtin_expect(vma_file_is_closed(file), 0);
 }
 

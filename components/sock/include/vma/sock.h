@@ -302,6 +302,19 @@ static inline void vma_file_get(struct vma_file *file)
 	atomic_fetch_add_explicit(&file->refs, 1, memory_order_relaxed);
 }
 void vma_file_put(struct vma_file *file); /* the last one retires it: ops->destroy, then vma_free */
+/*
+ * Of a task, or whatever runs later and holds a reference: true: it was not scheduled, now it is, and the caller posts
+ * it; the reference is given back by what runs. The reference comes before the mark: a fork between the two finds no
+ * mark without it, which the child would give back.
+ */
+static inline bool vma_file_mark_scheduled(struct vma_file *file, _Atomic bool *is_scheduled)
+{
+	vma_file_get(file);
+	if (!atomic_exchange(is_scheduled, true))
+		return true;
+	vma_file_put(file);
+	return false;
+}
 
 /* ---- the descriptor table ---- */
 
@@ -343,8 +356,9 @@ int vma_fd_highest(void);
 
 /* Descriptors of the library itself are moved to 1000 and above and marked, so that the application cannot close them.
  */
-int vma_fd_move_high_and_guard(int fd); /* the new number, or -errno (fd stays as it was) */
-int vma_fd_guard_same_number(int fd);   /* the same of one that cannot be moved any more */
+int vma_fd_move_high_and_guard(int fd);    /* the new number, or -errno (fd stays as it was) */
+int vma_fd_guard_same_number(int fd);      /* the same of one that cannot be moved any more */
+void vma_fd_guard_only_until_fork(int fd); /* a guarded one: a forked child closes its copy */
 void vma_fd_unguard_close(int fd);
 static inline bool vma_fd_is_library_internal(int fd)
 {
