@@ -4,8 +4,8 @@
 # A runner calls, for each program, tap_count (or sets passed, failed and skipped itself) and tally_report; at the end
 # tally_close prints the closing line and, when TALLY names a file, adds the numbers to it: mk/tally sums that. The lines
 # that say what failed, what was expected and seen, and how to run it alone stand before the closing line of a run, or
-# go to that file, each behind "! ": mk/tally closes with them. $took, where a runner sets it, is how many seconds the
-# program ran; $limit, how many it had.
+# go to that file, each behind "! ": mk/tally closes with them. So do the lines "# flaky: TEXT" of a program that has
+# measured something again. $took, where a runner sets it, is how many seconds the program ran; $limit, how many it had.
 total_passed=0 total_failed=0 total_skipped=0
 passed=0 failed=0 skipped=0
 _tally_told=
@@ -105,6 +105,8 @@ tally_report() { # NAME OUTPUT [COMMAND that runs it alone]
 	fi
 	[ "$failed" -ne 0 ] || [ -z "${_tally_first[$1]:-}" ] || _tally_told+=${_tally_first[$1]}$'\n'
 	sed -n 's/^# told: /         /p' <<<"$2"
+	_tally_told+=$(sed -n "s|^# flaky: |flaky: $1: |p" <<<"$2" && echo .)
+	_tally_told=${_tally_told%.}
 	total_passed=$((total_passed + passed)) total_failed=$((total_failed + failed))
 	total_skipped=$((total_skipped + skipped))
 	passed=0 failed=0 skipped=0

@@ -81,6 +81,10 @@ tell() { # TEXT: one line that the run shows in any case, for what is no failure
 	echo "# told: $*"
 }
 
+flaky() { # TEXT: the script counts as flaky, and the end of the run says so, though nothing has failed
+	echo "# flaky: $*"
+}
+
 check() { # SENTENCE COMMAND...: passes when the command does; its output is shown when it fails
 	local sentence=$1 rc
 	shift
@@ -96,6 +100,25 @@ check_eq() { # SENTENCE GOT WANTED
 
 check_num() { # SENTENCE GOT -lt|-le|-eq|-ge|-gt LIMIT (integers)
 	if test "$2" "$3" "$4"; then ok "$1"; else not_ok "$1" "got $2, wanted $3 $4"; fi
+}
+
+# A measurement that missed for want of a core may be made again, but never silently: the script counts as flaky, and all
+# the values that were seen are told. The check of the last one follows. A measurement that fails is not made again.
+remeasure() { # TIMES SENTENCE VARIABLE -lt|-le|-eq|-ge|-gt LIMIT COMMAND...: which sets VARIABLE; at most TIMES in all
+	local _times=$1 _sentence=$2 _variable=$3 _operator=$4 _limit=$5 _seen=() _rc
+	shift 5
+	while :; do
+		"$@"
+		_rc=$?
+		if [ $_rc -ne 0 ]; then
+			printf -v "$_variable" ''
+			not_ok "$_sentence: it is measured" "$* (exit $_rc)"
+			return 1
+		fi
+		_seen+=("${!_variable}")
+		! test "${!_variable}" "$_operator" "$_limit" && [ ${#_seen[@]} -lt "$_times" ] || break
+	done
+	[ ${#_seen[@]} -eq 1 ] || flaky "$_sentence: ${_seen[*]} in ${#_seen[@]} measurements, wanted $_operator $_limit"
 }
 
 done_testing() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The runners count what is wrong with a test program, whatever way it goes wrong, and mk/tally adds it up.
 # test-all: it waits for runs that are interrupted
+# seconds: 20
 . "$(dirname "$0")/../lib.sh"
 unset TALLY T TEST_AGAIN
 export TEST_TIMEOUT=1
@@ -77,6 +78,10 @@ check_eq "of a crash they are its last lines" "$("$ROOT/tests/run" "$WORK/dies.s
 	"        last words"
 program telling.sh 'echo 1..1; echo "ok 1 - a"; echo "# told: twice"'
 check_eq "what a script tells is shown though nothing failed" "$("$ROOT/tests/run" "$WORK/telling.sh" | grep -c '^ *twice')" 1
+program slow 'echo 1..1; echo "# flaky: it took 3 ms, then 1"; echo "ok 1 - a"'
+check_eq "what was measured again is said at the end of the run" "$("$ROOT/mk/run-tests" "$WORK/slow" | sed -n '/^flaky:/,$p' | sed "s|$WORK|.|g")" \
+	"flaky: ./slow: it took 3 ms, then 1
+1 passed, 0 failed, 0 skipped"
 
 # ---- once more ----
 
@@ -111,6 +116,9 @@ flaky stepped
 sed -i "s|^one:|four:\n\t@$ROOT/mk/run-tests $WORK/stepped\none:|" "$WORK/Makefile"
 check_eq "the end of the whole run says so, too" "$(TEST_AGAIN=1 "$ROOT/mk/tally" four one | sed -n "s|^flaky: .*/||p")" \
 	"stepped: not ok 1 - a"
+sed -i "s|^one:|five:\n\t@$ROOT/mk/run-tests $WORK/slow\none:|" "$WORK/Makefile"
+check_eq "and what was measured again" "$("$ROOT/mk/tally" five one | sed -n "s|^flaky: .*/||p")" \
+	"slow: it took 3 ms, then 1"
 
 # ---- side by side ----
 

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# The harness itself: namespaces are joined, counters move with kernel traffic, processes and waits end.
+# The harness itself: namespaces are joined, counters move with kernel traffic, processes and waits end, and a measurement
+# is not made again in silence.
+# seconds: 3
 . "$(dirname "$0")/../lib.sh"
 need_net
 net_pair
@@ -37,4 +39,15 @@ started=$EPOCHSECONDS
 wait_for 1 false
 check_eq "a wait for what never comes fails" $? 1
 check_num "and takes its time and no longer" $((EPOCHSECONDS - started)) -le 5
+
+turn=0 seen=0
+ten_more() {
+	turn=$((turn + 1)) seen=$((seen + 10))
+}
+check_eq "a measurement that hits is made once, and nothing is told" "$(remeasure 3 cost seen -ge 10 ten_more && echo "$turn")" 1
+check_eq "one that missed is made again, and all that was seen is told" "$(remeasure 3 cost seen -ge 20 ten_more)" \
+	"# flaky: cost: 10 20 in 2 measurements, wanted -ge 20"
+check_eq "but not for ever" "$(remeasure 3 cost seen -lt 0 ten_more)" \
+	"# flaky: cost: 10 20 30 in 3 measurements, wanted -lt 0"
+check_eq "one that fails is not made again" "$(remeasure 3 cost seen -lt 0 false | tail -n 1)" "# false (exit 1)"
 done_testing

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <cmocka.h>
 
@@ -35,6 +36,27 @@ static inline void vma_test_set_filter_from_env(void)
 		print_message("\n");                                                                                   \
 		skip();                                                                                                \
 	} while (0)
+
+/*
+ * After a measurement that missed for want of a core: whether it is made again, at most `most` times in all. `misses`
+ * begins at 0. What was seen and what was wanted is told, and the runners count the program as flaky.
+ *
+ *	while ((late_ns = lateness_ns()) > LIMIT_NS && vma_test_remeasure(__func__, &misses, 3, "%lu ns late", late_ns))
+ *		;
+ */
+__attribute__((format(printf, 4, 5))) static inline bool vma_test_remeasure(const char *test, unsigned *misses,
+                                                                            unsigned most, const char *format, ...)
+{
+	va_list args;
+
+	printf("# flaky: %s: ", test);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	printf(" (measurement %u of at most %u)\n", ++*misses, most);
+	fflush(stdout); /* a child ends by _exit */
+	return *misses < most;
+}
 
 /*
  * Whether a stress goes on: it has its time, and where cores are scarce up to thirty seconds more, until there was
