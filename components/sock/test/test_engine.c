@@ -476,7 +476,8 @@ static long internal_thread_wakeup_count(void)
 static void test_idle_process_is_not_woken(void **state)
 {
 	struct vma_ring_ctx *ring_ctx = get_rx_ring_ctx_for_socket_id(1);
-	long before, woken = -1;
+	unsigned misses = 0;
+	long before, woken;
 
 	(void)state;
 	wait_until(ring_ctx->armed);
@@ -484,11 +485,11 @@ static void test_idle_process_is_not_woken(void **state)
 	if (before < 0)
 		vma_test_skip("the thread's wake-ups are not to be known");
 	/* What was still due of what was before may come late on a busy machine. */
-	for (int i = 0; i < 5 && woken != 0; i++) {
+	do {
 		before = internal_thread_wakeup_count();
 		usleep(300000);
 		woken = internal_thread_wakeup_count() - before;
-	}
+	} while (woken != 0 && vma_test_remeasure(__func__, &misses, 5, "woken %ld times in 300 ms", woken));
 	assert_int_equal(woken, 0);
 	vma_ring_ctx_put(ring_ctx);
 }

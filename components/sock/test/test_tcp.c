@@ -110,19 +110,23 @@ static void test_a_connection_is_made_and_carries_bytes_though_nobody_drives(voi
 
 /* Of some tries that nobody was held up in, how many were in time. */
 struct tries {
-	unsigned deferred_signals, looked;
+	unsigned in_time, looked;
 };
 
-/* The machine may be busy now and then, and not say so: in at least half of the tries, of one of some rounds. */
-static void expect_most_tries_in_time(struct tries (*round)(void))
+/* At least half of the tries of a round. A machine may be busy, and not say so: then another round is made, and told. */
+static void expect_most_tries_in_time(const char *test, struct tries (*round)(void))
 {
-	struct tries tries = {0};
+	struct tries tries;
+	unsigned misses = 0;
 
-	for (int i = 0; i < 20 && (tries.looked == 0 || tries.deferred_signals * 2 < tries.looked); i++)
+	do
 		tries = round();
+	while ((tries.looked == 0 || tries.in_time * 2 < tries.looked) &&
+	       vma_test_remeasure(test, &misses, 10, "%u in time of %u that nobody was held up in", tries.in_time,
+	                          tries.looked));
 	if (tries.looked == 0)
 		vma_test_skip("each time somebody was held up");
-	assert_true(tries.deferred_signals * 2 >= tries.looked);
+	assert_true(tries.in_time * 2 >= tries.looked);
 }
 
 static struct tries count_timely_arrivals_at_armed_ring(void)
@@ -145,7 +149,7 @@ static struct tries count_timely_arrivals_at_armed_ring(void)
 		if (time_without_core_ns() - held_up > HELD_UP_NS)
 			continue;
 		tries.looked++;
-		tries.deferred_signals += took < MSEC;
+		tries.in_time += took < MSEC;
 	}
 	tcp_fixture_close_pair(&connection_pair);
 	return tries;
@@ -154,7 +158,7 @@ static struct tries count_timely_arrivals_at_armed_ring(void)
 static void test_a_packet_is_answered_at_once_when_nobody_drives(void **state)
 {
 	(void)state;
-	expect_most_tries_in_time(count_timely_arrivals_at_armed_ring);
+	expect_most_tries_in_time(__func__, count_timely_arrivals_at_armed_ring);
 }
 
 static void test_a_fin_is_answered_though_nobody_drives(void **state)
@@ -194,7 +198,7 @@ static struct tries count_timely_runs_of_four_timers(void)
 		if (time_without_core_ns() - held_up > HELD_UP_NS)
 			continue;
 		seen.looked++;
-		seen.deferred_signals += late < MSEC;
+		seen.in_time += late < MSEC;
 	}
 	vma_tcp_read_counters(connection_pair.tcp, &after);
 	assert_true(after.retransmits + after.tail_probes > before.retransmits + before.tail_probes);
@@ -207,7 +211,7 @@ static struct tries count_timely_runs_of_four_timers(void)
 static void test_timers_are_kept_within_a_millisecond_though_nobody_drives(void **state)
 {
 	(void)state;
-	expect_most_tries_in_time(count_timely_runs_of_four_timers);
+	expect_most_tries_in_time(__func__, count_timely_runs_of_four_timers);
 }
 
 /* ---- what it costs ---- */
@@ -413,12 +417,14 @@ static void test_a_busy_sender_wakes_nobody(void **state)
 {
 	enum { SAID = 100 };
 	struct connection_pair connection_pair = tcp_fixture_connect_pair();
-	long woken = SAID;
+	unsigned misses = 0;
+	long woken;
 
 	(void)state;
 	tcp_ping_pong_until(&connection_pair, 1, vma_now_ns() + 20 * MSEC);
-	for (int i = 0; i < 200 && woken > SAID / 20; i++)
-		woken = announce_waiting_frames_often(&connection_pair, SAID);
+	while ((woken = announce_waiting_frames_often(&connection_pair, SAID)) > SAID / 20 &&
+	       vma_test_remeasure(__func__, &misses, 10, "%ld of %d woke", woken, SAID))
+		;
 	tcp_fixture_close_pair(&connection_pair);
 	if (woken < 0)
 		vma_test_skip("the kernel does not count writes");
@@ -431,24 +437,23 @@ static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 {
 	struct connection_pair connection_pair = tcp_fixture_connect_pair();
 	struct vma_thread *self = vma_thread_self();
-	bool spared = false;
-	uint64_t driven;
+	uint64_t driven, since;
 
 	(void)state;
 	driven = atomic_load(&connection_pair.ring_ctx->driven);
 	vma_ring_ctxs_drive_overdue(self); /* it has waited for nothing */
 	assert_int_equal(atomic_load(&connection_pair.ring_ctx->driven), driven);
 	self->overdue_rings = vma_ring_ctx_bit(connection_pair.ring_ctx);
-	for (int i = 0; i < 100 && !spared; i++) {
-		usleep(100);
-		driven = atomic_load(&connection_pair.ring_ctx->driven);
+	driven = atomic_load(&connection_pair.ring_ctx->driven);
+	self->overdue_tsc = vma_tsc() - vma_tsc_of_nsec(VMA_DRIVE_OVERDUE_NSEC) - 1;
+	vma_ring_ctxs_drive_overdue(self);
+	assert_true(atomic_load(&connection_pair.ring_ctx->driven) > driven);
+	do {
+		since = self->overdue_tsc;
 		vma_ring_ctxs_drive_overdue(self);
-		assert_true(atomic_load(&connection_pair.ring_ctx->driven) > driven);
-		driven = atomic_load(&connection_pair.ring_ctx->driven);
-		vma_ring_ctxs_drive_overdue(self);
-		spared = atomic_load(&connection_pair.ring_ctx->driven) == driven;
-	}
-	assert_true(spared);
+		if (self->overdue_tsc != since) /* this thread has lost its core in between */
+			assert_true(self->overdue_tsc - since > vma_tsc_of_nsec(VMA_DRIVE_OVERDUE_NSEC));
+	} while (self->overdue_tsc != since);
 	self->overdue_rings = 0;
 	tcp_fixture_close_pair(&connection_pair);
 }
@@ -477,7 +482,7 @@ static struct tries count_timely_arrivals_after_driving(void)
 		if (time_without_core_ns() - held_up > HELD_UP_NS)
 			continue;
 		tries.looked++;
-		tries.deferred_signals += took < 3 * MSEC;
+		tries.in_time += took < 3 * MSEC;
 	}
 	tcp_fixture_close_pair(&connection_pair);
 	return tries;
@@ -486,7 +491,7 @@ static struct tries count_timely_arrivals_after_driving(void)
 static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **state)
 {
 	(void)state;
-	expect_most_tries_in_time(count_timely_arrivals_after_driving);
+	expect_most_tries_in_time(__func__, count_timely_arrivals_after_driving);
 }
 
 /* ---- steering ---- */
@@ -541,7 +546,6 @@ static bool accepted_conn_gets_nic_rule_in_time(struct vma_ring_ctx *ring_ctx, s
 	return in_time;
 }
 
-/* In time: one of some connections, on a machine that may be busy. */
 static void test_an_accepted_connection_gets_a_rule_of_its_own_in_time(void **state)
 {
 	struct vma_tcp *tcp;
@@ -550,10 +554,12 @@ static void test_an_accepted_connection_gets_a_rule_of_its_own_in_time(void **st
 
 	(void)state;
 	for (int hurry = 0; hurry < 2; hurry++) {
-		bool in_time = false;
+		unsigned misses = 0;
+		bool in_time;
 
-		for (int i = 0; i < 10 && !in_time; i++)
-			in_time = accepted_conn_gets_nic_rule_in_time(ring_ctx, tcp, port++, hurry);
+		while (!(in_time = accepted_conn_gets_nic_rule_in_time(ring_ctx, tcp, port++, hurry)) &&
+		       vma_test_remeasure(__func__, &misses, 10, "no rule within %d ms", hurry ? 30 : 150))
+			;
 		assert_true(in_time);
 	}
 	vma_ring_ctx_put(ring_ctx);
