@@ -83,13 +83,14 @@ else
 	done
 	start proxy b env "$preload" /usr/sbin/nginx -c "$WORK/proxy.conf" -e stderr
 	check "the proxy starts once more" wait_for 10 listens 8080
-	for _ in 1 2 3; do # a proxy that has no core for a while takes nothing out of the queue
+	refused_in_downloads() {
+		local before
 		before=$(refused)
-		check "50 downloads at once are whole" downloads 50
-		more=$(($(refused) - before))
-		[ $more -gt 100 ] || break
-	done
-	check_num "and of some 20,000 ACKs none found the receive queue full" $more -le 100
+		check "50 downloads at once are whole" downloads 50 && more=$(($(refused) - before))
+	}
+	# A proxy that has no core for a while takes nothing out of the queue.
+	remeasure 3 "ACKs that found the receive queue full" more -le 100 refused_in_downloads
+	check_num "and of some 20,000 ACKs none found the receive queue full" "$more" -le 100
 	stop proxy
 	check "the backend still runs" alive backend
 	note "$(cat "$WORK/ours.calls")"

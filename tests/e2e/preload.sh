@@ -37,10 +37,12 @@ if [ -z "$SAN" ]; then
 	check "it exports what docs/preload.md lists, and nothing else" exported "$LIBRARY"
 	check_eq "it needs the C library and no other" \
 		"$(readelf -d "$LIBRARY" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|ld-linux)')" ""
-	for _ in 1 2 3 4 5; do # on a busy machine the difference of two medians may be that large by chance
-		read -r later faults < <("$BUILD/tests/preload/preload_startup" "$LIBRARY" 20 /bin/true)
-		[ "$later" -ge 5000 ] || break
-	done
+	starts_later() {
+		local said
+		said=$("$BUILD/tests/preload/preload_startup" "$LIBRARY" 20 /bin/true) && read -r later faults <<<"$said"
+	}
+	# On a busy machine the difference of two medians may be that large by chance.
+	remeasure 5 "microseconds that /bin/true starts later" later -lt 5000 starts_later
 	check_num "/bin/true starts and ends at most 5 ms later (microseconds)" "$later" -lt 5000
 	check_num "with at most 50 page faults more" "$faults" -le 50
 	read -r later faults < <("$BUILD/tests/preload/preload_startup" "$LIBRARY" 20 /bin/sh -c '(:); (:); (:); (:); (:); (:); (:); (:); (:); (:)')

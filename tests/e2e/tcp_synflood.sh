@@ -3,6 +3,7 @@
 # clients get in during and after, as with kernel sockets.
 #
 #   a: the flood by a packet socket, and clients on kernel sockets      veth      b: an echo server, preloaded
+# seconds: 6
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 PORT=7000 RATE=50000 SECONDS_OF_FLOOD=2
@@ -101,19 +102,22 @@ check "the server listens" wait_for 20 log_has server listening
 check "clients get in before the flood" clients_are_quick 3
 before=$(rss_kb)
 passive=$(snmp b Tcp PassiveOpens)
-# The server may have no core while it is flooded, and a client's SYN is lost as one of many: not each time.
-for _ in 1 2 3; do
+flooded_clients() { # how long the slowest of them takes
+	local rc
 	start flood a python3 "$WORK/flood.py" "$IF_A" "$MAC_A" "$MAC_B" "$IP_B" $PORT $RATE $SECONDS_OF_FLOOD
 	check "the flood begins" wait_for 20 log_has flood flooding
-	clients_are_quick 20 >"$WORK/flooded" 2>&1
-	quick=$?
+	clients 20 >"$WORK/flooded" 2>&1
+	rc=$?
+	slowest=$(awk '$1 == "slowest" { print $2 }' "$WORK/flooded")
 	note "$(tail -n 1 "$WORK/flooded")"
 	check "the flood has ended" wait_for 20 log_has flood '^sent'
 	note "$(tail -n 1 "$WORK/flood.log")"
-	finish flood 5
-	[ $quick -ne 0 ] || break
-done
-check_eq "clients get in during the flood" $quick 0
+	check "the flooder ends well" finish flood 5
+	return $rc
+}
+# The server may have no core while it is flooded, and a client's SYN is lost as one of many: not each time.
+remeasure 3 "milliseconds of the slowest client during the flood" slowest -lt 2500 flooded_clients
+check_num "clients get in during the flood" "$slowest" -lt 2500
 check "clients get in after the flood" clients_are_quick 5
 check "the server lives" alive server
 after=$(rss_kb)
