@@ -135,7 +135,7 @@ listener_is_learned() { # USER
 		check "$s: $clients clients at once get their bytes" all_at_once 7201
 		read -r _ syns servers <<<"$(waited "$before")"
 		[ -z "$SAN" ] && [ $((syns > clients / 10 || servers > clients / 10)) -eq 1 ] || break
-		note "$s: $syns clients have asked twice, $servers connections have waited"
+		flaky "$s: $syns clients have asked twice, $servers connections have waited, wanted $((clients / 10))"
 		stop forking
 	done
 	[ -n "${PID[forking]:-}" ] || server_as "$1" 0 7201 forking
@@ -180,6 +180,7 @@ listener_that_serves_stays() { # USER
 		check_eq "$s: none of which connected to the kernel" $(($(snmp b Tcp PassiveOpens) - opens)) 0
 		read -r all syns servers <<<"$(waited "$before")"
 		[ -z "$SAN" ] && [ $((all + syns + servers)) -gt 2 ] || break
+		flaky "$s: $((all + syns + servers)) retransmissions, wanted 2 at most"
 	done
 	[ -n "$SAN" ] ||
 		check_num "$s: and nobody has waited for a retransmission (more than twice)" $((all + syns + servers)) -le 2

@@ -177,7 +177,7 @@ for _ in 1 2 3; do # while no worker has had a core for 100 ms, the kernel's lis
 	done
 	check "$s: no request fails while it reloads" finish load 30 || note "$(tail -n 5 "$WORK/load.log")"
 	! is_still 18 || break
-	note "$s: the kernel made $opens connections and saw $segs segments"
+	flaky "$s: the kernel made $opens connections and saw $segs segments, wanted 18 at most"
 	settle
 done
 still "$s, reloads" 18 # of the TIME_WAIT that each of six workers leaves for the port, three segments each

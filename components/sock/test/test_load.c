@@ -201,9 +201,9 @@ static unsigned count_spinning_waits(int64_t spin_loops, int64_t spin_nsec)
 
 static void test_nobody_begins_to_spin_while_cores_are_wanted(void **state)
 {
-	enum { ENOUGH = 20 };
+	enum { ENOUGH = 20 }; /* twice as many as without */
 	struct vma_engine *engine = vma_engine_get_or_start();
-	unsigned loops, nsec;
+	unsigned loops, nsec, misses = 0;
 
 	(void)state;
 	engine->conf.given[VMA_CONF_AT_rx_poll] = engine->conf.given[VMA_CONF_AT_select_poll] = false;
@@ -214,15 +214,16 @@ static void test_nobody_begins_to_spin_while_cores_are_wanted(void **state)
 	nsec = count_spinning_waits(-1, 100 * (int64_t)MSEC);
 	assert_true(loops <= 10 && nsec <= 10);
 	assert_true(count_spinning_waits(-1, -1) >= 90); /* for ever */
-	/* Other bounds keep some from it, and on a busy machine most: so many are waited for. */
+	/* Other bounds keep some from it. */
 	engine->conf.given[VMA_CONF_AT_rx_poll] = true;
-	loops = nsec = 0;
-	for (int i = 0; i < 20 && loops < ENOUGH; i++)
-		loops += count_spinning_waits(100000, -1);
+	while ((loops = count_spinning_waits(100000, -1)) < ENOUGH &&
+	       vma_test_remeasure(__func__, &misses, 10, "%u of 100 waits spun", loops))
+		;
 	engine->conf.given[VMA_CONF_AT_rx_poll] = false;
 	engine->conf.given[VMA_CONF_AT_select_poll] = true;
-	for (int i = 0; i < 20 && nsec < ENOUGH; i++)
-		nsec += count_spinning_waits(-1, 100 * (int64_t)MSEC);
+	while ((nsec = count_spinning_waits(-1, 100 * (int64_t)MSEC)) < ENOUGH &&
+	       vma_test_remeasure(__func__, &misses, 10, "%u of 100 waits spun for a time", nsec))
+		;
 	engine->conf.given[VMA_CONF_AT_select_poll] = false;
 	assert_true(loops >= ENOUGH && nsec >= ENOUGH);
 }
