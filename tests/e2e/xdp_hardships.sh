@@ -47,7 +47,7 @@ check "so they do where the first arm is often a new one" exchange 7002 1000
 stop fresh
 for i in 1 2 3 4 5; do
 	kill_vmad
-	wait_for 10 rebounds one $i || break
+	check "a sleeper is bound again after the end of vmad number $i" wait_for 10 rebounds one $i || break
 	check "a sleeper of before the end of vmad number $i wakes for what comes after" exchange 7001 50
 done
 (for i in 1 2 3; do sleep 0.4; kill_vmad; done) &
@@ -57,11 +57,11 @@ wait $killer
 stop one
 serve late 7004 late
 kill_vmad
-wait_for 10 rebounds late 1
+check "who has armed is bound again" wait_for 10 rebounds late 1
 check "who has armed, and gets to its sleep only after a rebind, wakes too" exchange 7004 50
 stop late
 no_vmad() { ! in_ns b grep -q "@vma/vmad/" /proc/net/unix; }
-wait_for 4 no_vmad
+check "without clients vmad ends" wait_for 4 no_vmad
 
 # ---- what runs short ----
 
