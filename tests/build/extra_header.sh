@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The public header of the Extra API: the field's numbers and layouts in C and in C++, for programs of any standard.
+# seconds: 5
 . "$(dirname "$0")/../lib.sh"
 cd "$ROOT" || exit 1
 printf '#include "components/extra/test/abi.h"\nint main(void) { return vma_get_api() != 0; }\n' >"$WORK/abi.c"

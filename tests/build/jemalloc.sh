@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The private jemalloc: its own names only, beside libc's malloc, also in a library that dlopen loads.
+# seconds: 5
 . "$(dirname "$0")/../lib.sh"
 archive=$ROOT/build/lib/libvma-je.a
 

@@ -3,6 +3,7 @@
 # device's checksum offload on, so that the peer gets them unfinished, or off.
 #
 #   a (preloaded)  10.9.0.1 ---- veth ---- 10.9.0.2  (kernel sockets) b
+# seconds: 4
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination client

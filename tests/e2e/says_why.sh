@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Why is this port not offloaded? The log says it once for each port that is served, without being asked, and
 # vma_get_socket_state says the same.
+# seconds: 6
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 if [ -n "$SAN" ]; then

@@ -4,6 +4,7 @@
 # without a packet on the wire.
 #
 #   a: a client on kernel sockets      veth      b: a server, preloaded
+# seconds: 7
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 PORT=7000 ROUNDS=20

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # vma_conf: what is wrong with a file of rules, and which line decides.
+# seconds: 1
 . "$(dirname "$0")/../lib.sh"
 conf=$WORK/libvma.conf
 run() { # WORD...: what it prints; its exit status is the last word

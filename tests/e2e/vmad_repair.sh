@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What vmad does for a client that has its connections handed over to the kernel, and what it refuses: connections that
 # are not the client's, sockets and bytes that are not such. The client is nobody, and speaks the protocol itself.
+# seconds: 4
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # A vmad that lingers is replaced on request, and only one that may be; in a user namespace the message says so.
+# seconds: 8
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

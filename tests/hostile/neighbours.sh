@@ -4,6 +4,7 @@
 #
 #   a (honest clients) -- veth -- [ m: middlebox ] -- veth -- b: vmad, server (root), attacker (nobody)
 # alone: it compares how neighbours are served
+# seconds: 78
 . "$(dirname "$0")/../lib_programs.sh"
 network_with_middlebox || cannot_run "the namespaces cannot be joined"
 combination server

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a forked child can do with the right to be a client of vmad that its parent has passed on: be a client of this
 # interface, as the parent's user, or as any if the parent says so, until it breaks vmad's protocol. Nothing else.
+# seconds: 7
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 start vmad b "$BUILD/bin/vmad" --foreground "$IF_B"
