@@ -6,9 +6,11 @@
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <vma/log.h>
 #include <vma/test.h>
 
 #include "fake_provider.h"
@@ -477,6 +479,41 @@ static void test_a_failed_packet_is_no_loss_while_its_queue_goes_on(void **state
 	stop_verbs_thread();
 }
 
+static void feed_port_event_to_verbs_thread(enum ibv_event_type type, int port)
+{
+	feed_async_event_to_verbs_thread((struct ibv_async_event){.event_type = type, .element.port_num = port});
+}
+
+static void test_a_port_that_goes_down_and_comes_up_has_a_line_for_each(void **state)
+{
+	const int fd = memfd_create("log", MFD_CLOEXEC);
+	char path[32], heard[1024] = "";
+	char wanted[] =
+	        "VMA WARNING: vs0: RDMA device soft0, port 2 is down: nothing comes or goes until it is up again\n"
+	        "VMA INFO: vs0: RDMA device soft0, port 2 is up again\n";
+
+	(void)state;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	assert_int_equal(vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path}), 0);
+	strcpy(fake.nic.name, "vs0");
+	strcpy(fake.device.place.device, "soft0");
+	fake.device.place.port = 2;
+	start_verbs_thread_with_fakes();
+	feed_port_event_to_verbs_thread(IBV_EVENT_PORT_ACTIVE, 2); /* it was not down */
+	feed_port_event_to_verbs_thread(IBV_EVENT_PORT_ERR, 1);    /* another interface's */
+	feed_port_event_to_verbs_thread(IBV_EVENT_PORT_ERR, 2);
+	feed_port_event_to_verbs_thread(IBV_EVENT_PORT_ERR, 2);
+	feed_port_event_to_verbs_thread(IBV_EVENT_PORT_ACTIVE, 1);
+	feed_port_event_to_verbs_thread(IBV_EVENT_PORT_ACTIVE, 2);
+	feed_port_event_to_verbs_thread(IBV_EVENT_PORT_ACTIVE, 2);
+	stop_verbs_thread();
+	assert_true(pread(fd, heard, sizeof(heard) - 1, 0) >= 0);
+	vma_log_fini();
+	close(fd);
+	assert_string_equal(heard, wanted);
+	assert_int_equal(qp_lost_events_n, 0);
+}
+
 /* ---- calls of the backend that need no device ---- */
 
 static struct ibv_modify_cq_attr moderation_set_last;
@@ -531,6 +568,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_pool_stops_at_the_limit_of_all),
         CASE(test_an_error_of_a_completion_queue_is_its_queue_pairs_loss),
         CASE(test_a_failed_packet_is_no_loss_while_its_queue_goes_on),
+        CASE(test_a_port_that_goes_down_and_comes_up_has_a_line_for_each),
         CASE(test_moderation_is_as_much_as_the_call_has_room_for),
         CASE(test_a_look_at_an_interface_without_device_finds_none),
 };

@@ -89,7 +89,23 @@ static struct verbs_qp *qp_of_cq(struct nic_verbs *nic, const struct ibv_cq *cq)
 	return qp;
 }
 
-static void mark_lost_on_rdma_async_event(struct nic_verbs *nic, const struct ibv_async_event *event)
+/* A device may tell of a state twice, and that a port is up which nobody has heard to be down: a change has one line. */
+static void log_port_going_down_or_up(struct nic_verbs *nic, const struct ibv_async_event *event)
+{
+	const struct verbs_device_port *place = &nic->device->place;
+	const bool is_down = event->event_type == IBV_EVENT_PORT_ERR;
+
+	if (event->element.port_num != place->port || is_down == nic->port_is_down)
+		return;
+	nic->port_is_down = is_down;
+	if (is_down)
+		vma_log_warn("%s: RDMA device %s, port %u is down: nothing comes or goes until it is up again",
+		             nic->name, place->device, place->port);
+	else
+		vma_log_info("%s: RDMA device %s, port %u is up again", nic->name, place->device, place->port);
+}
+
+static void handle_rdma_async_event(struct nic_verbs *nic, const struct ibv_async_event *event)
 {
 	struct verbs_qp *qp = NULL;
 
@@ -105,6 +121,10 @@ static void mark_lost_on_rdma_async_event(struct nic_verbs *nic, const struct ib
 	case IBV_EVENT_QP_ACCESS_ERR:
 		qp = verbs_qp_find_by_ibv_qp(nic, event->element.qp);
 		break;
+	case IBV_EVENT_PORT_ERR:
+	case IBV_EVENT_PORT_ACTIVE:
+		log_port_going_down_or_up(nic, event);
+		break;
 	default:
 		break;
 	}
@@ -119,7 +139,7 @@ static void handle_pending_rdma_async_events(struct nic_verbs *nic)
 	struct ibv_async_event event;
 
 	while (lib->ibv_get_async_event(nic->device->context, &event) == 0) {
-		mark_lost_on_rdma_async_event(nic, &event);
+		handle_rdma_async_event(nic, &event);
 		lib->ibv_ack_async_event(&event);
 	}
 }

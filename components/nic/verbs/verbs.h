@@ -318,6 +318,7 @@ struct nic_verbs {
 	struct verbs_peers peers;
 	struct verbs_flow_contest *contests;
 	uint32_t contests_n;
+	bool port_is_down;  /* thread.c: the log has said so */
 	bool wipe_in_child; /* the kernel does not wipe lkeys and the queue pairs' sent */
 	_Atomic bool closing;
 	pthread_t thread;
