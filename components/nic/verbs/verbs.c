@@ -400,6 +400,7 @@ static int qp_bind(struct verbs_qp *qp)
 	        .rx_bufs = bufs_per_rx_packet(nic),
 	};
 	struct verbs_queue_sizes plan;
+	bool is_told = false; /* memory.c says it of the interface */
 	int rc = verbs_compute_queue_sizes(&in, &plan) ? 0 : -ENOMEM;
 
 	qp->rx_bufs = in.rx_bufs;
@@ -414,13 +415,15 @@ static int qp_bind(struct verbs_qp *qp)
 	if (rc == 0) {
 		what = memory;
 		rc = qp_alloc_memory(qp, &plan);
+		is_told = rc < 0;
 	}
 	if (rc == 0)
 		rc = qp_alloc_send_places(qp, plan.tx_depth);
 	qp->lacks_memory = rc < 0 && what == memory;
 	if (rc < 0) {
-		vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s: %s: %s", qp->name, nic->device->place.device, what,
-		             strerror(-rc));
+		if (!is_told)
+			vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s: %s: %s", qp->name, nic->device->place.device,
+			             what, strerror(-rc));
 		qp_close_queue_and_free_memory(qp);
 		return rc;
 	}
