@@ -4,8 +4,12 @@
   verbs_faults.py ask ADDRESS STOP        asks until the file STOP is there; every tenth of a second it prints a line
   verbs_faults.py many ADDRESS N SECONDS  N threads, of which each makes and ends sockets and is answered once by each
 
-A line: "udp ANSWERS RESENT tcp ANSWERS ENDED wrong N": answers that were right; datagrams that had no answer within 0.2 s
-and were sent again; connections that have ended; answers that were not what had been said.
+A line: "udp ANSWERS SENT KNOWN LOST tcp ANSWERS ENDED wrong N": answers that were right; datagrams that were sent; so many
+of these, in order, are known to be answered or lost; and so many have no answer. Connections that have ended. Answers that
+were not what had been said, or came twice.
+
+WINDOW datagrams are on their way at a time. One that has no answer after PATIENCE seconds counts as lost until its answer
+comes, and another takes its place. So a fault that takes T seconds loses WINDOW * (1 + T / PATIENCE) datagrams at most.
 """
 import os
 import socket
@@ -15,6 +19,8 @@ import time
 
 PORT = 7200
 BLOCK = 20000
+WINDOW = 8
+PATIENCE = 0.2
 
 
 def echo_datagrams(address):
@@ -45,38 +51,44 @@ def serve(address):
 
 class Counts:
     def __init__(self):
-        self.udp = self.resent = self.tcp = self.ended = self.wrong = 0
+        self.udp = self.sent = self.known = self.lost = self.tcp = self.ended = self.wrong = 0
 
     def __str__(self):
-        return f"udp {self.udp} {self.resent} tcp {self.tcp} {self.ended} wrong {self.wrong}"
+        udp = f"udp {self.udp} {self.sent} {self.known} {self.lost}"
+        return f"{udp} tcp {self.tcp} {self.ended} wrong {self.wrong}"
 
 
 def ask_by_datagrams(address, counts):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.connect((address, PORT))
-    s.settimeout(0.2)
-    number = 0
+    s.settimeout(0.05)
+    waiting, lost = {}, {}
     while True:
-        number += 1
-        said = number.to_bytes(8, "big") + os.urandom(1000)
-        s.send(said)
-        while True:
+        now = time.monotonic()
+        for number in [number for number, (_, since) in waiting.items() if now - since > PATIENCE]:
+            lost[number] = waiting.pop(number)
+        while len(waiting) < WINDOW:
+            counts.sent += 1
+            said = counts.sent.to_bytes(8, "big") + os.urandom(1000)
+            waiting[counts.sent] = said, now
             try:
-                heard = s.recv(2000)
-            except TimeoutError:
-                counts.resent += 1
                 s.send(said)
-                continue
-            except OSError:  # the port is nobody's at this moment
-                counts.resent += 1
-                time.sleep(0.05)
-                continue
-            if heard == said:
-                counts.udp += 1
-                break
-            if heard[:8] >= said[:8]:  # the answer to one that was sent twice is no fault
-                counts.wrong += 1
-                break
+            except OSError:  # of one before: the port is nobody's at this moment
+                pass
+        counts.known, counts.lost = min(waiting) - 1, len(lost)
+        try:
+            heard = s.recv(2000)
+        except TimeoutError:
+            continue
+        except OSError:
+            time.sleep(0.01)
+            continue
+        number = int.from_bytes(heard[:8], "big")
+        said, _ = waiting.pop(number, None) or lost.pop(number, None) or (None, None)
+        if heard == said:
+            counts.udp += 1
+        else:
+            counts.wrong += 1
         time.sleep(0.001)
 
 

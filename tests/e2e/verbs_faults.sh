@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A card's faults, one after the other, under traffic of programs: each ends recovered, or with the kernel, with a line in
-# the log, and what programs have said comes as they said it. And a killed process, whose peers learn of it.
+# the log for each change and no other. What programs have said comes as they said it; of datagrams a fault loses those that
+# were on their way. And a killed process, whose peers learn of it.
 #
 #   a (10.9.0.1, a client on kernel sockets) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2, preloaded) b
 # seconds: 25
@@ -22,15 +23,59 @@ ask() {
 	rm -f "$WORK/stop"
 	start client a python3 "$talk" ask "$IP_B" "$WORK/stop"
 }
-last() { # NUMBER: of the client's last whole line: 2 udp, 3 resent, 5 tcp, 6 ended, 8 wrong
+last() { # NUMBER: of the client's last whole line: 2 udp, 3 sent, 4 known, 5 lost, 7 tcp, 8 ended, 10 wrong
 	awk -v n="$1" '/^udp .* wrong [0-9]+$/ { is = $n } END { print is + 0 }' "$WORK/client.log"
 }
 more_than() { # UDP TCP
-	[ "$(last 2)" -gt "$1" ] && [ "$(last 5)" -gt "$2" ]
+	[ "$(last 2)" -gt "$1" ] && [ "$(last 7)" -gt "$2" ]
 }
 goes_on() { # both are answered, over and over
-	wait_for 30 more_than $(($(last 2) + 50)) $(($(last 5) + 20))
+	wait_for 30 more_than $(($(last 2) + 50)) $(($(last 7) + 20))
 }
+
+# ---- what a fault costs ----
+
+# As the client has them. From `fault` to `over` the server may have no queue.
+window=$(sed -n 's/^WINDOW = //p' "$talk") patience_ms=$(awk '/^PATIENCE = / { print $3 * 1000 }' "$talk")
+now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
+all_known() { [ "$(last 4)" -ge "$1" ]; }
+lost_is() { [ $(($(last 5) - lost)) -le "$1" ]; }
+fault() { # COMMAND: of b's card
+	begun=$(now_ms) lost=$(last 5)
+	card b "$1"
+}
+over() { took=$(($(now_ms) - begun)); }
+# A datagram in flight may be lost with each queue, and after each PATIENCE without queue another one in its place. An
+# answer that is late on a busy machine is none that is lost.
+loses_what_was_in_flight() { # SENTENCE FAULTS: 0: nothing may be lost
+	local most=0
+	[ "$2" -eq 0 ] || most=$((window * ($2 + took / patience_ms)))
+	wait_for 30 all_known "$(last 3)"
+	wait_for 10 lost_is $most
+	check_num "$1: of $window datagrams at a time, $most may be lost in $took ms" $(($(last 5) - lost)) -le $most
+}
+
+# ---- what the library says ----
+
+library_lines() { # LABEL
+	sed -n 's/^ *VMA [A-Z]*: *//p' "$WORK/$1.log"
+}
+said() { told=$(library_lines "$1" | wc -l); } # LABEL: up to here
+says() { # SENTENCE LABEL REGEX...: since then the library has said a line for each, and nothing else
+	local sentence=$1 label=$2 line lines i=0
+	shift 2
+	mapfile -t lines < <(library_lines "$label" | tail -n +$((told + 1)))
+	said "$label"
+	for line in "${lines[@]}"; do
+		i=$((i + 1))
+		[[ $i -gt $# || ! $line =~ ${!i} ]] || continue
+		not_ok "$sentence" "line $i of $#: $line"
+		return
+	done
+	check_eq "$sentence" $i $#
+}
+stopped='RDMA device vmasoft1 has stopped its queue' again='ring vs_b.*: offloaded again'
+
 lines() { # LABEL REGEX
 	grep -cE "$2" "$WORK/$1.log"
 }
@@ -56,20 +101,26 @@ check "its client is answered by the card" offloaded
 # ---- errors of completions: another queue ----
 
 recovered() { # TIMES, of all
-	wait_for 20 lines_are server 'ring vs_b.*: offloaded again' "$1"
+	wait_for 20 lines_are server "$again" "$1"
 }
 n=0
+said server
 for fault in "sends fail 1" "receives fail 1" "sends fail 2" "receives fail 2"; do
-	card b "$fault"
-	n=$((n + ${fault##* }))
+	times=${fault##* }
+	n=$((n + times))
+	fault "$fault"
 	check "$fault: it is bound again" recovered $n
-	check_eq "... with a line for each loss" "$(lines server 'has stopped its queue')" $n
+	over
 	check "... and the traffic is the card's" offloaded
+	loses_what_was_in_flight "... and the loss has a bound" "$times"
+	lines=()
+	for ((i = 0; i < times; i++)); do lines+=("$stopped" "$again"); done
+	says "... with a line for each loss, and for its end" server "${lines[@]}"
 done
 
 # ---- no rules ----
 
-card b "rules fail ENOMEM"
+fault "rules fail ENOMEM"
 check "no rules: others come and go, by the kernel" in_ns a python3 "$talk" many "$IP_B" 4 2
 serve_another() { # what no rule can be had for, the kernel serves
 	start other b "${preloaded[@]}" python3 -c '
@@ -92,38 +143,54 @@ assert s.recv(100) == b"z"' "$IP_B"
 check_eq "... and has a line that says so" "$(lines other 'a flow rule|takes no more rules')" 1
 check "... and what has its rules is the card's" goes_on
 card b "rules ok"
+over
+loses_what_was_in_flight "... and loses nothing" 0
 stop other
+says "... and the first server, which got none, says nothing" server
 
 # ---- slow rules, slow completions ----
 
-card b "rules slow 20"
+fault "rules slow 20"
 check "slow rules: others come and go" in_ns a python3 "$talk" many "$IP_B" 4 2
 card b "rules slow 0"
-card b "completions slow 5000"
+over
+loses_what_was_in_flight "... and the first server loses nothing" 0
+fault "completions slow 5000"
 check "slow completions: all is answered" goes_on
 card b "completions slow 0"
 check "... and again by the card" offloaded
+over
+loses_what_was_in_flight "... and nothing is lost" 0
+says "what is slow is no fault, and has no line" server
 
 # ---- no memory for the next queue ----
 
 card b "registration fail ENOMEM"
-card b "sends fail 1"
+fault "sends fail 1"
 n=$((n + 1))
-check "no registration: the loss has its line" wait_for 10 lines_are server 'has stopped its queue' $n
+check "no registration: the loss has its line" wait_for 10 lines_are server "$stopped" $n
 check "... and so has the memory" wait_for 10 lines_are server 'no more memory for its card' 1
 card b "registration ok"
 check "... and when there is memory again, it is bound" recovered $n
+over
 check "... and the traffic is the card's" offloaded
+loses_what_was_in_flight "... and the loss has a bound" 1
+says "... with a line for each change" server "$stopped" 'no more memory for its card' "$again"
 
 # ---- the port ----
 
-card b "port down"
-sleep 0.5
-card b "port up"
-check "the port goes and comes: all is answered" goes_on
+for _ in 1 2; do
+	fault "port down"
+	sleep 0.5
+	card b "port up"
+	over
+	check "the port goes and comes: all is answered" offloaded
+	loses_what_was_in_flight "... and the loss has a bound" 1
+	says "... with a line for each" server 'RDMA device vmasoft1, port 1 is down' 'RDMA device vmasoft1, port 1 is up again'
+done
 
-check_eq "no answer was wrong" "$(last 8)" 0
-check_eq "... and no connection has ended" "$(last 6)" 0
+check_eq "no answer was wrong" "$(last 10)" 0
+check_eq "... and no connection has ended" "$(last 8)" 0
 touch "$WORK/stop"
 finish client 20
 check_eq "... and no rule of the verbs is broken" "$(card_count b violations)" 0
@@ -173,16 +240,18 @@ check "... and no rule is left" bash -c "! '$CARD' --control '$WORK/card_b' rule
 check "the next server starts" serve last
 ask
 check "... and is answered by the card" offloaded
+said last
 card b remove
-check "the card has gone: the loss has its line" wait_for 10 lines_are last 'has stopped its queue' 1
+check "the card has gone: the loss has its line" wait_for 10 lines_are last "$stopped" 1
 touch "$WORK/stop"
 finish client 20
-check_eq "... and no answer was wrong" "$(last 8)" 0
+check_eq "... and no answer was wrong" "$(last 10)" 0
 opens=$(snmp b Tcp PassiveOpens)
 served() { # by whoever is there: on this host the kernel has a way
 	in_ns b python3 "$talk" many "$IP_B" 2 1
 }
 check "... and the kernel has its sockets" wait_for 20 served
 check_num "... by its own connections" $(($(snmp b Tcp PassiveOpens) - opens)) -gt 0
+says "... with a line for the loss, and for what comes of it" last "$stopped" 'RDMA device vmasoft1 is not used: opening it'
 check "... and the server runs on" alive last
 done_testing
