@@ -91,6 +91,87 @@ static void test_a_name_is_compared_as_a_whole(void **state)
 	assert_int_equal(verbs_find_device_of_interface(root, "eth10", &place), 0);
 }
 
+/* ---- bonds ---- */
+
+static void run(const char *format, const char *a, const char *b)
+{
+	char command[512];
+
+	snprintf(command, sizeof(command), "cd %s && ", root);
+	snprintf(command + strlen(command), sizeof(command) - strlen(command), format, a, b);
+	assert_int_equal(system(command), 0);
+}
+
+static void put_bond_in_fake_sysfs(const char *ifname, const char *interfaces)
+{
+	run("mkdir -p class/net/%1$s/bonding && echo '%2$s' >class/net/%1$s/bonding/slaves", ifname, interfaces);
+}
+
+static void put_interface_in_fake_sysfs(const char *ifname, const char *pci, bool has_rdma_device)
+{
+	run("mkdir -p devices/%2$s class/net/%1$s && ln -s ../../../devices/%2$s class/net/%1$s/device", ifname, pci);
+	if (has_rdma_device)
+		run("mkdir class/net/%s/device/infiniband", ifname, "");
+}
+
+static void test_a_bond_that_its_card_carries_has_the_device_of_both_functions(void **state)
+{
+	struct verbs_device_port place;
+
+	(void)state;
+	put_bond_in_fake_sysfs("bond0", "eth0 eth1");
+	put_interface_in_fake_sysfs("eth0", "0000:03:00.0", true);
+	put_interface_in_fake_sysfs("eth1", "0000:03:00.1", false);
+	put_gid_in_fake_sysfs("mlx5_bond_0", 1, 0, "bond0\n");
+	assert_int_equal(verbs_find_device_of_interface(root, "bond0", &place), 0);
+	assert_string_equal(place.device, "mlx5_bond_0");
+}
+
+/* The kernel lists a bond's addresses at the devices of its interfaces, too. */
+static void test_a_bond_of_two_devices_is_none_of_them(void **state)
+{
+	struct verbs_device_port place;
+
+	(void)state;
+	put_bond_in_fake_sysfs("bond0", "eth0 eth1");
+	put_interface_in_fake_sysfs("eth0", "0000:03:00.0", true);
+	put_interface_in_fake_sysfs("eth1", "0000:03:00.1", true);
+	put_gid_in_fake_sysfs("mlx5_0", 1, 0, "eth0\n");
+	put_gid_in_fake_sysfs("mlx5_1", 1, 0, "eth1\n");
+	assert_int_equal(verbs_find_device_of_interface(root, "bond0", &place), -EXDEV);
+	put_gid_in_fake_sysfs("mlx5_0", 1, 1, "bond0\n");
+	assert_int_equal(verbs_find_device_of_interface(root, "bond0", &place), -EXDEV);
+	put_gid_in_fake_sysfs("mlx5_1", 1, 1, "bond0\n");
+	assert_int_equal(verbs_find_device_of_interface(root, "bond0", &place), -EXDEV);
+	assert_int_equal(verbs_find_device_of_interface(root, "eth1", &place), 0);
+	assert_string_equal(place.device, "mlx5_1");
+}
+
+static void test_a_bond_of_two_cards_is_no_device(void **state)
+{
+	struct verbs_device_port place;
+
+	(void)state;
+	put_bond_in_fake_sysfs("bond0", "eth0 eth1");
+	put_interface_in_fake_sysfs("eth0", "0000:03:00.0", true);
+	put_interface_in_fake_sysfs("eth1", "0000:04:00.0", false);
+	put_gid_in_fake_sysfs("mlx5_0", 1, 0, "bond0\n");
+	assert_int_equal(verbs_find_device_of_interface(root, "bond0", &place), -EXDEV);
+}
+
+static void test_a_bond_without_rdma_devices_is_an_interface_without_one(void **state)
+{
+	struct verbs_device_port place;
+
+	(void)state;
+	put_bond_in_fake_sysfs("bond0", "eth0 tap0");
+	put_interface_in_fake_sysfs("eth0", "0000:03:00.0", false);
+	put_gid_in_fake_sysfs("mlx5_0", 1, 0, "eth7\n");
+	assert_int_equal(verbs_find_device_of_interface(root, "bond0", &place), -ENODEV);
+	put_bond_in_fake_sysfs("bond1", "");
+	assert_int_equal(verbs_find_device_of_interface(root, "bond1", &place), -ENODEV);
+}
+
 static void test_the_tree_is_the_one_that_the_environment_names(void **state)
 {
 	(void)state;
@@ -120,6 +201,10 @@ int main(void)
 	        CASE(test_a_tree_without_devices_has_none),
 	        CASE(test_device_and_port_are_found_by_any_entry_of_the_table),
 	        CASE(test_a_name_is_compared_as_a_whole),
+	        CASE(test_a_bond_that_its_card_carries_has_the_device_of_both_functions),
+	        CASE(test_a_bond_of_two_devices_is_none_of_them),
+	        CASE(test_a_bond_of_two_cards_is_no_device),
+	        CASE(test_a_bond_without_rdma_devices_is_an_interface_without_one),
 	        CASE(test_the_tree_is_the_one_that_the_environment_names),
 	        CASE(test_what_is_no_vlan_carries_itself),
 	};

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../os.h"
 #include "find.h"
@@ -98,7 +99,7 @@ static unsigned find_rdma_port_of_interface(const char *ports, const char *ifnam
 	return found;
 }
 
-int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct verbs_device_port *out)
+static int find_device_in_gid_tables(const char *sysfs, const char *ifname, struct verbs_device_port *out)
 {
 	DIR *devices = open_infiniband_sysfs_dir(sysfs);
 	char ports[PATH_BYTES];
@@ -119,6 +120,86 @@ int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct
 	}
 	closedir(devices);
 	return port != 0 ? 0 : -ENODEV;
+}
+
+/* ---- bonds ---- */
+
+/* Their names with a space between them. False: the interface is no bond. */
+static bool read_interfaces_of_bond(const char *sysfs, const char *ifname, char *names, size_t size)
+{
+	char path[PATH_BYTES];
+	ssize_t len;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/class/net/%s/bonding/slaves", sysfs, ifname);
+	fd = os_open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	len = os_read(fd, names, size - 1);
+	os_close(fd);
+	names[len > 0 ? len : 0] = '\0';
+	names[strcspn(names, "\n")] = '\0';
+	return true;
+}
+
+static bool interface_has_own_rdma_device(const char *sysfs, const char *ifname)
+{
+	char path[PATH_BYTES];
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "%s/class/net/%s/device/infiniband", sysfs, ifname);
+	dir = opendir(path);
+	if (dir != NULL)
+		closedir(dir);
+	return dir != NULL;
+}
+
+/* Its PCI address without the function; "": it has none. */
+static void read_card_of_interface(const char *sysfs, const char *ifname, char *card, size_t size)
+{
+	char path[PATH_BYTES], target[PATH_BYTES];
+	const char *name;
+	ssize_t len;
+
+	snprintf(path, sizeof(path), "%s/class/net/%s/device", sysfs, ifname);
+	len = readlink(path, target, sizeof(target) - 1);
+	target[len > 0 ? len : 0] = '\0';
+	name = strrchr(target, '/');
+	name = name != NULL ? name + 1 : target;
+	snprintf(card, size, "%.*s", (int)strcspn(name, "."), name);
+}
+
+/* How many of a bond's interfaces have devices of their own; *is_of_one_card: all are functions of one card. */
+static unsigned count_rdma_devices_of_bond(const char *sysfs, char *names, bool *is_of_one_card)
+{
+	char first[PATH_BYTES] = "", card[PATH_BYTES], *rest;
+	unsigned interfaces = 0, devices = 0;
+
+	*is_of_one_card = true;
+	for (const char *name = strtok_r(names, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest)) {
+		read_card_of_interface(sysfs, name, card, sizeof(card));
+		if (interfaces++ == 0)
+			strcpy(first, card);
+		if (*card == '\0' || strcmp(card, first) != 0)
+			*is_of_one_card = false;
+		devices += interface_has_own_rdma_device(sysfs, name);
+	}
+	return devices;
+}
+
+int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct verbs_device_port *out)
+{
+	char names[PATH_BYTES];
+	int rc = find_device_in_gid_tables(sysfs, ifname, out);
+	bool is_of_one_card;
+	unsigned devices;
+
+	if (!read_interfaces_of_bond(sysfs, ifname, names, sizeof(names)))
+		return rc;
+	devices = count_rdma_devices_of_bond(sysfs, names, &is_of_one_card);
+	if (rc == 0)
+		return devices == 1 && is_of_one_card ? 0 : -EXDEV;
+	return devices != 0 ? -EXDEV : rc;
 }
 
 /* An ioctl, because sysfs shows the network namespace that it was mounted in. */

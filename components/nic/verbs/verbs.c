@@ -226,7 +226,11 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	verbs_vlan_lower_interface(name, lower);
 	rc = verbs_find_device_of_interface(verbs_sysfs_path(), lower, &place);
 	if (rc < 0) {
-		if (!silent)
+		if (rc == -EXDEV)
+			vma_log_once(VMA_LOG_WARN,
+			             "%s: RDMA devices are not used: it is a bond that no card carries itself (LAG)",
+			             lower);
+		else if (!silent)
 			vma_log_once(VMA_LOG_WARN, "%s: no RDMA device has this interface", name);
 		return rc;
 	}
