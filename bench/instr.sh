@@ -10,7 +10,8 @@
 # in "single" are with VMA_THREAD_MODE=0: they must cost less than without; those of a burst, whose packets share the
 # flags, no more. What a message or segment costs in TCP must not grow with the number of connections (the last number
 # of a phase's name; "bbr" is one without time stamps, with BBR; "sums" and "tso" have a NIC that finishes checksums, and one
-# that also cuts large packets).
+# that also cuts large packets). Sending a packet by verbs costs 120 at most, and receiving one 100, posting its buffer
+# apart.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
@@ -102,6 +103,12 @@ awk '$1 == "tcp_bulk_out_sums" { single = $3 } $1 == "tcp_bulk_out_tso" { cut = 
 awk '$1 == "recv_burst" { recv = $3 } $1 == "udp_socketxtreme" { polled = $3 }
 	END { if (polled > recv * 0.6) { print "bench-instr: SocketXtreme: " polled " instructions, " recv " by recv"; exit 1 } }' \
 	"$scratch/now" || exit 1
+
+# The bars of the verbs backend: a packet in a burst of one, without what the provider costs.
+awk 'BEGIN { bar["verbs_send"] = 120; bar["verbs_receive"] = 100 }
+	$1 in bar { seen++
+		if ($3 > bar[$1]) { print "bench-instr: " $1 ": " $3 " instructions, the bar is " bar[$1]; over = 1 } }
+	END { if (seen != 2) { print "bench-instr: a phase with a bar is missing"; over = 1 } exit over }' "$scratch/now" || exit 1
 
 if [ "${UPDATE:-0}" = 1 ]; then
 	cp "$scratch/now" "$known"
