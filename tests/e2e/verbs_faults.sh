@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A card's faults, one after the other, under traffic of programs: each ends recovered, or with the kernel, with a line in
 # the log for each change and no other. What programs have said comes as they said it; of datagrams a fault loses those that
-# were on their way. And a killed process, whose peers learn of it.
+# were on their way. And a killed process, whose peers learn of it (how soon, verbs_killed.sh measures).
 #
 #   a (10.9.0.1, a client on kernel sockets) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2, preloaded) b
 # seconds: 25
@@ -207,7 +207,6 @@ for s in quiet, busy:
 busy.sendall(b"x")
 assert busy.recv(1) == b"x"
 sys.stdin.readline()
-begun = time.monotonic()
 try:
     while True:
         busy.sendall(b"y")
@@ -215,7 +214,6 @@ try:
         time.sleep(0.05)
 except ConnectionError:
     pass
-print("learnt in %d ms" % ((time.monotonic() - begun) * 1000), flush=True)
 PY
 mkfifo "$WORK/killed"
 # shellcheck disable=SC2016
@@ -231,8 +229,6 @@ echo go >&8
 exec 8>&-
 check "the server is killed: its peer gets a reset" finish peer 20
 wait "${PID[server]}" 2>/dev/null
-learnt=$(sed -n 's/learnt in \([0-9]*\) ms/\1/p' "$WORK/peer.log")
-check_num "... within a second (${learnt:-?} ms)" "${learnt:-99999}" -lt 1000
 check "... and no rule is left" bash -c "! '$CARD' --control '$WORK/card_b' rules | grep -q ':7200'"
 
 # ---- the card goes, and its wire with it ----
