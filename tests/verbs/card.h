@@ -32,6 +32,7 @@ struct card_client {
 	uint64_t cookie; /* of a channel */
 	/* of a context */
 	struct card_page *page;
+	uint64_t node_byte; /* 0: none */
 	int async_fd, doorbell;
 	uint32_t next_pd;
 	bool pds[CARD_MAX_PDS];
@@ -141,7 +142,7 @@ void port_announce_link_state(void);
 
 /* ---- client.c: connections of drivers, channels and tests ---- */
 int card_listen_for_clients(const char *path);
-void card_free_closed_clients(void);
+int card_free_closed_clients(void);
 void card_close_all_clients(void);
 void card_client_report_violation(struct card_client *client, const char *format, ...)
         __attribute__((format(printf, 2, 3)));

@@ -1,6 +1,7 @@
 /* Connections: contexts of drivers, completion channels, tests that set faults. */
 #include "card.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <rdma/ib_user_verbs.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,7 +13,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static int listener = -1;
+static int listener = -1, node = -1;
+
+#define MAPPED_LOOK_MS 5
 
 void card_client_report_violation(struct card_client *client, const char *format, ...)
 {
@@ -147,6 +150,7 @@ static int card_client_open_context(struct card_client *client, const struct car
 		return ENOMEM;
 	fds[2] = dup(client->doorbell);
 	client->is_context = true;
+	client->node_byte = request->open.node_byte;
 	port_read_tap_mac_and_mtu();
 	return 0;
 }
@@ -356,10 +360,25 @@ static void card_listener_on_readable(void *owner, uint32_t events)
 	card.clients = client;
 }
 
-static void card_client_free(struct card_client *client)
+static void card_client_close_connection(struct card_client *client)
 {
 	loop_remove_fd(client->fd);
 	close(client->fd);
+	client->fd = -1;
+}
+
+/* Its process, or one that it has forked, has the device's node mapped: the driver's lock lasts as long. */
+static bool card_client_has_node_mapped(const struct card_client *client)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_start = (off_t)client->node_byte, .l_len = 1};
+
+	return client->node_byte != 0 && fcntl(node, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+static void card_client_free(struct card_client *client)
+{
+	if (client->fd >= 0)
+		card_client_close_connection(client);
 	if (client->is_context) {
 		card_rules_remove_of_client(client);
 		qps_destroy_of_client(client);
@@ -375,27 +394,36 @@ static void card_client_free(struct card_client *client)
 	free(client);
 }
 
-/* Here and nowhere else, so that no other function loses the client that it works on. */
-void card_free_closed_clients(void)
+/* Here and nowhere else, so that no other function loses the client that it works on. A context that is still mapped
+ * stays without its connection, as with the kernel. How long until it is looked at again, ms; -1: there is none. */
+int card_free_closed_clients(void)
 {
 	struct card_client **at = &card.clients;
+	int look_ms = -1;
 
 	while (*at) {
 		struct card_client *client = *at;
 
-		if (client->is_closing) {
+		if (client->is_closing && !card_client_has_node_mapped(client)) {
 			*at = client->next;
 			card_client_free(client);
-		} else {
-			at = &client->next;
+			continue;
 		}
+		if (client->is_closing && client->fd >= 0)
+			card_client_close_connection(client);
+		if (client->is_closing)
+			look_ms = MAPPED_LOOK_MS;
+		at = &client->next;
 	}
+	return look_ms;
 }
 
 void card_close_all_clients(void)
 {
-	for (struct card_client *client = card.clients; client; client = client->next)
+	for (struct card_client *client = card.clients; client; client = client->next) {
 		client->is_closing = true;
+		client->node_byte = 0;
+	}
 	card_free_closed_clients();
 }
 
@@ -405,7 +433,8 @@ int card_listen_for_clients(const char *path)
 
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
 	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (listener < 0 || bind(listener, (struct sockaddr *)&addr, sizeof(addr)) || listen(listener, 64))
+	node = open(CARD_NODE, O_RDWR | O_CLOEXEC);
+	if (node < 0 || listener < 0 || bind(listener, (struct sockaddr *)&addr, sizeof(addr)) || listen(listener, 64))
 		return -1;
 	return loop_add_fd(listener, card_listener_on_readable, NULL);
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -22,6 +23,8 @@ void *_verbs_init_and_alloc_context(struct ibv_device *device, int cmd_fd, size_
                                     struct verbs_context *context_at, uint32_t driver_id);
 void verbs_uninit_context(struct verbs_context *context);
 void verbs_set_ops(struct verbs_context *context, const struct verbs_context_ops *ops);
+
+#define NODE_BYTES 4096
 
 /* ---- rules ---- */
 
@@ -394,6 +397,8 @@ static void soft_free_context(struct ibv_context *ibv_context)
 			free((char *)object - offsetof(struct soft_flow, object));
 		}
 	}
+	if (context->node_page)
+		munmap(context->node_page, NODE_BYTES);
 	if (context->page)
 		munmap(context->page, sizeof(*context->page));
 	if (context->doorbell >= 0)
@@ -451,6 +456,27 @@ static bool context_layout_is_as_expected(const struct verbs_context *context)
 }
 
 /*
+ * A mapping of a device's node holds the node open as a descriptor does, with what the process has in the card. So a
+ * page of it is mapped, and one byte of it, which nobody else has, is locked: the lock ends with the last of both.
+ */
+static int context_map_and_lock_node(struct soft_context *context, int cmd_fd, uint64_t *node_byte)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_len = 1};
+
+	if (getrandom(node_byte, sizeof(*node_byte), 0) != sizeof(*node_byte))
+		return EIO;
+	*node_byte = *node_byte >> 2 | 1;
+	lock.l_start = (off_t)*node_byte;
+	if (fcntl(cmd_fd, F_OFD_SETLK, &lock) != 0)
+		return errno;
+	context->node_page = mmap(NULL, NODE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, cmd_fd, 0);
+	if (context->node_page != MAP_FAILED)
+		return 0;
+	context->node_page = NULL;
+	return errno;
+}
+
+/*
  * The command descriptor becomes a connection to the card, whose socket is named by the device's folder in the tree. So
  * what a process has in the card ends as with the kernel: when nobody holds that descriptor any more, be it a child.
  */
@@ -480,9 +506,9 @@ static int card_connect(const struct ibv_device *device, int cmd_fd)
 	return n;
 }
 
-static int soft_context_open_on_card(struct soft_context *context)
+static int soft_context_open_on_card(struct soft_context *context, uint64_t node_byte)
 {
-	struct card_request request = {.type = CARD_OPEN, .open.proto = CARD_PROTO};
+	struct card_request request = {.type = CARD_OPEN, .open = {.proto = CARD_PROTO, .node_byte = node_byte}};
 	struct card_reply reply;
 	int fds[3] = {-1, -1, -1},
 	    error = card_request_and_receive_reply(context->ibv.context.cmd_fd, &request, &reply, fds);
@@ -498,6 +524,7 @@ static struct verbs_context *soft_alloc_context(struct ibv_device *device, int c
 {
 	const char *rules = getenv("VMASOFT_RULES");
 	struct soft_context *context;
+	uint64_t node_byte;
 	int error;
 
 	(void)private_data;
@@ -515,9 +542,11 @@ static struct verbs_context *soft_alloc_context(struct ibv_device *device, int c
 		fprintf(stderr, "vmasoft: this libibverbs is laid out in another way than that of rdma-core 44\n");
 		abort();
 	}
-	error = card_connect(device, cmd_fd);
+	error = context_map_and_lock_node(context, cmd_fd, &node_byte);
 	if (error == 0)
-		error = soft_context_open_on_card(context);
+		error = card_connect(device, cmd_fd);
+	if (error == 0)
+		error = soft_context_open_on_card(context, node_byte);
 	if (error == 0)
 		return &context->ibv;
 	soft_free_context(&context->ibv.context);

@@ -33,6 +33,7 @@ struct soft_context {
 	pid_t pid; /* that has opened it: the card copies from and to this process */
 	int doorbell;
 	struct card_page *page;
+	void *node_page; /* of the device's node, as the registers of a real card are */
 	bool is_lenient;
 	pthread_mutex_t lock; /* requests, and the list of objects */
 	struct soft_object *objects;

@@ -48,26 +48,29 @@ void loop_remove_fd(int fd)
 	epoll_ctl(loop_epoll, EPOLL_CTL_DEL, fd, NULL);
 }
 
-/* Until the next completion that a fault holds back, or frame that its queue pair's pace does, rounded up. */
-static int loop_timeout_ms(void)
+/* Until the next completion that a fault holds back, or frame that its queue pair's pace does, rounded up; but not
+ * longer than look_ms, -1: for ever. */
+static int loop_timeout_ms(int look_ms)
 {
 	int64_t ns = cqs_next_delayed_completion_ns(), paced_ns = qps_next_paced_send_ns();
 
 	if (ns < 0 || (paced_ns >= 0 && paced_ns < ns))
 		ns = paced_ns;
-	return ns < 0 ? -1 : (int)(ns / 1000000) + 1;
+	if (ns < 0 || (look_ms >= 0 && look_ms * INT64_C(1000000) < ns))
+		return look_ms;
+	return (int)(ns / 1000000) + 1;
 }
 
 void loop_run(void)
 {
 	struct epoll_event events[LOOP_EVENTS];
 	bool is_busy = false;
-	int timeout, n;
+	int timeout, n, look_ms = -1;
 
 	while (!card.should_stop) {
 		timeout = 0;
 		if (!is_busy && card_prepare_sleep())
-			timeout = loop_timeout_ms();
+			timeout = loop_timeout_ms(look_ms);
 		n = epoll_wait(loop_epoll, events, LOOP_EVENTS, timeout);
 		card_end_sleep();
 		is_busy = n > 0;
@@ -78,7 +81,7 @@ void loop_run(void)
 			if (watched[fd].ready)
 				watched[fd].ready(watched[fd].owner, events[i].events);
 		}
-		card_free_closed_clients();
+		look_ms = card_free_closed_clients();
 		cqs_deliver_delayed();
 		is_busy |= port_deliver_looped_frames();
 		is_busy |= qps_run();

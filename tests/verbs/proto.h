@@ -17,7 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CARD_PROTO 2
+#define CARD_PROTO 3
+#define CARD_NODE "/dev/zero" /* what the node of a device is one more of */
 
 enum {
 	CARD_MAX_SGE = 16,
@@ -163,6 +164,7 @@ struct card_request {
 	union {
 		struct {
 			uint32_t proto;
+			uint64_t node_byte; /* of the device node, locked as long as the node is open or mapped */
 		} open;
 		struct {
 			uint64_t cookie; /* SO_COOKIE of the program's end */

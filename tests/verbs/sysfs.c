@@ -60,7 +60,7 @@ int fake_sysfs_create_card_tree(const char *folder, int index, const char *socke
 	int failed = 0;
 
 	sysfs_root_folder = folder;
-	if (stat("/dev/null", &device) || (mkdir(folder, 0755) && errno != EEXIST))
+	if (stat(CARD_NODE, &device) || (mkdir(folder, 0755) && errno != EEXIST))
 		return -1;
 	snprintf(uverbs, sizeof(uverbs), "class/infiniband_verbs/uverbs%d", index);
 	snprintf(ib, sizeof(ib), "class/infiniband/%s", card.name);
@@ -69,7 +69,7 @@ int fake_sysfs_create_card_tree(const char *folder, int index, const char *socke
 	failed |= fake_sysfs_write_file("class/infiniband_verbs/abi_version", "6\n");
 	failed |= fake_sysfs_write_device_file(uverbs, "ibdev", "%s", card.name);
 	failed |= fake_sysfs_write_device_file(uverbs, "abi_version", "1");
-	/* The device node is one more /dev/null: all that it is needed for is to be opened. */
+	/* The device node is one more /dev/zero: it is needed to be opened, mapped and locked. */
 	failed |= fake_sysfs_write_device_file(uverbs, "dev", "%u:%u", major(device.st_rdev), minor(device.st_rdev));
 	failed |= fake_sysfs_write_device_file(ib, "node_type", "1: CA");
 	failed |= fake_sysfs_write_device_file(ib, "node_guid", "%s", guid);

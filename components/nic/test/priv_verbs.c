@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -879,6 +880,64 @@ static void test_a_forked_child_leaves_its_parents_queue_pairs_alone(void **stat
 	assert_packet_crosses_wire(w, 1, 3, 100);
 }
 
+/* A process with a flow on PORT + 6 that forks, says so in `ready`, and waits for its end; so does its child. */
+static _Noreturn void own_a_flow_and_fork(struct fixture *w, int ready)
+{
+	const struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_UDP, PORT + 6, 0, 0);
+	pid_t child;
+
+	fixture_nic_close(w, 1);
+	open_nic_of_end(w, 1);
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
+	if (fixture_try_add_flow(w, 1, 0, &rule) != 0)
+		_exit(1);
+	child = fork();
+	if (child != 0 && write(ready, &child, sizeof(child)) != sizeof(child))
+		_exit(1);
+	for (;;)
+		pause();
+}
+
+static int count_rules_of_card_on_port(unsigned port)
+{
+	char command[256], number[16] = "";
+	FILE *pipe;
+
+	snprintf(command, sizeof(command),
+	         "\"$CARD\" --control \"$CARD_B\" rules | awk '$10 ~ /:%u$/ { n++ } END { print n + 0 }'", port);
+	pipe = popen(command, "r");
+	assert_non_null(pipe);
+	assert_non_null(fgets(number, sizeof(number), pipe));
+	assert_int_equal(pclose(pipe), 0);
+	return atoi(number);
+}
+
+static void test_the_rules_of_a_dead_parent_end_though_its_child_lives(void **state)
+{
+	struct fixture *w = *state;
+	uint64_t give_up;
+	int ready[2], left;
+	pid_t parent, child;
+
+	assert_int_equal(pipe(ready), 0);
+	parent = fork();
+	if (parent == 0)
+		own_a_flow_and_fork(w, ready[1]);
+	close(ready[1]);
+	assert_int_equal(read(ready[0], &child, sizeof(child)), sizeof(child));
+	close(ready[0]);
+	assert_int_equal(count_rules_of_card_on_port(PORT + 6), 1);
+	kill(parent, SIGKILL);
+	assert_int_equal(waitpid(parent, NULL, 0), parent);
+	give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+	do
+		left = count_rules_of_card_on_port(PORT + 6);
+	while (left != 0 && fixture_now_ns() < give_up);
+	assert_int_equal(kill(child, 0), 0);
+	kill(child, SIGKILL);
+	assert_int_equal(left, 0);
+}
+
 /* ---- the end of a card; the last case ---- */
 
 static void test_a_device_that_has_gone_is_looked_for_and_can_be_closed(void **state)
@@ -928,6 +987,7 @@ int main(void)
 	        CASE(test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back),
 	        CASE(test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of),
 	        CASE(test_a_forked_child_leaves_its_parents_queue_pairs_alone),
+	        CASE(test_the_rules_of_a_dead_parent_end_though_its_child_lives),
 	        CASE(test_a_device_that_has_gone_is_looked_for_and_can_be_closed),
 	};
 

@@ -112,10 +112,10 @@ static struct ibv_context *fake_open_device(struct ibv_device *device)
 {
 	struct ibv_context *context = &provider.context.context;
 
-	(void)device;
 	if (provider_fails_this_call())
 		return NULL;
 	provider.alive++;
+	context->device = device;
 	context->cmd_fd = eventfd(0, EFD_CLOEXEC);
 	context->async_fd = eventfd(0, EFD_CLOEXEC);
 	return context;

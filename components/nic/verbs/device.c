@@ -174,6 +174,7 @@ int verbs_device_open(const char *name, const struct verbs_device_port *place, u
 	device->context = open_ibv_context_by_name(lib, place->device, &rc);
 	if (rc < 0)
 		goto fail;
+	verbs_device_mappings_set_dontfork(device);
 	verbs_exempts_init(&device->exempts, device->context->device);
 	/* Commands are answered at once whatever the flags say; only events are waited for. */
 	rc = verbs_fd_move_high_nonblock(&device->context->cmd_fd);

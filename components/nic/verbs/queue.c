@@ -194,6 +194,7 @@ int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr 
 		return errno_or_eio();
 	*what = "a raw packet queue pair";
 	rc = open_qp(queue, attr);
+	verbs_device_mappings_set_dontfork(device); /* a thread domain has registers of its own */
 	return rc < 0 ? rc : qp_to_rts_state(queue);
 }
 

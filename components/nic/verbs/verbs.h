@@ -3,6 +3,7 @@
  *
  *   lib.c, symbol.c   the functions of libibverbs   device.c   an opened device: context, protection domain, limits
  *   find.c     interface to device              memory.c   registered windows, pools, the table of local keys
+ *   mappings.c a device's mappings, not inherited
  *   rule.c     a key as a rule of the card      queue.c    what one queue pair has in the device
  *   plan.h     depths, completions to ask for   data.c     the hot path; data.h what it shares with the next
  *   mlx5.c     the rings of an mlx5 card        mlx5_data.c   the hot path over them; mlx5_wqe.h their layouts
@@ -95,6 +96,12 @@ void verbs_device_close_in_child(const struct verbs_device *device);
 /* A descriptor in an object of libibverbs: under a number of our own, and never waited for. 0 or -errno. */
 int verbs_fd_move_high_nonblock(int *fd);
 void verbs_fd_forget(int fd); /* libibverbs closes it next */
+
+/* ---- mappings.c ---- */
+
+/* A forked child does not inherit the mappings of the device that exist by now. */
+void verbs_device_mappings_set_dontfork(const struct verbs_device *device);
+void verbs_mappings_of_file_set_dontfork(const char *path);
 
 /* ---- memory.c ---- */
 
