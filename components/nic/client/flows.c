@@ -193,11 +193,13 @@ static int request_flow_add_with_proof(struct xdp_qp *qp, const struct vma_flow_
 	const struct xdp_proof_fd proof =
 	        nic_xdp_get_proof_socket(shadows, rule, qp_is_entitled_to_connection(qp, &rule->key));
 	struct vma_flow_rule asked = *rule;
+	bool generic = qp->nic->base.info.generic;
 	int rc;
 
 	if (proof.fd < 0)
 		asked.shadow_cookie = 0; /* it is closed */
-	rc = vmad_client_flow_add(qp->nic->vmad, qp->slot, &asked, proof.fd, &qp->nic->base.info.generic);
+	rc = vmad_client_flow_add(qp->nic->vmad, qp->slot, &asked, proof.fd, &generic);
+	qp->nic->base.info.generic = generic;
 	nic_xdp_put_proof_socket(&proof);
 	return rc;
 }

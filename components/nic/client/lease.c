@@ -333,9 +333,9 @@ static void nic_set_info_from_rental(struct nic_xdp *nic, const struct xdp_renta
 	nic->base.info.generic = rental->generic;
 	nic->base.info.device_queues = rental->queues;
 	nic->base.info.tx_segs_max = rental->multi_buffer ? 16 : 1; /* an skb of the kernel takes 17 fragments */
-	nic->base.info.caps &= ~(uint32_t)(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM);
-	nic->base.info.caps |= rental->multi_buffer ? VMA_NIC_CAP_SG : 0;
-	nic->base.info.caps |= rental->tx_csum ? VMA_NIC_CAP_TX_CSUM : 0;
+	/* In one store: a reader between two would not find an ability that stays. */
+	nic->base.info.caps = (nic->base.info.caps & ~(uint32_t)(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM)) |
+	                      (rental->multi_buffer ? VMA_NIC_CAP_SG : 0) | (rental->tx_csum ? VMA_NIC_CAP_TX_CSUM : 0);
 }
 
 static bool rental_is_sane(const struct xdp_rental *rental)

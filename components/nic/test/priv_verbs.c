@@ -740,6 +740,31 @@ static void test_a_send_queue_that_has_failed_gives_its_buffers_back(void **stat
 	assert_packet_crosses_wire(w, 1, 3, 100);
 }
 
+/* As if it had gone: in the other end's namespace there is no interface of its name. */
+static void test_a_rebind_without_its_interface_leaves_what_other_queue_pairs_go_by(void **state)
+{
+	struct fixture *w = *state;
+	const struct vma_nic_info *info = vma_nic_info(w->nic[1]);
+	const unsigned ifindex = info->ifindex, mtu = info->mtu;
+	const struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_UDP, PORT + 1, 0, 0);
+
+	add_flows_on_both_ends(w);
+	fixture_create_qp_with_posted_rx(w, 1, 1, DEPTH);
+	run_card_control_command(1, "receives fail 1");
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+	await_qp_lost(w->qp[1][0]);
+	fixture_enter_netns(w, 0);
+	assert_int_equal(vma_nic_qp_rebind(w->qp[1][0]), -EAGAIN);
+	assert_int_equal(info->ifindex, ifindex);
+	assert_int_equal(info->mtu, mtu);
+	fixture_enter_netns(w, 1);
+	assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), 0); /* with the interface's MAC */
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 78));
+	fixture_assert_receives(w, 1, 1, udp(PEER_PORT, PORT + 1, 100, 78));
+	rebind_qp_of_end(w, 1);
+	assert_packet_crosses_wire(w, 0, 1, 100);
+}
+
 /* Who went to sleep before the failure sleeps on. */
 static void test_a_sleeper_is_woken_after_a_rebind(void **state)
 {
@@ -983,6 +1008,7 @@ int main(void)
 	        CASE(test_windows_come_until_the_queue_has_its_depth),
 	        CASE(test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows),
 	        CASE(test_a_send_queue_that_has_failed_gives_its_buffers_back),
+	        CASE(test_a_rebind_without_its_interface_leaves_what_other_queue_pairs_go_by),
 	        CASE(test_a_sleeper_is_woken_after_a_rebind),
 	        CASE(test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back),
 	        CASE(test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of),

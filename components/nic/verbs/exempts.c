@@ -158,7 +158,7 @@ static int verbs_exempt_create_card_rule(struct nic_verbs *nic, const struct vma
 	if (exempt == NULL)
 		return -ENOMEM;
 	errno = 0;
-	exempt->rule = card_rule_create(device, key, nic->base.info.mac);
+	exempt->rule = card_rule_create(device, key, nic->mac);
 	if (exempt->rule == NULL) {
 		error = errno;
 		free(exempt);

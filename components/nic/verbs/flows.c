@@ -154,7 +154,7 @@ static bool is_broadcast(const struct vma_flow_key *key)
 static int card_rule_create(const struct verbs_qp *qp, const struct verbs_flow *flow, uint16_t priority,
                             struct ibv_flow **out)
 {
-	const struct verbs_rule_port at = {.mac = qp->nic->base.info.mac,
+	const struct verbs_rule_port at = {.mac = qp->nic->mac,
 	                                   .port = qp->queue.device->place.port,
 	                                   .priority = priority,
 	                                   .is_broadcast = flow->is_broadcast};

@@ -27,27 +27,47 @@ static struct nic_verbs *verbs_nic_of(struct vma_nic *base)
 
 /* ---- the interface ---- */
 
-static int read_interface(const char *name, struct vma_nic_info *info)
+struct interface_facts {
+	unsigned ifindex;
+	uint8_t mac[6];
+	uint32_t mtu;
+};
+
+/* 0 or -errno; then some of them may be missing. */
+static int interface_ask(int fd, const char *name, struct interface_facts *facts)
 {
 	struct ifreq req = {0};
-	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
+
+	snprintf(req.ifr_name, sizeof(req.ifr_name), "%s", name);
+	if (os_ioctl(fd, SIOCGIFINDEX, &req) < 0)
+		return -ENODEV;
+	facts->ifindex = (unsigned)req.ifr_ifindex;
+	if (os_ioctl(fd, SIOCGIFHWADDR, &req) < 0)
+		return -errno;
+	memcpy(facts->mac, req.ifr_hwaddr.sa_data, sizeof(facts->mac));
+	if (os_ioctl(fd, SIOCGIFMTU, &req) < 0)
+		return -errno;
+	facts->mtu = (uint32_t)req.ifr_mtu;
+	return 0;
+}
+
+/* On failure the nic keeps all that it knows: other queue pairs go on by it. Lock held, but for open. */
+static int nic_read_interface(struct nic_verbs *nic)
+{
+	const int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct interface_facts facts = {.ifindex = 0};
+	int rc;
 
 	if (fd < 0)
 		return -errno;
-	snprintf(req.ifr_name, sizeof(req.ifr_name), "%s", name);
-	if (os_ioctl(fd, SIOCGIFINDEX, &req) < 0)
-		rc = -ENODEV;
-	info->ifindex = (uint32_t)req.ifr_ifindex;
-	if (rc == 0 && os_ioctl(fd, SIOCGIFHWADDR, &req) < 0)
-		rc = -errno;
-	memcpy(info->mac, req.ifr_hwaddr.sa_data, sizeof(info->mac));
-	if (rc == 0 && os_ioctl(fd, SIOCGIFMTU, &req) < 0)
-		rc = -errno;
-	info->mtu = rc == 0 ? (uint32_t)req.ifr_mtu : 0;
+	rc = interface_ask(fd, nic->name, &facts);
 	os_close(fd);
-	if (rc == 0)
-		snprintf(info->name, sizeof(info->name), "%s", name);
-	return rc;
+	if (rc < 0)
+		return rc;
+	nic->base.info.ifindex = facts.ifindex;
+	nic->base.info.mtu = facts.mtu;
+	memcpy(nic->mac, facts.mac, sizeof(nic->mac));
+	return 0;
 }
 
 static uint32_t longest_frame(const struct vma_nic_info *info)
@@ -157,10 +177,11 @@ static int open_device(struct nic_verbs *nic, const struct verbs_device_port *pl
 		return rc;
 	if (nic->mlx5_direct)
 		mlx5_enable_direct_rings_if_supported(nic->device, nic->name);
-	verbs_nic_init_timestamps_from_device(nic);
-	nic_set_info_from_device(nic);
-	if (bufs_per_rx_packet(nic) <= nic->device->limits.sge_max)
+	if (bufs_per_rx_packet(nic) <= nic->device->limits.sge_max) {
+		verbs_nic_init_timestamps_from_device(nic);
+		nic_set_info_from_device(nic);
 		return 0;
+	}
 	vma_log_once(VMA_LOG_WARN,
 	             "%s: RDMA device %s is not used: its MTU of %u takes %u buffers, and it has %u for a packet",
 	             nic->name, place->device, nic->base.info.mtu, bufs_per_rx_packet(nic),
@@ -182,13 +203,15 @@ static int nic_open_reinject_socket(struct nic_verbs *nic)
 
 static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place, bool unwatched)
 {
-	int rc = read_interface(nic->name, &nic->base.info);
+	int rc = nic_read_interface(nic);
 	bool is_wiped = true;
 
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_ERROR, "verbs: interface \"%s\": %s", nic->name, strerror(-rc));
 		return rc;
 	}
+	snprintf(nic->base.info.name, sizeof(nic->base.info.name), "%s", nic->name);
+	memcpy(nic->base.info.mac, nic->mac, sizeof(nic->mac));
 	nic->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	nic->claims_fd = nic_fd_move_high(os_epoll_create());
 	nic->fork_guard = nic_get_fork_detection_page();
@@ -554,7 +577,7 @@ static int reopen_device(struct nic_verbs *nic)
 {
 	struct verbs_device *old = nic->device;
 	struct verbs_device_port place;
-	int rc = read_interface(nic->name, &nic->base.info);
+	int rc = nic_read_interface(nic);
 
 	if (rc == 0 && !old->broken)
 		return 0;

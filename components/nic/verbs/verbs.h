@@ -299,6 +299,7 @@ struct nic_verbs {
 	struct vma_stats *stats;
 	enum vma_nic_thread_caches caches;
 	char name[IF_NAMESIZE]; /* of the interface */
+	uint8_t mac[6];         /* of the interface now; under the lock */
 	struct verbs_device *device;
 	uint32_t generations;
 	struct verbs_lkey *lkeys;          /* by unit of the arena */

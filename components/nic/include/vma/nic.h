@@ -47,18 +47,20 @@ enum vma_nic_caps {
 	        1 << 11, /* rules match headers only, and bring what is the kernel's: vma_nic_pass_packet_to_kernel */
 };
 
+/* A rebind of any queue pair may change the atomic fields, while any thread reads them. Each is a value by itself: no
+ * order between two of them is kept, and none publishes other memory. */
 struct vma_nic_info {
-	char name[IF_NAMESIZE * 4]; /* interface, or the wire's name */
-	unsigned ifindex;           /* 0: not an interface */
-	uint8_t mac[6];
-	uint32_t mtu;           /* largest L3 packet, bytes */
-	uint32_t caps;          /* enum vma_nic_caps */
-	uint32_t device_queues; /* hardware receive queues covered by each queue pair */
-	uint32_t inline_max;    /* bytes sent inline, 0: not a notion of this device */
-	uint32_t tx_segs_max;   /* segments of one packet, at least 1 (0 counts as 1) */
-	uint32_t tso_max_bytes; /* payload of one TSO packet, 0: no TSO */
-	uint64_t device_memory; /* bytes to be had for tx_device_memory, 0: none */
-	bool generic;           /* xdp: generic (skb) mode */
+	char name[IF_NAMESIZE * 4];     /* interface, or the wire's name */
+	_Atomic unsigned ifindex;       /* 0: not an interface */
+	uint8_t mac[6];                 /* at the time of open */
+	_Atomic uint32_t mtu;           /* largest L3 packet, bytes */
+	_Atomic uint32_t caps;          /* enum vma_nic_caps */
+	_Atomic uint32_t device_queues; /* hardware receive queues covered by each queue pair */
+	_Atomic uint32_t inline_max;    /* bytes sent inline, 0: not a notion of this device */
+	_Atomic uint32_t tx_segs_max;   /* segments of one packet, at least 1 (0 counts as 1) */
+	_Atomic uint32_t tso_max_bytes; /* payload of one TSO packet, 0: no TSO */
+	uint64_t device_memory;         /* bytes to be had for tx_device_memory, 0: none */
+	_Atomic bool generic;           /* xdp: generic (skb) mode */
 };
 
 enum vma_nic_owner {
