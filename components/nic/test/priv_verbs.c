@@ -18,7 +18,7 @@
 
 #include <vma/log.h>
 
-#include "../verbs/lib.h"
+#include "../verbs/verbs.h"
 #include "fixture.h"
 #include "repost.h"
 
@@ -127,6 +127,20 @@ static void run_card_control_command(int end, const char *command)
 
 	snprintf(line, sizeof(line), "\"$CARD\" --control \"$CARD_%c\" \"%s\" >/dev/null", "AB"[end], command);
 	assert_int_equal(system(line), 0);
+}
+
+static int count_rules_of_card_on_port(unsigned port)
+{
+	char command[256], number[16] = "";
+	FILE *pipe;
+
+	snprintf(command, sizeof(command),
+	         "\"$CARD\" --control \"$CARD_B\" rules | awk '$10 ~ /:%u$/ { n++ } END { print n + 0 }'", port);
+	pipe = popen(command, "r");
+	assert_non_null(pipe);
+	assert_non_null(fgets(number, sizeof(number), pipe));
+	assert_int_equal(pclose(pipe), 0);
+	return atoi(number);
 }
 
 static void assert_packet_crosses_wire(struct fixture *w, int from, uint32_t number, uint32_t len)
@@ -765,6 +779,29 @@ static void test_a_rebind_without_its_interface_leaves_what_other_queue_pairs_go
 	assert_packet_crosses_wire(w, 0, 1, 100);
 }
 
+/* As a thread that was stopped there. Its flows do not wait for it longer than for a queue that cannot be had. */
+static void test_a_look_that_does_not_return_keeps_the_flows_for_a_second_only(void **state)
+{
+	struct fixture *w = *state;
+	struct verbs_qp *qp = (struct verbs_qp *)w->qp[1][0];
+	const uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+
+	add_flows_on_both_ends(w);
+	run_card_control_command(1, "receives fail 1");
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+	await_qp_lost(w->qp[1][0]);
+	atomic_fetch_add(&qp->lookers, 1);
+	assert_int_equal(vma_nic_qp_rebind(w->qp[1][0]), -EAGAIN);
+	while (count_rules_of_card_on_port(PORT) != 0) {
+		assert_int_equal(vma_nic_qp_rebind(w->qp[1][0]), -EAGAIN);
+		assert_true(fixture_now_ns() < give_up);
+	}
+	atomic_fetch_sub(&qp->lookers, 1);
+	rebind_qp_of_end(w, 1);
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_packet_crosses_wire(w, 0, 1, 100);
+}
+
 /* Who went to sleep before the failure sleeps on. */
 static void test_a_sleeper_is_woken_after_a_rebind(void **state)
 {
@@ -923,20 +960,6 @@ static _Noreturn void own_a_flow_and_fork(struct fixture *w, int ready)
 		pause();
 }
 
-static int count_rules_of_card_on_port(unsigned port)
-{
-	char command[256], number[16] = "";
-	FILE *pipe;
-
-	snprintf(command, sizeof(command),
-	         "\"$CARD\" --control \"$CARD_B\" rules | awk '$10 ~ /:%u$/ { n++ } END { print n + 0 }'", port);
-	pipe = popen(command, "r");
-	assert_non_null(pipe);
-	assert_non_null(fgets(number, sizeof(number), pipe));
-	assert_int_equal(pclose(pipe), 0);
-	return atoi(number);
-}
-
 static void test_the_rules_of_a_dead_parent_end_though_its_child_lives(void **state)
 {
 	struct fixture *w = *state;
@@ -1009,6 +1032,7 @@ int main(void)
 	        CASE(test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows),
 	        CASE(test_a_send_queue_that_has_failed_gives_its_buffers_back),
 	        CASE(test_a_rebind_without_its_interface_leaves_what_other_queue_pairs_go_by),
+	        CASE(test_a_look_that_does_not_return_keeps_the_flows_for_a_second_only),
 	        CASE(test_a_sleeper_is_woken_after_a_rebind),
 	        CASE(test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back),
 	        CASE(test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of),

@@ -459,6 +459,7 @@ static void test_it_is_known_whether_something_has_come(void **state)
 static void test_a_rebind_leaves_the_ring_to_who_looks_at_it(void **state)
 {
 	const struct verbs_mlx5 *before = qp->queue.mlx5;
+	uint64_t failed_ns;
 
 	(void)state;
 	qp->wake_fd = eventfd(0, EFD_NONBLOCK);
@@ -467,7 +468,11 @@ static void test_a_rebind_leaves_the_ring_to_who_looks_at_it(void **state)
 	atomic_store(&qp->lookers, 1);
 	assert_int_equal(vma_nic_qp_rebind(&qp->base), -EAGAIN);
 	assert_ptr_equal(qp->queue.mlx5, before);
-	assert_int_equal(qp->failed_ns, 0);
+	/* It counts as failed, and from the first time on. */
+	failed_ns = qp->failed_ns;
+	assert_int_not_equal(failed_ns, 0);
+	assert_int_equal(vma_nic_qp_rebind(&qp->base), -EAGAIN);
+	assert_int_equal(qp->failed_ns, failed_ns);
 	close(qp->wake_fd);
 }
 

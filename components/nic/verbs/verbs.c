@@ -650,6 +650,15 @@ void verbs_qp_give_flows_to_kernel(struct verbs_qp *qp)
 	verbs_queue_close(&qp->before);
 }
 
+/* However often it is tried: the time of the first failure is what counts. */
+static int qp_note_failed_rebind(struct verbs_qp *qp, int rc)
+{
+	vma_log_debug("verbs: %s: not rebound yet: error %d", qp->name, -rc);
+	if (qp->failed_ns == 0)
+		qp->failed_ns = os_now_ns();
+	return -EAGAIN;
+}
+
 /*
  * If there is no room beside it, or the device has failed, the old binding ends first. The pools that `base` names
  * until the next one have ended, and give nothing.
@@ -659,20 +668,17 @@ static int qp_rebind_locked(struct verbs_qp *qp)
 	int rc;
 
 	drain_qp_wake_eventfd(qp);
-	if (atomic_load(&qp->lookers) != 0) /* at a ring that would end here: mlx5_rx_is_empty */
-		return -EAGAIN;
+	/* At a ring that would end here: mlx5_rx_is_empty. A look that never returns keeps the ring, and no more. */
+	if (atomic_load(&qp->lookers) != 0)
+		return qp_note_failed_rebind(qp, -EBUSY);
 	qp->lacks_memory = false;
 	rc = qp_rebind_keeping_old_queue(qp);
 	if (rc < 0 && !qp->lacks_memory) {
 		qp_unbind(qp);
 		rc = qp_rebind_to_device(qp);
 	}
-	if (rc < 0) {
-		vma_log_debug("verbs: %s: not rebound yet: error %d", qp->name, -rc);
-		if (qp->failed_ns == 0)
-			qp->failed_ns = os_now_ns();
-		return -EAGAIN;
-	}
+	if (rc < 0)
+		return qp_note_failed_rebind(qp, rc);
 	qp->failed_ns = 0;
 	vma_stats_add(&qp->stats->rebinds, 1);
 	atomic_store_explicit(&qp->base.lost, false, memory_order_release);
