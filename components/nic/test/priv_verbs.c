@@ -904,6 +904,34 @@ static void test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of(v
 	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
 }
 
+static struct nic_verbs *closing_nic;
+static unsigned closed_unlocked;
+
+/* As a fork does before it copies the process. */
+static void try_lock_of_closing_nic(int fd, bool on)
+{
+	(void)fd;
+	if (on || pthread_mutex_trylock(&closing_nic->lock) != 0)
+		return;
+	closed_unlocked++;
+	pthread_mutex_unlock(&closing_nic->lock);
+}
+
+static void test_a_fork_has_all_descriptors_of_a_nic_that_closes_or_none(void **state)
+{
+	struct fixture *w = *state;
+
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	closing_nic = (struct nic_verbs *)w->nic[1];
+	closed_unlocked = 0;
+	vma_nic_fd_hook = try_lock_of_closing_nic;
+	fixture_nic_close(w, 1);
+	vma_nic_fd_hook = NULL;
+	assert_int_equal(closed_unlocked, 0);
+	open_nic_of_end(w, 1);
+	fixture_create_qp_with_posted_rx(w, 1, 0, DEPTH);
+}
+
 static int child_opens_own_nic_not_the_inherited(struct fixture *w)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH, .tx_wre = DEPTH, .name = "child"};
@@ -1036,6 +1064,7 @@ int main(void)
 	        CASE(test_a_sleeper_is_woken_after_a_rebind),
 	        CASE(test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back),
 	        CASE(test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of),
+	        CASE(test_a_fork_has_all_descriptors_of_a_nic_that_closes_or_none),
 	        CASE(test_a_forked_child_leaves_its_parents_queue_pairs_alone),
 	        CASE(test_the_rules_of_a_dead_parent_end_though_its_child_lives),
 	        CASE(test_a_device_that_has_gone_is_looked_for_and_can_be_closed),

@@ -229,4 +229,5 @@ void verbs_peers_disconnect_from_vmad(struct nic_verbs *nic)
 	}
 	if (nic->peers.right_fd >= 0)
 		nic_fd_close(nic->peers.right_fd);
+	nic->peers.right_fd = -1;
 }

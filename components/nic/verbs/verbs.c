@@ -105,21 +105,36 @@ static size_t lkeys_bytes(const struct nic_verbs *nic)
 	return ((nic->base.arena->capacity >> VERBS_UNIT_SHIFT) + 1) * sizeof(*nic->lkeys);
 }
 
-static void free_nic(struct nic_verbs *nic)
+static void close_fd_and_forget(int *fd)
 {
-	if (nic->forked.give_up != NULL)
-		nic_fork_unregister(&nic->forked);
+	if (*fd >= 0)
+		nic_fd_close(*fd);
+	*fd = -1;
+}
+
+/*
+ * Under the lock and before the nic leaves the list of those that a child gives up. A fork waits for the lock, so its
+ * child has all descriptors and closes them, or has none. Without that it would keep names of claims.
+ */
+static void nic_close_descriptors(struct nic_verbs *nic)
+{
+	pthread_mutex_lock(&nic->lock);
 	verbs_flows_fini(nic);
 	verbs_peers_disconnect_from_vmad(nic);
 	verbs_device_put(nic->device);
-	if (nic->wake_fd >= 0)
-		nic_fd_close(nic->wake_fd);
-	if (nic->claims_fd >= 0)
-		nic_fd_close(nic->claims_fd);
-	if (nic->raw_fd >= 0)
-		nic_fd_close(nic->raw_fd);
-	if (nic->diag_fd >= 0)
-		nic_fd_close(nic->diag_fd);
+	nic->device = NULL;
+	close_fd_and_forget(&nic->wake_fd);
+	close_fd_and_forget(&nic->claims_fd);
+	close_fd_and_forget(&nic->raw_fd);
+	close_fd_and_forget(&nic->diag_fd);
+	pthread_mutex_unlock(&nic->lock);
+}
+
+static void free_nic(struct nic_verbs *nic)
+{
+	nic_close_descriptors(nic);
+	if (nic->forked.give_up != NULL)
+		nic_fork_unregister(&nic->forked);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
 	verbs_wipeonfork_free(nic->lkeys, 2 * lkeys_bytes(nic));
@@ -567,9 +582,9 @@ static void verbs_qp_destroy(struct vma_nic_qp *base)
 	*place = qp->next;
 	verbs_flows_end_of_qp(qp);
 	qp_unbind(qp);
+	free_qp(qp); /* with the lock, see nic_close_descriptors */
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_unlock(&nic->events);
-	free_qp(qp);
 }
 
 /* Of a device that has failed: another opening of it, or of the one that the interface has now. */

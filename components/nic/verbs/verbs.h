@@ -451,7 +451,7 @@ uint64_t verbs_read_completion_timestamp_ns(struct verbs_qp *qp, enum verbs_time
 /* The same of a counter's value; not for VERBS_STAMPS_WALL. */
 uint64_t verbs_rx_ticks_to_timestamp_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks);
 
-/* ---- peers.c; lock held but for init, export, follow and fini ---- */
+/* ---- peers.c; lock held but for get_vmad_permission, export and sync ---- */
 void verbs_peers_get_vmad_permission(struct nic_verbs *nic, bool unwatched);
 int verbs_export_minisocks_to_vmad(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks,
                                    unsigned n);                                             /* no lock */
