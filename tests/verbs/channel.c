@@ -6,7 +6,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +16,8 @@
 
 typedef struct ibv_comp_channel *(*create_channel)(struct ibv_context *context);
 
-/* False: this is no device of ours. */
-static bool card_path(const struct ibv_device *device, struct sockaddr_un *addr)
+/* 0; -ENOENT: this is no device of ours; another -errno. */
+static int card_path(const struct ibv_device *device, struct sockaddr_un *addr)
 {
 	char path[IBV_SYSFS_PATH_MAX + 8], format[16];
 	FILE *file;
@@ -28,10 +27,10 @@ static bool card_path(const struct ibv_device *device, struct sockaddr_un *addr)
 	snprintf(format, sizeof(format), "%%%zus", sizeof(addr->sun_path) - 1);
 	file = fopen(path, "re");
 	if (!file)
-		return false;
+		return -errno;
 	n = fscanf(file, format, addr->sun_path);
 	fclose(file);
-	return n == 1;
+	return n == 1 ? 0 : -ENOENT;
 }
 
 static int channel_connect_to_card(const struct sockaddr_un *addr)
@@ -58,8 +57,13 @@ __attribute__((visibility("default"))) struct ibv_comp_channel *ibv_create_comp_
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	struct ibv_comp_channel *channel;
 	create_channel next;
+	int rc = card_path(context->device, &addr);
 
-	if (!card_path(context->device, &addr)) {
+	if (rc < 0 && rc != -ENOENT) {
+		errno = -rc;
+		return NULL;
+	}
+	if (rc < 0) {
 		next = (create_channel)dlsym(RTLD_NEXT, "ibv_create_comp_channel");
 		if (next)
 			return next(context);

@@ -267,6 +267,9 @@ static inline struct verbs_qp *fake_provider_setup_qp(uint32_t batching, uint32_
 	fake.nic.base.ops = &vma_nic_verbs_ops;
 	fake.nic.base.arena = fake.arena;
 	fake.nic.base.info = (struct vma_nic_info){.mtu = 1500, .caps = VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM};
+	fake.nic.raw_fd = -1;
+	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
+		fake.nic.spare_fds[i] = -1;
 	fake.nic.fork_guard = qp->fork_guard = nic_get_fork_detection_page();
 	fake.nic.lkeys = fake.lkeys;
 	fake.nic.no_lkeys = no_lkeys;

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <vma/log.h>
@@ -25,6 +26,7 @@
 #define PORT 21000
 #define PEER_PORT 22000
 #define DEPTH 256
+#define FILLERS_MAX 4096
 
 static char end_specs[2][256], netns[2][256];
 static bool provider_lacks_extended_verbs; /* as it were of the old kind */
@@ -633,12 +635,17 @@ static void test_without_registered_memory_there_is_no_queue_pair(void **state)
 {
 	struct fixture *w = *state;
 	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH, .tx_wre = DEPTH, .name = "none"};
+	const uint64_t give_up = fixture_now_ns() + 20 * 1000000000ull;
 	struct vma_nic_qp *qp;
 
 	run_card_control_command(1, "registration fail ENOMEM");
 	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), -ENOMEM);
 	run_card_control_command(1, "registration ok");
+	/* It is asked for again by itself. */
+	while (vma_nic_qp_create(w->nic[1], &attr, &qp) == -ENOMEM)
+		assert_true(fixture_now_ns() < give_up);
+	vma_nic_qp_destroy(qp);
 	add_flows_on_both_ends(w);
 	assert_packet_crosses_wire(w, 0, 1, 100);
 }
@@ -754,11 +761,13 @@ static void test_a_send_queue_that_has_failed_gives_its_buffers_back(void **stat
 	assert_packet_crosses_wire(w, 1, 3, 100);
 }
 
-/* As if it had gone: in the other end's namespace there is no interface of its name. */
+/* As if it had gone: there is no interface of that name. */
 static void test_a_rebind_without_its_interface_leaves_what_other_queue_pairs_go_by(void **state)
 {
 	struct fixture *w = *state;
 	const struct vma_nic_info *info = vma_nic_info(w->nic[1]);
+	struct nic_verbs *nic = (struct nic_verbs *)w->nic[1];
+	char name[sizeof(nic->name)];
 	const unsigned ifindex = info->ifindex, mtu = info->mtu;
 	const struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_UDP, PORT + 1, 0, 0);
 
@@ -767,8 +776,10 @@ static void test_a_rebind_without_its_interface_leaves_what_other_queue_pairs_go
 	run_card_control_command(1, "receives fail 1");
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
 	await_qp_lost(w->qp[1][0]);
-	fixture_enter_netns(w, 0);
+	memcpy(name, nic->name, sizeof(name));
+	strcpy(nic->name, "gone");
 	assert_int_equal(vma_nic_qp_rebind(w->qp[1][0]), -EAGAIN);
+	memcpy(nic->name, name, sizeof(name));
 	assert_int_equal(info->ifindex, ifindex);
 	assert_int_equal(info->mtu, mtu);
 	fixture_enter_netns(w, 1);
@@ -784,7 +795,7 @@ static void test_a_look_that_does_not_return_keeps_the_flows_for_a_second_only(v
 {
 	struct fixture *w = *state;
 	struct verbs_qp *qp = (struct verbs_qp *)w->qp[1][0];
-	const uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+	const uint64_t give_up = fixture_now_ns() + 20 * 1000000000ull;
 
 	add_flows_on_both_ends(w);
 	run_card_control_command(1, "receives fail 1");
@@ -799,6 +810,75 @@ static void test_a_look_that_does_not_return_keeps_the_flows_for_a_second_only(v
 	atomic_fetch_sub(&qp->lookers, 1);
 	rebind_qp_of_end(w, 1);
 	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_packet_crosses_wire(w, 0, 1, 100);
+}
+
+/* A process may open no more from now on; *limit: what it might before. */
+static void forbid_descriptors(struct rlimit *limit, rlim_t most)
+{
+	struct rlimit none;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, limit), 0);
+	none = (struct rlimit){.rlim_cur = most, .rlim_max = limit->rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+}
+
+static void take_all_descriptors(int *fds, unsigned *n)
+{
+	*n = 0;
+	while (*n < FILLERS_MAX && (fds[*n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+		++*n;
+	assert_true(*n < FILLERS_MAX);
+	assert_int_equal(errno, EMFILE);
+}
+
+static void test_a_process_without_a_free_descriptor_has_a_new_queue_all_the_same(void **state)
+{
+	struct fixture *w = *state;
+	static int fds[FILLERS_MAX];
+	struct rlimit limit;
+	unsigned n;
+	int rc;
+
+	add_flows_on_both_ends(w);
+	run_card_control_command(1, "receives fail 1");
+	forbid_descriptors(&limit, FILLERS_MAX);
+	take_all_descriptors(fds, &n);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+	await_qp_lost(w->qp[1][0]);
+	rc = vma_nic_qp_rebind(w->qp[1][0]);
+	while (n > 0)
+		close(fds[--n]);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	assert_int_equal(rc, 0);
+	fixture_post_rx_bufs(w->qp[1][0]);
+	assert_packet_crosses_wire(w, 0, 1, 100);
+	assert_packet_crosses_wire(w, 1, 2, 100);
+}
+
+/* Until there are descriptors again: a connection whose packets the kernel got meanwhile would be reset. */
+static void test_without_any_descriptor_the_old_queue_keeps_its_rules(void **state)
+{
+	struct fixture *w = *state;
+	static int fds[FILLERS_MAX];
+	struct rlimit limit;
+	int rc, rules;
+	unsigned n;
+
+	add_flows_on_both_ends(w);
+	run_card_control_command(1, "receives fail 1");
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+	await_qp_lost(w->qp[1][0]);
+	forbid_descriptors(&limit, 16); /* below those that the nic has spared; not 0, which poll minds */
+	take_all_descriptors(fds, &n);
+	rc = vma_nic_qp_rebind(w->qp[1][0]);
+	while (n > 0)
+		close(fds[--n]);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	assert_int_equal(rc, -EAGAIN);
+	rules = count_rules_of_card_on_port(PORT);
+	rebind_qp_of_end(w, 1);
+	assert_int_equal(rules, 1);
 	assert_packet_crosses_wire(w, 0, 1, 100);
 }
 
@@ -1005,7 +1085,7 @@ static void test_the_rules_of_a_dead_parent_end_though_its_child_lives(void **st
 	assert_int_equal(count_rules_of_card_on_port(PORT + 6), 1);
 	kill(parent, SIGKILL);
 	assert_int_equal(waitpid(parent, NULL, 0), parent);
-	give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+	give_up = fixture_now_ns() + 20 * 1000000000ull;
 	do
 		left = count_rules_of_card_on_port(PORT + 6);
 	while (left != 0 && fixture_now_ns() < give_up);
@@ -1061,6 +1141,8 @@ int main(void)
 	        CASE(test_a_send_queue_that_has_failed_gives_its_buffers_back),
 	        CASE(test_a_rebind_without_its_interface_leaves_what_other_queue_pairs_go_by),
 	        CASE(test_a_look_that_does_not_return_keeps_the_flows_for_a_second_only),
+	        CASE(test_a_process_without_a_free_descriptor_has_a_new_queue_all_the_same),
+	        CASE(test_without_any_descriptor_the_old_queue_keeps_its_rules),
 	        CASE(test_a_sleeper_is_woken_after_a_rebind),
 	        CASE(test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back),
 	        CASE(test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of),

@@ -350,6 +350,15 @@ static void test_a_pool_makes_do_with_what_there_is(void **state)
 	assert_int_equal(fake.nic.frames_max, 1024); /* it asks no more */
 	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "second", 100, &second), -ENOMEM);
 	assert_int_equal(fake.nic.frames, 1024);
+	/* For a while. */
+	assert_true(verbs_memory_end_pause_if_due(&fake.nic) > 0);
+	fake.nic.memory_again_ms = 1;
+	assert_int_equal(verbs_memory_end_pause_if_due(&fake.nic), 0);
+	assert_int_equal(verbs_memory_end_pause_if_due(&fake.nic), -1);
+	regions_left = 1;
+	region_max = SIZE_MAX;
+	assert_true(verbs_pool_grow(&fake.nic, &fake.device, pool));
+	assert_int_equal(fake.nic.frames, pool->frames);
 	verbs_pool_deregister_and_retire(&fake.nic, &fake.device, pool);
 	verbs_pool_deregister_and_retire(&fake.nic, &fake.device, NULL);
 }

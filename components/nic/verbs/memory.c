@@ -21,6 +21,8 @@
 #define WINDOW_NEXT 4096
 #define WINDOW_LEAST 64
 #define POOL_BATCH 16
+#define PAUSE_FIRST_MS 1000 /* until memory is asked for again: at first, */
+#define PAUSE_MAX_MS 64000  /* and at last */
 
 uint32_t verbs_frames_max(const struct vma_bufarena *arena)
 {
@@ -126,13 +128,34 @@ fail:
 	return rc;
 }
 
-/* A limit that is lower than it was said to be: with what is there, it has to do. */
-static void note_memlock_limit_reached(struct nic_verbs *nic, const struct verbs_pool *pool, int rc)
+/*
+ * A limit that is lower than it was said to be, or a process without a free descriptor. What is there has to do for a
+ * while, twice as long each time: an attempt at a limit that stays costs pages that are pinned in vain.
+ */
+static void note_memory_refused(struct nic_verbs *nic, const struct verbs_pool *pool, int rc)
 {
+	const uint32_t pause_ms = nic->memory_pause_ms != 0 ? nic->memory_pause_ms : PAUSE_FIRST_MS;
+
 	vma_log_once(VMA_LOG_WARN,
 	             "%s: no more memory for its card (%s): it has %u MB (RLIMIT_MEMLOCK, if CAP_IPC_LOCK is missing)",
 	             nic->name, strerror(-rc), nic->frames >> (20 - pool->arena->frame_shift));
 	nic->frames_max = nic->frames;
+	nic->memory_again_ms = os_now_ms() + pause_ms;
+	nic->memory_pause_ms = 2 * pause_ms < PAUSE_MAX_MS ? 2 * pause_ms : PAUSE_MAX_MS;
+	verbs_thread_wake(nic); /* it sleeps no longer than the pause */
+}
+
+int verbs_memory_end_pause_if_due(struct nic_verbs *nic)
+{
+	const uint64_t now_ms = os_now_ms();
+
+	if (nic->memory_again_ms == 0)
+		return -1;
+	if (now_ms < nic->memory_again_ms)
+		return (int)(nic->memory_again_ms - now_ms);
+	nic->memory_again_ms = 0;
+	nic->frames_max = verbs_frames_max(nic->base.arena);
+	return 0;
 }
 
 bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool)
@@ -149,7 +172,9 @@ bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, s
 		return false;
 	rc = pool_add_registered_memory(nic, device, pool, count);
 	if (rc < 0)
-		note_memlock_limit_reached(nic, pool, rc);
+		note_memory_refused(nic, pool, rc);
+	else
+		nic->memory_pause_ms = 0;
 	return rc == 0;
 }
 
@@ -194,7 +219,7 @@ int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, 
 		rc = pool_add_registered_memory(nic, device, pool, first);
 	while (rc < 0 && (first /= 2) >= WINDOW_LEAST);
 	if (rc < 0) {
-		note_memlock_limit_reached(nic, pool, rc);
+		note_memory_refused(nic, pool, rc);
 		vma_bufpool_retire(pool->pool, verbs_pool_unmap_and_free_when_drained, pool);
 		return rc;
 	}

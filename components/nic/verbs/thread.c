@@ -243,6 +243,8 @@ static int verbs_nic_thread_run_once(struct nic_verbs *nic)
 	give_flows_of_lost_qps_to_kernel(nic);
 	look_ms = min_timeout_ms(verbs_conflicts_search_and_revoke(nic), verbs_flow_contests_expire(nic));
 	more = grow_one_pool(nic);
+	look_ms = min_timeout_ms(look_ms, verbs_memory_end_pause_if_due(nic));
+	verbs_nic_fill_spare_fds(nic);
 	look_ms = min_timeout_ms(look_ms, verbs_timestamps_sample_if_due(nic));
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_lock(&nic->events);

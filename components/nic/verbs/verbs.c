@@ -51,17 +51,19 @@ static int interface_ask(int fd, const char *name, struct interface_facts *facts
 	return 0;
 }
 
-/* On failure the nic keeps all that it knows: other queue pairs go on by it. Lock held, but for open. */
+/* On failure the nic keeps all that it knows: other queue pairs go on by it. Lock held, but for open. The raw socket will
+ * do, if there is one, as a process may have no free descriptor. */
 static int nic_read_interface(struct nic_verbs *nic)
 {
-	const int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	const int fd = nic->raw_fd >= 0 ? nic->raw_fd : os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct interface_facts facts = {.ifindex = 0};
 	int rc;
 
 	if (fd < 0)
 		return -errno;
 	rc = interface_ask(fd, nic->name, &facts);
-	os_close(fd);
+	if (fd != nic->raw_fd)
+		os_close(fd);
 	if (rc < 0)
 		return rc;
 	nic->base.info.ifindex = facts.ifindex;
@@ -112,6 +114,20 @@ static void close_fd_and_forget(int *fd)
 	*fd = -1;
 }
 
+/* Copies of any descriptor. Those that cannot be had now are asked for again by the nic's thread. */
+void verbs_nic_fill_spare_fds(struct nic_verbs *nic)
+{
+	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
+		if (nic->spare_fds[i] < 0)
+			nic->spare_fds[i] = nic_fd_dup(nic->wake_fd);
+}
+
+static void nic_free_spare_fds(struct nic_verbs *nic)
+{
+	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
+		close_fd_and_forget(&nic->spare_fds[i]);
+}
+
 /*
  * Under the lock and before the nic leaves the list of those that a child gives up. A fork waits for the lock, so its
  * child has all descriptors and closes them, or has none. Without that it would keep names of claims.
@@ -127,6 +143,7 @@ static void nic_close_descriptors(struct nic_verbs *nic)
 	close_fd_and_forget(&nic->claims_fd);
 	close_fd_and_forget(&nic->raw_fd);
 	close_fd_and_forget(&nic->diag_fd);
+	nic_free_spare_fds(nic);
 	pthread_mutex_unlock(&nic->lock);
 }
 
@@ -176,6 +193,8 @@ static void verbs_nic_close_in_child(struct nic_fork_entry *forked)
 		memset((void *)nic->lkeys, 0, lkeys_bytes(nic));
 	verbs_flows_close_claims_in_child(nic);
 	verbs_peers_child_close(nic);
+	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
+		os_close(nic->spare_fds[i]);
 	os_close(nic->claims_fd);
 	os_close(nic->raw_fd);
 	if (nic->diag_fd >= 0)
@@ -243,6 +262,7 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 		rc = nic_open_reinject_socket(nic);
 	if (rc < 0)
 		return rc;
+	verbs_nic_fill_spare_fds(nic);
 	verbs_peers_get_vmad_permission(nic, unwatched);
 	nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = verbs_nic_close_in_child};
 	nic_fork_register(&nic->forked);
@@ -283,6 +303,8 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	nic->mlx5_direct = attr->mlx5_direct;
 	nic->frames_max = verbs_frames_max(attr->arena);
 	nic->wake_fd = nic->claims_fd = nic->raw_fd = nic->diag_fd = nic->peers.right_fd = -1;
+	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
+		nic->spare_fds[i] = -1;
 	snprintf(nic->name, sizeof(nic->name), "%s", lower);
 	pthread_mutex_init(&nic->events, NULL);
 	pthread_mutex_init(&nic->lock, NULL);
@@ -634,7 +656,7 @@ static int qp_rebind_to_device(struct verbs_qp *qp)
 /*
  * Of a device that works. The queue of before keeps its rules until the next one has them, and receives nothing: a
  * packet that comes meanwhile is lost, and comes again. Without a rule the kernel would reset its connection. So it
- * stays as well if there is no memory for the next one; but not for long, see verbs_qp_give_flows_to_kernel.
+ * stays as well if there is no memory or descriptor for the next one; but not for long, see verbs_qp_give_flows_to_kernel.
  */
 static int qp_rebind_keeping_old_queue(struct verbs_qp *qp)
 {
@@ -674,6 +696,12 @@ static int qp_note_failed_rebind(struct verbs_qp *qp, int rc)
 	return -EAGAIN;
 }
 
+/* Memory or a descriptor, which others may give back soon. The device itself has refused nothing. */
+static bool qp_lacks_what_may_come(const struct verbs_qp *qp, int rc)
+{
+	return qp->lacks_memory || rc == -EMFILE || rc == -ENFILE;
+}
+
 /*
  * If there is no room beside it, or the device has failed, the old binding ends first. The pools that `base` names
  * until the next one have ended, and give nothing.
@@ -688,7 +716,7 @@ static int qp_rebind_locked(struct verbs_qp *qp)
 		return qp_note_failed_rebind(qp, -EBUSY);
 	qp->lacks_memory = false;
 	rc = qp_rebind_keeping_old_queue(qp);
-	if (rc < 0 && !qp->lacks_memory) {
+	if (rc < 0 && !qp_lacks_what_may_come(qp, rc)) {
 		qp_unbind(qp);
 		rc = qp_rebind_to_device(qp);
 	}
@@ -704,6 +732,17 @@ static int qp_rebind_locked(struct verbs_qp *qp)
 	return 0;
 }
 
+/* The queue of before keeps its descriptors, and its rules, until the next one has its own. */
+static int qp_rebind_with_spare_fds(struct verbs_qp *qp)
+{
+	int rc;
+
+	nic_free_spare_fds(qp->nic);
+	rc = qp_rebind_locked(qp);
+	verbs_nic_fill_spare_fds(qp->nic);
+	return rc;
+}
+
 static int verbs_qp_rebind(struct vma_nic_qp *base)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
@@ -713,7 +752,7 @@ static int verbs_qp_rebind(struct vma_nic_qp *base)
 	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	rc = vma_nic_qp_lost(base) ? qp_rebind_locked(qp) : 0;
+	rc = vma_nic_qp_lost(base) ? qp_rebind_with_spare_fds(qp) : 0;
 	pthread_mutex_unlock(&nic->lock);
 	verbs_thread_wake(nic); /* windows, flows that could not be had again, another device's events */
 	return rc;

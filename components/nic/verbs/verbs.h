@@ -54,6 +54,7 @@
 #define VERBS_UNIT_SHIFT 6 /* the arena maps whole units of so many frames */
 #define VERBS_BUF_SHIFT 6  /* of the size of a vma_buf, which no frame is below */
 #define VERBS_L2_BYTES 14
+#define VERBS_SPARE_FDS 2 /* a new queue's channel, and what is open for a moment while it is made */
 #define VERBS_TAG_BYTES 4
 
 struct nic_verbs;
@@ -127,6 +128,8 @@ bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, s
 /* The device lets go of its memory; NULL is allowed. */
 void verbs_pool_deregister_and_retire(struct nic_verbs *nic, const struct verbs_device *device,
                                       struct verbs_pool *pool);
+/* Memory that was refused may be asked for again. How long until then, ms; -1: none was refused. */
+int verbs_memory_end_pause_if_due(struct nic_verbs *nic);
 uint32_t verbs_frames_max(const struct vma_bufarena *arena); /* 64 MB, or what RLIMIT_MEMLOCK says */
 /* All 0, and all 0 again in a forked child. A kernel that does not see to that makes *is_wiped false: the child has to.
  * NULL: no memory. */
@@ -305,6 +308,8 @@ struct nic_verbs {
 	struct verbs_lkey *lkeys;          /* by unit of the arena */
 	const struct verbs_lkey *no_lkeys; /* a table of the same size, all 0 */
 	uint32_t frames_max, frames;
+	uint64_t memory_again_ms; /* memory.c: frames_max holds until then; 0: for good */
+	uint32_t memory_pause_ms; /* the next pause; 0: the first one */
 	struct verbs_qp *qps;
 	struct verbs_flow **flow_buckets;
 	uint32_t flow_buckets_n, flows_n;
@@ -318,11 +323,12 @@ struct nic_verbs {
 	uint64_t sampled_ns;              /* when the last one was taken; 0: none was */
 	struct verbs_clock clock;
 	struct verbs_clock_conversion line;
-	int wake_fd, claims_fd; /* claims_fd: the epoll set of all claims */
-	int raw_fd;             /* to the kernel (nic_reinject.h) */
-	int diag_fd;            /* -1: not asked yet; under the lock */
-	uint64_t look_ms;       /* conflicts.c: the next look */
-	uint32_t looks;         /* so many were made */
+	int wake_fd, claims_fd;         /* claims_fd: the epoll set of all claims */
+	int raw_fd;                     /* to the kernel (nic_reinject.h) */
+	int diag_fd;                    /* -1: not asked yet; under the lock */
+	int spare_fds[VERBS_SPARE_FDS]; /* -1: missing; under the lock */
+	uint64_t look_ms;               /* conflicts.c: the next look */
+	uint32_t looks;                 /* so many were made */
 	struct verbs_peers peers;
 	struct verbs_flow_contest *contests;
 	uint32_t contests_n;
@@ -478,6 +484,7 @@ int verbs_rx_arm(struct verbs_qp *qp);             /* as verbs_arm_rx_wakeup, of
 void verbs_data_reclaim_bufs(struct verbs_qp *qp); /* what the device had goes home; its queue has been closed */
 
 /* ---- verbs.c ---- */
+void verbs_nic_fill_spare_fds(struct nic_verbs *nic); /* lock held */
 void verbs_qp_give_flows_to_kernel(struct verbs_qp *qp);
 
 /* ---- thread.c ---- */
