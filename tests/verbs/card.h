@@ -87,6 +87,7 @@ struct card_qp {
 	X(rx_not_ready, "copies lost because the queue pair was not in RTR or RTS")                                    \
 	X(completions, "completions")                                                                                  \
 	X(events, "completion events")                                                                                 \
+	X(rules_held, "times that a rule, or its end, was held back")                                                  \
 	X(violations, "broken rules")
 
 struct card_counts {
@@ -98,6 +99,7 @@ struct card_counts {
 struct card_faults {
 	int rules_error; /* errno of each new rule */
 	uint32_t rules_ms;
+	bool rules_are_held; /* and so are their ends */
 	int registration_error;
 	uint32_t cq_us; /* completions come so much later */
 	uint32_t sends_to_fail, receives_to_fail;

@@ -213,13 +213,25 @@ static int card_client_create_qp(struct card_client *client, const struct card_r
 	return qp_create(client, request, reply, fd);
 }
 
-static int card_client_create_flow(struct card_client *client, const struct card_request *request,
-                                   struct card_reply *reply)
+/* Of a rule to be made, or to be ended. */
+static bool card_must_hold_rule_back(const struct card_request *request, struct card_reply *reply)
 {
-	if (card.faults.rules_ms && !request->flow.has_waited) {
+	if (card.faults.rules_are_held) {
+		card.counts.rules_held += !request->flow.has_waited;
+		reply->wait_ms = 5;
+	} else if (request->type == CARD_FLOW_CREATE && !request->flow.has_waited) {
 		reply->wait_ms = card.faults.rules_ms;
-		return EAGAIN;
 	}
+	return reply->wait_ms != 0;
+}
+
+static int card_client_change_rules(struct card_client *client, const struct card_request *request,
+                                    struct card_reply *reply)
+{
+	if (card_must_hold_rule_back(request, reply))
+		return EAGAIN;
+	if (request->type == CARD_FLOW_DESTROY)
+		return card_rules_remove(client, request->object);
 	return card_rules_add(client, &request->flow.rule, &reply->object);
 }
 
@@ -256,9 +268,8 @@ static int card_client_do_context_request(struct card_client *client, const stru
 	case CARD_QP_DESTROY:
 		return qp_destroy(client, request->object);
 	case CARD_FLOW_CREATE:
-		return card_client_create_flow(client, request, reply);
 	case CARD_FLOW_DESTROY:
-		return card_rules_remove(client, request->object);
+		return card_client_change_rules(client, request, reply);
 	case CARD_REQUEUE_EVENTS:
 		return card_client_requeue_events(client, request);
 	}

@@ -72,6 +72,8 @@ int card_control_execute_command(const char *command, char *answer, size_t size)
 		return card_control_set_port_state(word);
 	if (strcmp(what, "rules") == 0 && strcmp(word, "slow") == 0)
 		faults->rules_ms = number;
+	else if (strcmp(what, "rules") == 0 && (strcmp(word, "hold") == 0 || strcmp(word, "go") == 0))
+		faults->rules_are_held = strcmp(word, "hold") == 0;
 	else if (strcmp(what, "rules") == 0)
 		return card_control_set_error(&faults->rules_error, word, name);
 	else if (strcmp(what, "registration") == 0)

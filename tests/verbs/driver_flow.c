@@ -139,20 +139,26 @@ static void sleep_ms(uint32_t ms)
 		;
 }
 
+/* A slow card keeps the caller waiting, and nobody else. */
+static int flow_ask_card(struct soft_context *context, struct card_request *request, struct card_reply *reply)
+{
+	int error;
+
+	while ((error = soft_ask_card(context, request, reply, NULL)) == EAGAIN && reply->wait_ms != 0) {
+		sleep_ms(reply->wait_ms);
+		request->flow.has_waited = 1;
+	}
+	return error;
+}
+
 /* NULL, with errno. */
 static struct ibv_flow *flow_create(struct soft_context *context, const struct card_rule *rule)
 {
 	struct card_request request = {.type = CARD_FLOW_CREATE, .flow.rule = *rule};
 	struct card_reply reply = {0};
 	struct soft_flow *flow;
-	int error = soft_ask_card(context, &request, &reply, NULL);
+	int error = flow_ask_card(context, &request, &reply);
 
-	if (error == EAGAIN) {
-		/* A slow card keeps the caller waiting, and nobody else. */
-		sleep_ms(reply.wait_ms);
-		request.flow.has_waited = 1;
-		error = soft_ask_card(context, &request, &reply, NULL);
-	}
 	if (error) {
 		errno = error;
 		return NULL;
@@ -186,10 +192,12 @@ int soft_destroy_flow(struct ibv_flow *ibv_flow)
 {
 	struct soft_flow *flow = (struct soft_flow *)ibv_flow;
 	struct soft_context *context = soft_context(ibv_flow->context);
+	struct card_request request = {.type = CARD_FLOW_DESTROY, .object = ibv_flow->handle};
+	struct card_reply reply = {0};
 	int error = soft_check_context_and_object(context, &flow->object);
 
 	if (!error)
-		error = soft_ask_card_about_object(context, CARD_FLOW_DESTROY, ibv_flow->handle);
+		error = flow_ask_card(context, &request, &reply);
 	if (!error)
 		soft_object_mark_dead(&flow->object);
 	return error;

@@ -193,7 +193,7 @@ struct card_request {
 		} modify;
 		struct {
 			struct card_rule rule;
-			uint32_t has_waited; /* the driver has waited as long as a slow card said */
+			uint32_t has_waited; /* the driver has waited as long as a slow card said; also of an end */
 		} flow;
 		struct {
 			uint64_t channel; /* 0: asynchronous events */
@@ -208,7 +208,7 @@ struct card_reply {
 	int32_t error; /* 0, or an errno */
 	uint32_t object;
 	uint64_t memory_bytes;
-	uint32_t wait_ms; /* with EAGAIN of a rule: the request is to be made again after this */
+	uint32_t wait_ms; /* with EAGAIN of a rule or its end: the request is to be made again after this */
 	uint32_t reserved;
 	union {
 		struct {
