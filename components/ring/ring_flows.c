@@ -100,7 +100,7 @@ static int flow_insert_and_start_steering(struct vma_ring *ring, struct vma_flow
 static int flow_check_attach_arguments(const struct vma_flow *flow)
 {
 	const uint32_t known = VMA_FLOW_LISTENER | VMA_FLOW_RING_ONLY | VMA_FLOW_PORT_EXCLUSIVE | VMA_FLOW_INHERITED |
-	                       VMA_FLOW_REUSEPORT;
+	                       VMA_FLOW_REUSEPORT | VMA_FLOW_PORT_BOUND;
 
 	if (flow->sink == NULL || (flow->flags & ~known) != 0)
 		return -EINVAL;

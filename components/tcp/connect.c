@@ -201,7 +201,7 @@ static int conn_create_unless_tuple_is_in_use(struct vma_tcp *tcp, const struct 
 	conn->isn_above = isn_above;
 	conn->flow.shadow_cookie = attr->shadow_cookie;
 	conn->flow.shadow_fd = attr->shadow_fd;
-	conn->flow.flags = VMA_FLOW_RING_ONLY;
+	conn->flow.flags = VMA_FLOW_RING_ONLY | (attr->port_is_bound ? VMA_FLOW_PORT_BOUND : 0);
 	*out = conn;
 	return 0;
 }
@@ -223,7 +223,7 @@ static int conn_attach_flow_and_rule(struct vma_tcp_conn *conn, bool held, bool 
 	int rc;
 
 	if (held && !covered)
-		conn->flow.flags = 0;
+		conn->flow.flags &= ~(uint32_t)VMA_FLOW_RING_ONLY;
 	rc = vma_ring_attach_flow(ring, &conn->flow);
 	conn->attached = rc == 0;
 	if (held || covered || rc != 0)

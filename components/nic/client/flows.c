@@ -204,14 +204,15 @@ static int request_flow_add_with_proof(struct xdp_qp *qp, const struct vma_flow_
 	return rc;
 }
 
-/* VMA_FLOW_PORT_EXCLUSIVE is not the owner's business: who asks him wants to have it looked at. */
+/* VMA_FLOW_PORT_EXCLUSIVE is not the owner's business: who asks him wants to have it looked at. He looks for each
+ * connection, so VMA_FLOW_PORT_BOUND tells him nothing. */
 static int request_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
 {
 	struct nic_xdp *nic = qp->nic;
 	struct vma_flow_rule asked = *rule;
 	int rc = -EPIPE;
 
-	asked.flags &= ~(uint32_t)VMA_FLOW_PORT_EXCLUSIVE;
+	asked.flags &= ~(uint32_t)(VMA_FLOW_PORT_EXCLUSIVE | VMA_FLOW_PORT_BOUND);
 	if (nic->owner != NULL) {
 		rc = xdp_owner_flow_add(nic->owner, qp->slot, &asked);
 		nic->base.info.generic = xdp_owner_uses_generic_xdp(nic->owner);

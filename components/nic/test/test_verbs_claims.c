@@ -78,7 +78,7 @@ static void test_a_datagram_flow_of_one_peer_has_a_name_of_its_own(void **state)
 	(void)state;
 	assert_true(verbs_flow_needs_claim(&rule));
 	rule.key.peer_port_be = htons(9000);
-	assert_false(verbs_flow_needs_claim(&rule)); /* a connection */
+	assert_false(verbs_flow_needs_claim(&rule)); /* a connection that was accepted */
 	rule.key.proto = IPPROTO_UDP;
 	assert_true(verbs_flow_needs_claim(&rule));
 	rule.flags = VMA_FLOW_PORT_EXCLUSIVE;
@@ -94,6 +94,28 @@ static void test_a_datagram_flow_of_one_peer_has_a_name_of_its_own(void **state)
 	assert_int_equal(verbs_next_contested_claim(&nic), first);
 	close(first);
 	close(other);
+}
+
+static void test_a_connection_from_a_bound_port_is_the_first_ones_for_good(void **state)
+{
+	struct vma_flow_rule rule = {.key = listener_key(7000), .flags = VMA_FLOW_PORT_BOUND};
+	int first, other;
+
+	(void)state;
+	rule.key.peer_port_be = htons(9000);
+	memcpy(rule.key.peer, (uint8_t[]){10, 0, 0, 2}, 4);
+	assert_true(verbs_flow_needs_claim(&rule));
+	assert_false(verbs_flow_may_get_conflict(&rule)); /* later: before, the kernel is asked */
+	first = verbs_claim_flow_address(&nic, &rule.key);
+	assert_true(first >= 0);
+	assert_int_equal(verbs_claim_flow_address(&nic, &rule.key), -EADDRINUSE);
+	assert_false(claim_event_is_pending());
+	assert_int_equal(verbs_next_contested_claim(&nic), -1);
+	rule.key.peer_port_be = htons(9001);
+	other = verbs_claim_flow_address(&nic, &rule.key);
+	assert_true(other >= 0);
+	close(other);
+	close(first);
 }
 
 /* More bytes than one look takes, of a user who may not ask. */
@@ -250,6 +272,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_contests_beyond_the_limit_are_none, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_second_claim_is_refused_and_the_first_one_asked, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_datagram_flow_of_one_peer_has_a_name_of_its_own, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_connection_from_a_bound_port_is_the_first_ones_for_good, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_only, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_who_gives_a_flow_up_has_it_back_only_when_nobody_asks_any_more, setup,

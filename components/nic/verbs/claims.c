@@ -13,10 +13,13 @@
  * The name belongs to the network namespace, and ends with its process. Only root's processes and those of the holder's
  * user may make it give up.
  *
- * A connection of TCP has no name, and needs none if it was accepted: its listener had one. A connection that was made
- * here has its shadow bound to its port (../../stream/port.c).
+ * A connection of TCP needs no name if it was accepted: its listener had one. A port that was chosen here is the
+ * shadow's of one process (../../stream/port.c). From a port that the program has chosen two processes may ask for the
+ * same connection, by SO_REUSEADDR or SO_REUSEPORT. Then it has a name, and is the first one's, as with the kernel:
+ * nothing is sent to the holder, and it listens to nobody.
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,8 +48,14 @@ static socklen_t claim_socket_address(const struct nic_verbs *nic, const struct 
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
 }
 
+static bool flow_key_is_tcp_connection(const struct vma_flow_key *key)
+{
+	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
+}
+
 int verbs_claim_flow_address(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
+	const bool is_for_good = flow_key_is_tcp_connection(key);
 	struct epoll_event event = {.events = EPOLLIN};
 	struct sockaddr_un name;
 	const socklen_t len = claim_socket_address(nic, key, &name);
@@ -59,9 +68,9 @@ int verbs_claim_flow_address(const struct nic_verbs *nic, const struct vma_flow_
 		rc = -errno;
 	else if (os_bind(fd, (const struct sockaddr *)&name, len) < 0)
 		rc = -errno;
-	else if (os_epoll_ctl(nic->claims_fd, EPOLL_CTL_ADD, fd, &event) < 0)
+	else if (!is_for_good && os_epoll_ctl(nic->claims_fd, EPOLL_CTL_ADD, fd, &event) < 0)
 		rc = -errno;
-	if (rc == -EADDRINUSE && os_connect(fd, (const struct sockaddr *)&name, len) == 0)
+	if (rc == -EADDRINUSE && !is_for_good && os_connect(fd, (const struct sockaddr *)&name, len) == 0)
 		os_send(fd, "", 1,
 		        MSG_DONTWAIT | MSG_NOSIGNAL); /* if it does not get there, the holder has just ended */
 	if (rc == 0)

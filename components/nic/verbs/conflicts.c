@@ -112,7 +112,10 @@ static int search_kernel_socks(struct search *search)
 	const struct vma_flow_rule *rule = search->rule;
 	int *diag_fd = &search->nic->diag_fd, rc;
 
-	if (rule->key.peer_port_be != 0 && !kernel_sock_flow_is_multicast(&rule->key))
+	if (rule->flags & VMA_FLOW_PORT_BOUND)
+		rc = kernel_sock_visit_sockets_of_connection(diag_fd, &rule->key, search->nic->base.info.ifindex,
+		                                             search_note_conflicting_socket, search);
+	else if (rule->key.peer_port_be != 0 && !kernel_sock_flow_is_multicast(&rule->key))
 		rc = kernel_sock_walk_connected(diag_fd, &rule->key, search_note_conflicting_socket, search);
 	else
 		rc = kernel_sock_visit_sockets_of_port(diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
@@ -130,7 +133,7 @@ int verbs_refuse_flow_on_kernel_conflict(struct nic_verbs *nic, const struct vma
 	char text[64];
 	int rc;
 
-	if (!verbs_flow_may_get_conflict(rule))
+	if (!verbs_flow_may_get_conflict(rule) && !(rule->flags & VMA_FLOW_PORT_BOUND))
 		return 0;
 	rc = search_kernel_socks(&search);
 	if (rc == 0 && !search.any)

@@ -412,10 +412,10 @@ void verbs_flows_revoke_contested(struct nic_verbs *nic); /* those with is_conte
 
 /* ---- claims.c; lock held ---- */
 /* Also UDP with one peer, unless the port is the socket's alone: others share both addresses by SO_REUSEADDR,
- * SO_REUSEPORT and fork. */
+ * SO_REUSEPORT and fork. So does a connection of TCP that begins at a port which the program has chosen. */
 static inline bool verbs_flow_needs_claim(const struct vma_flow_rule *rule)
 {
-	return rule->key.peer_port_be == 0 ||
+	return rule->key.peer_port_be == 0 || (rule->flags & VMA_FLOW_PORT_BOUND) ||
 	       (rule->key.proto == IPPROTO_UDP && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE));
 }
 
@@ -432,10 +432,10 @@ void verbs_flow_contests_close_fds_in_child(const struct nic_verbs *nic);
 void verbs_flow_contests_fini(struct nic_verbs *nic);
 
 /* ---- conflicts.c; lock held ---- */
-/* For a connection of TCP no kernel socket is looked for: its shadow, or its listener's, has the port. */
+/* For a connection of TCP no kernel socket is looked for later: its shadow, or its listener's, has the port. */
 static inline bool verbs_flow_may_get_conflict(const struct vma_flow_rule *rule)
 {
-	return verbs_flow_needs_claim(rule) && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE);
+	return verbs_flow_needs_claim(rule) && !(rule->flags & (VMA_FLOW_PORT_EXCLUSIVE | VMA_FLOW_PORT_BOUND));
 }
 
 int verbs_refuse_flow_on_kernel_conflict(struct nic_verbs *nic,

@@ -144,6 +144,11 @@ enum vma_flow_flags {
 	 * spreads it over them by a hash of addresses and ports, in equal shares.
 	 */
 	VMA_FLOW_REUSEPORT = 1 << 4,
+	/*
+	 * TCP, one peer: the connection begins here, from a port that the program has chosen. By SO_REUSEADDR and
+	 * SO_REUSEPORT a socket of another process may have the same port, and ask for the same flow.
+	 */
+	VMA_FLOW_PORT_BOUND = 1 << 5,
 };
 
 struct vma_flow_rule {
@@ -416,7 +421,7 @@ static inline bool vma_flow_may_move_to_other_qp(const struct vma_flow_key *key)
 	return key->proto == IPPROTO_UDP || (key->proto == IPPROTO_TCP && key->peer_port_be != 0);
 }
 /* The same of a rule's flags: VMA_FLOW_LISTENER of TCP from any peer, also inherited; VMA_FLOW_PORT_EXCLUSIVE of UDP,
- * VMA_FLOW_REUSEPORT of UDP from any peer. */
+ * VMA_FLOW_REUSEPORT of UDP from any peer, VMA_FLOW_PORT_BOUND of TCP with one. */
 static inline bool vma_flow_flags_ok(const struct vma_flow_rule *rule)
 {
 	const uint32_t inherited = rule->flags & VMA_FLOW_LISTENER ? VMA_FLOW_INHERITED : 0;
@@ -424,6 +429,7 @@ static inline bool vma_flow_flags_ok(const struct vma_flow_rule *rule)
 
 	return flags == 0 || (flags == VMA_FLOW_PORT_EXCLUSIVE && rule->key.proto == IPPROTO_UDP) ||
 	       (flags == VMA_FLOW_REUSEPORT && rule->key.proto == IPPROTO_UDP && rule->key.peer_port_be == 0) ||
+	       (flags == VMA_FLOW_PORT_BOUND && rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be != 0) ||
 	       (flags == VMA_FLOW_LISTENER && rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be == 0);
 }
 

@@ -288,7 +288,9 @@ struct vma_tcp_conn_attr {
 	uint64_t shadow_cookie;
 	int shadow_fd;
 	bool covered; /* as vma_tcp_request_port_block says: it has no rule of its own before vma_tcp_conn_add_own_nic_rule */
-	bool port_is_bound; /* by the program: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
+	/* By the program: what is in TIME_WAIT makes way at once (RFC 6191), not after a second. The NIC is told
+	 * (VMA_FLOW_PORT_BOUND). */
+	bool port_is_bound;
 	/*
 	 * What has been in TIME_WAIT for 250 ms makes way also without time stamps: for who has no other port left.
 	 * The new connection's numbers begin above all old ones of this side. Those of a peer that chooses them by a
