@@ -5,7 +5,7 @@
  * the device's own form.
  *
  * Threads: the nic's lock is held. Memory: the caller's; one allocation for each exemption.
- * Example: test/test_verbs_exempts.c. Source: mlx5dv_create_flow(3).
+ * Example: test/test_verbs_exempts.c, test/test_verbs_exempt_rules.c. Source: mlx5dv_create_flow(3).
  */
 #ifndef VMA_NIC_VERBS_EXEMPTS_H
 #define VMA_NIC_VERBS_EXEMPTS_H
