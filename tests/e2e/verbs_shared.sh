@@ -145,7 +145,7 @@ two() { # connects|accepts fork|passes
 	wait_for 30 log_has two 'has it' && wait_for 10 own_rule || return
 	echo >&8
 	exec 8>&-
-	finish two 60 && log_has two done && { [ "$1" = connects ] || finish comes 10; }
+	finish two 60 && log_has two '^done' && { [ "$1" = connects ] || finish comes 10; }
 }
 
 start peer a python3 "$WORK/peer.py" "$IP_A" $PORT
