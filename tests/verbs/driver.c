@@ -208,6 +208,8 @@ static int soft_query_device_ex(struct ibv_context *context, const struct ibv_qu
 	device->sys_image_guid = device->node_guid;
 	device->max_mr_size = UINT64_MAX;
 	device->page_size_cap = 0xfffff000;
+	device->vendor_id = SOFT_VENDOR_ID;
+	device->vendor_part_id = 1;
 	device->hw_ver = 1;
 	device->max_qp = CARD_MAX_QPS;
 	device->max_qp_wr = CARD_MAX_WR;
@@ -255,7 +257,7 @@ static int soft_query_port(struct ibv_context *context, uint8_t port_num, struct
 	attr->phys_state = reply.query.port_up ? 5 : 3; /* link up; disabled */
 	attr->max_mtu = IBV_MTU_4096;
 	attr->active_mtu = mtu_of_bytes(reply.query.mtu);
-	attr->gid_tbl_len = 2;
+	attr->gid_tbl_len = CARD_MAX_GIDS;
 	attr->pkey_tbl_len = 1;
 	attr->max_msg_sz = 1u << 30;
 	attr->max_vl_num = 1;

@@ -14,6 +14,8 @@
 #include "driver_abi.h"
 #include "proto.h"
 
+#define SOFT_VENDOR_ID 0x020000 /* an OUI that is locally administered, so no vendor has it */
+
 /* The card's clock, as that of many ConnectX: 6.4 ns a tick, counted in 48 bits. */
 #define SOFT_CLOCK_KHZ 156250
 #define SOFT_CLOCK_MASK ((UINT64_C(1) << 48) - 1)

@@ -132,7 +132,7 @@ def device():
     expect(sorted(one.name for one in get_device_list()), [b"vmasoft0", b"vmasoft1"], "devices")
     context = Context(name="vmasoft1")
     port = context.query_port(1)
-    expect((port.state, port.link_layer, port.gid_tbl_len), (e.IBV_PORT_ACTIVE, e.IBV_LINK_LAYER_ETHERNET, 2), "port")
+    expect((port.state, port.link_layer, port.gid_tbl_len), (e.IBV_PORT_ACTIVE, e.IBV_LINK_LAYER_ETHERNET, 8), "port")
     expect(context.query_device().phys_port_cnt, 1, "ports")
     full = context.query_device_ex()
     expect(full.raw_packet_caps, e.IBV_RAW_PACKET_CAP_IP_CSUM, "raw packet capabilities")

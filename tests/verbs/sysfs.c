@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#define NO_GID_HALF "0000:0000:0000:0000"
+
 static const char *sysfs_root_folder;
 
 /* Makes the folders above a path, too. */
@@ -51,7 +53,11 @@ static int fake_sysfs_write_device_file(const char *folder, const char *name, co
 	return fake_sysfs_write_file(path, "%s\n", value);
 }
 
-/* The port's two GIDs are its link-local address (RFC 4291, appendix A), for both versions of RoCE. */
+/*
+ * The port's two GIDs are its link-local address (RFC 4291, appendix A), for both versions of RoCE. The other entries of
+ * the table are empty. Of such an entry the kernel lets no type and no interface be read; libibverbs takes that for the
+ * type that is written here.
+ */
 int fake_sysfs_create_card_tree(const char *folder, int index, const char *socket_path)
 {
 	const uint8_t *mac = card.mac;
@@ -80,15 +86,17 @@ int fake_sysfs_create_card_tree(const char *folder, int index, const char *socke
 	failed |= fake_sysfs_write_device_file(ib, "ports/1/link_layer", "Ethernet");
 	failed |= fake_sysfs_write_device_file(ib, "ports/1/state", "4: ACTIVE");
 	failed |= fake_sysfs_write_device_file(ib, "ports/1/pkeys/0", "0xffff");
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < CARD_MAX_GIDS; i++) {
+		const bool used = i < CARD_USED_GIDS;
 		char path[64];
 
 		snprintf(path, sizeof(path), "ports/1/gids/%d", i);
-		failed |= fake_sysfs_write_device_file(ib, path, "fe80:0000:0000:0000:%s", guid);
+		failed |= fake_sysfs_write_device_file(ib, path, "%s:%s", used ? "fe80:0000:0000:0000" : NO_GID_HALF,
+		                                       used ? guid : NO_GID_HALF);
 		snprintf(path, sizeof(path), "ports/1/gid_attrs/ndevs/%d", i);
-		failed |= fake_sysfs_write_device_file(ib, path, "%s", card.tap_name);
+		failed |= fake_sysfs_write_device_file(ib, path, "%s", used ? card.tap_name : "");
 		snprintf(path, sizeof(path), "ports/1/gid_attrs/types/%d", i);
-		failed |= fake_sysfs_write_device_file(ib, path, "%s", i == 0 ? "IB/RoCE v1" : "RoCE v2");
+		failed |= fake_sysfs_write_device_file(ib, path, "%s", i == 1 ? "RoCE v2" : "IB/RoCE v1");
 	}
 	return failed ? -1 : 0;
 }
