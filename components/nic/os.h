@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -114,6 +115,11 @@ static inline int os_poll_one_fd(int fd, short events, int timeout_ms)
 		left_ms = now_ms < until_ms ? (int)(until_ms - now_ms) : 0;
 	}
 	return n > 0 ? n : 0;
+}
+/* Close-on-exec, and never waited for. */
+static inline int os_eventfd(void)
+{
+	return (int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
 static inline int os_epoll_create(void)
 {

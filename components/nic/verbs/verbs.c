@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -246,7 +245,7 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 	}
 	snprintf(nic->base.info.name, sizeof(nic->base.info.name), "%s", nic->name);
 	memcpy(nic->base.info.mac, nic->mac, sizeof(nic->mac));
-	nic->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	nic->wake_fd = nic_fd_move_high(os_eventfd());
 	nic->claims_fd = nic_fd_move_high(os_epoll_create());
 	nic->fork_guard = nic_get_fork_detection_page();
 	nic->lkeys = verbs_wipeonfork_alloc(2 * lkeys_bytes(nic), &is_wiped);
@@ -531,7 +530,7 @@ static int qp_open_epoll_and_wake_fds(struct verbs_qp *qp)
 	struct epoll_event event = {.events = EPOLLIN};
 
 	qp->epoll_fd = nic_fd_move_high(os_epoll_create());
-	qp->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	qp->wake_fd = nic_fd_move_high(os_eventfd());
 	vma_reinject_open_netlink_socket(&qp->addrs);
 	qp->addrs.fd = nic_fd_move_high(qp->addrs.fd);
 	if (qp->addrs.fd < 0 || qp->epoll_fd < 0 || qp->wake_fd < 0 ||
