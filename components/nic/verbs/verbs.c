@@ -154,6 +154,7 @@ static void free_nic(struct nic_verbs *nic)
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
 	verbs_wipeonfork_free(nic->lkeys, 2 * lkeys_bytes(nic));
+	vma_bufpool_retire(nic->empty_pool, NULL, NULL);
 	free(nic);
 }
 
@@ -702,9 +703,22 @@ static bool qp_lacks_what_may_come(const struct verbs_qp *qp, int rc)
 }
 
 /*
- * If there is no room beside it, or the device has failed, the old binding ends first. The pools that `base` names
- * until the next one have ended, and give nothing.
+ * The pools have ended, and there are no others yet. Their places may soon be other pools': so `base` names one that
+ * never has a buffer. If that cannot be had, `base` goes on naming the old ones; then a buffer of another queue pair's
+ * may be given out, and goes home when it is put.
  */
+static void qp_name_empty_pool(struct verbs_qp *qp)
+{
+	struct nic_verbs *nic = qp->nic;
+	const struct vma_bufpool_attr attr = {.arena = nic->base.arena, .name = "verbs none", .stats = nic->stats};
+
+	if (nic->empty_pool == NULL && vma_bufpool_create(&attr, &nic->empty_pool) < 0)
+		return;
+	atomic_store_explicit(&qp->base.rx_pool, nic->empty_pool, memory_order_release);
+	atomic_store_explicit(&qp->base.tx_pool, nic->empty_pool, memory_order_release);
+}
+
+/* If there is no room beside it, or the device has failed, the old binding ends first. */
 static int qp_rebind_locked(struct verbs_qp *qp)
 {
 	int rc;
@@ -719,8 +733,10 @@ static int qp_rebind_locked(struct verbs_qp *qp)
 		qp_unbind(qp);
 		rc = qp_rebind_to_device(qp);
 	}
-	if (rc < 0)
+	if (rc < 0) {
+		qp_name_empty_pool(qp);
 		return qp_note_failed_rebind(qp, rc);
+	}
 	qp->failed_ns = 0;
 	vma_stats_add(&qp->stats->rebinds, 1);
 	atomic_store_explicit(&qp->base.lost, false, memory_order_release);

@@ -310,6 +310,8 @@ struct nic_verbs {
 	uint32_t frames_max, frames;
 	uint64_t memory_again_ms; /* memory.c: frames_max holds until then; 0: for good */
 	uint32_t memory_pause_ms; /* the next pause; 0: the first one */
+	struct vma_bufpool
+	        *empty_pool; /* without a buffer, of queue pairs that have no memory; NULL: none was needed */
 	struct verbs_qp *qps;
 	struct verbs_flow **flow_buckets;
 	uint32_t flow_buckets_n, flows_n;
