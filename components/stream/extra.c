@@ -226,17 +226,22 @@ static struct timespec read_realtime_clock(void)
 	return now;
 }
 
-/* What a callback is told of a piece, and what it tells. */
+/* What a callback is told of a piece, and what becomes of the piece. */
 struct question {
 	struct vma_recv_callback callback;
 	struct iovec iov;
 	struct vma_info_t info;
 	struct sockaddr_in peer, local;
 	int fd;
+	struct stream_extra_api *extra;
+	struct vma_tcp_conn *conn;
+	const struct vma_engine *engine;
+	struct vma_buf *buf;
+	uint64_t id; /* of the packet; 0: it cannot be held */
 };
 
 static void recv_callback_fill_args(struct question *question, struct stream_sock *sock,
-                                    const struct vma_tcp_rx_stream_piece *piece, uint64_t id)
+                                    const struct vma_tcp_rx_stream_piece *piece)
 {
 	const struct vma_tcp_conn *conn = stream_tcp_conn(sock); /* another thread may close */
 	const size_t queued = conn != NULL ? vma_tcp_readable_bytes(conn) : 0;
@@ -248,7 +253,7 @@ static void recv_callback_fill_args(struct question *question, struct stream_soc
 	pthread_mutex_unlock(&sock->file.lock);
 	question->info = (struct vma_info_t){
 	        .struct_sz = sizeof(question->info),
-	        .packet_id = (void *)(uintptr_t)id,
+	        .packet_id = (void *)(uintptr_t)question->id,
 	        .src = &question->peer,
 	        .dst = &question->local,
 	        .payload_sz = piece->len,
@@ -256,6 +261,35 @@ static void recv_callback_fill_args(struct question *question, struct stream_soc
 	        .socket_ready_queue_byte_count = (uint32_t)queued,
 	        .sw_timestamp = read_realtime_clock(),
 	};
+}
+
+/* Inside. The callback's verdict as tcp's, which the packet has been told of. */
+static enum vma_tcp_inspect_verdict recv_callback_settle(const struct question *question,
+                                                         enum vma_tcp_inspect_verdict verdict)
+{
+	if (vma_engine_get_or_start() != question->engine)
+		return VMA_TCP_GONE; /* the callback has forked, and this is the child */
+	if (question->id == 0)
+		return verdict == VMA_TCP_HOLD ? VMA_TCP_RECV : verdict;
+	if (verdict == VMA_TCP_HOLD)
+		return verdict;
+	if (!vma_held_packet_undo_add(&question->extra->holder, question->id))
+		return VMA_TCP_HOLD;
+	vma_buf_put(question->engine->arena, question->buf);
+	return verdict;
+}
+
+/* The application's thread ends in its callback, by pthread_exit or cancelled. The source is posted anew by its owner.
+ */
+static void recv_callback_on_thread_end(void *arg)
+{
+	const struct question *question = arg;
+	struct vma_thread *self = vma_enter();
+	const enum vma_tcp_inspect_verdict verdict = recv_callback_settle(question, VMA_TCP_DROP);
+
+	if (verdict != VMA_TCP_GONE)
+		vma_stream_inspector_has_ended(&question->extra->sock->file, question->conn, verdict);
+	vma_leave(self);
 }
 
 /* Outside meanwhile. */
@@ -267,7 +301,9 @@ static vma_recv_callback_retval_t recv_callback_invoke(const struct question *qu
 	own.info.src = &own.peer;
 	own.info.dst = &own.local;
 	vma_leave(vma_thread_self());
+	pthread_cleanup_push(recv_callback_on_thread_end, (void *)question);
 	verdict = own.callback.function(own.fd, 1, &own.iov, &own.info, own.callback.context);
+	pthread_cleanup_pop(0);
 	vma_enter();
 	return verdict;
 }
@@ -278,36 +314,27 @@ static enum vma_tcp_inspect_verdict tcp_verdict_of_recv_callback(vma_recv_callba
 }
 
 /* A piece that was copied has no packet: HOLD receives it. */
-static enum vma_tcp_inspect_verdict recv_callback_verdict_on_piece(struct vma_file *file, uint64_t connection,
+static enum vma_tcp_inspect_verdict recv_callback_verdict_on_piece(struct vma_file *file, struct vma_tcp_conn *conn,
                                                                    const struct vma_tcp_rx_stream_piece *piece)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct stream_extra_api *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 	const struct stream_callback *callback = atomic_load_explicit(&extra->callback, memory_order_acquire);
 	struct question question;
-	const struct vma_engine *engine = vma_engine_get_or_start();
-	enum vma_tcp_inspect_verdict verdict;
-	uint64_t id;
 
 	if (callback == NULL)
 		return VMA_TCP_RECV;
 	question.callback = callback->now;
 	question.fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
-	id = extra_hold_packet(extra, connection, piece, question.fd);
-	recv_callback_fill_args(&question, sock, piece, id);
+	question.extra = extra;
+	question.conn = conn;
+	question.engine = vma_engine_get_or_start();
+	question.buf = piece->buf;
+	question.id = extra_hold_packet(extra, vma_tcp_zcopy_conn_id(conn), piece, question.fd);
+	recv_callback_fill_args(&question, sock, piece);
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_callbacks, 1);
-	verdict = tcp_verdict_of_recv_callback(recv_callback_invoke(&question));
-	if (vma_engine_get_or_start() != engine)
-		return VMA_TCP_GONE; /* the callback has forked, and this is the child */
-	if (id == 0)
-		return verdict == VMA_TCP_HOLD ? VMA_TCP_RECV : verdict;
-	if (verdict == VMA_TCP_HOLD)
-		return verdict;
-	if (!vma_held_packet_undo_add(&extra->holder, id))
-		return VMA_TCP_HOLD;
-	vma_buf_put(engine->arena, piece->buf);
-	return verdict;
+	return recv_callback_settle(&question, tcp_verdict_of_recv_callback(recv_callback_invoke(&question)));
 }
 
 static bool extra_run_callback(struct vma_callback_source *source)

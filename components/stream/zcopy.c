@@ -134,7 +134,7 @@ static enum vma_tcp_inspect_verdict stream_inspector_verdict(struct vma_tcp_conn
 
 	if (inspector == NULL || stream_has_ended(sock) || stream_tcp_conn(sock) != conn)
 		return VMA_TCP_RECV;
-	return inspector->decide(&sock->file, vma_tcp_zcopy_conn_id(conn), piece);
+	return inspector->decide(&sock->file, conn, piece);
 }
 
 static enum vma_tcp_inspect_verdict inspector_verdict_receive(struct vma_tcp_conn *conn,
@@ -165,7 +165,7 @@ void stream_inspector_on_arrival(struct stream_sock *sock, struct vma_tcp_conn *
 }
 
 /*
- * The connection is held, so the judge may go outside, and close the socket. Who finds a reader's bytes queued before
+ * The connection is held, so `decide` may go outside, and close the socket. Who finds a reader's bytes queued before
  * this tells of them finds nothing new: a wake-up too many at most.
  */
 bool vma_stream_inspect_received(struct vma_file *file, unsigned most)
@@ -188,6 +188,15 @@ bool vma_stream_inspect_received(struct vma_file *file, unsigned most)
 	} while (result.pieces != 0 && --most != 0);
 	vma_tcp_conn_put(conn);
 	return result.more;
+}
+
+void vma_stream_inspector_has_ended(struct vma_file *file, struct vma_tcp_conn *conn,
+                                    enum vma_tcp_inspect_verdict verdict)
+{
+	vma_tcp_inspector_has_ended(conn, verdict);
+	if (vma_tcp_rx_eof(conn)) /* as vma_stream_inspect_received, whose reference this is */
+		stream_wake_waiters(stream_sock(file), EPOLLIN | EPOLLRDNORM);
+	vma_tcp_conn_put(conn);
 }
 
 /* A connection that is made at this moment sees the inspector, or is seen here: file.lock. */

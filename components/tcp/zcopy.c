@@ -16,7 +16,7 @@
  * the next one, it says in `more`.
  *
  * **A close while the owner looks at a piece** waits for the verdict, for it decides between FIN and RST. The driver
- * stores close_waits (E), then loads `judging` (F). The inspector stores judging = false after the verdict is carried
+ * stores close_waits (E), then loads `deciding` (F). The inspector stores deciding = false after the verdict is carried
  * out (G), then exchanges close_waits (H). If F sees true, then E precedes G and so H, which finds it and posts the
  * close. If F sees false, the driver takes close_waits back by an exchange. Either exchange finds true once, so the
  * close is made once. end_waits and `waiting` do the same for a FIN, and for the end of the inspection.
@@ -682,22 +682,16 @@ static void zcopy_carry_out_verdict(struct vma_tcp_conn *conn, struct tcp_zcopy 
 }
 
 /* What waits counts until it counts elsewhere. */
-static enum vma_tcp_inspect_verdict inspect_piece(struct vma_tcp_conn *conn, struct tcp_zcopy *z,
-                                                  struct fifo_chunk *chunk, const struct vma_tcp_inspector *inspector)
+static enum vma_tcp_inspect_verdict inspect_piece_end(struct vma_tcp_conn *conn, struct tcp_zcopy *z,
+                                                      struct fifo_chunk *chunk, enum vma_tcp_inspect_verdict verdict)
 {
-	const struct vma_tcp_rx_stream_piece piece = {
-	        .data = chunk->bytes, .len = (uint32_t)chunk->size, .buf = chunk->frame};
-	enum vma_tcp_inspect_verdict verdict;
+	const uint32_t len = (uint32_t)chunk->size;
 
-	atomic_store(&z->deciding, true);
-	verdict = inspector->decide(conn, &piece, inspector->arg);
-	if (verdict == VMA_TCP_GONE)
-		return verdict;
-	if (verdict == VMA_TCP_HOLD && piece.buf == NULL)
+	if (verdict == VMA_TCP_HOLD && chunk->frame == NULL)
 		verdict = VMA_TCP_RECV;
 	zcopy_carry_out_verdict(conn, z, chunk, verdict);
 	atomic_fetch_sub_explicit(&z->waiting_pieces, 1, memory_order_relaxed);
-	if (atomic_fetch_sub(&z->waiting, piece.len) == piece.len && atomic_exchange(&z->end_waits, false))
+	if (atomic_fetch_sub(&z->waiting, len) == len && atomic_exchange(&z->end_waits, false))
 		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_ZCOPY);
 	atomic_store(&z->deciding, false);           /* (G) */
 	if (atomic_exchange(&z->close_waits, false)) /* (H) */
@@ -705,6 +699,28 @@ static enum vma_tcp_inspect_verdict inspect_piece(struct vma_tcp_conn *conn, str
 	if (verdict != VMA_TCP_RECV && window_wants_update(conn))
 		tcp_run_conn_work_now_or_queue(conn, TCP_WORK_WINDOW);
 	return verdict;
+}
+
+static enum vma_tcp_inspect_verdict inspect_piece(struct vma_tcp_conn *conn, struct tcp_zcopy *z,
+                                                  struct fifo_chunk *chunk, const struct vma_tcp_inspector *inspector)
+{
+	const struct vma_tcp_rx_stream_piece piece = {
+	        .data = chunk->bytes, .len = (uint32_t)chunk->size, .buf = chunk->frame};
+	enum vma_tcp_inspect_verdict verdict;
+
+	z->at_hand = chunk;
+	atomic_store(&z->deciding, true);
+	verdict = inspector->decide(conn, &piece, inspector->arg);
+	return verdict == VMA_TCP_GONE ? verdict : inspect_piece_end(conn, z, chunk, verdict);
+}
+
+/* What this thread would have inspected next waits for another one: (C), and the caller has somebody look, as (D). */
+void vma_tcp_inspector_has_ended(struct vma_tcp_conn *conn, enum vma_tcp_inspect_verdict verdict)
+{
+	struct tcp_zcopy *z = zcopy_of(conn);
+
+	inspect_piece_end(conn, z, z->at_hand, verdict);
+	atomic_store(&z->inspecting, false);
 }
 
 struct vma_tcp_inspected vma_tcp_inspect_received(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,

@@ -52,7 +52,8 @@ struct tcp_zcopy {
 	_Atomic bool close_waits;            /* and when no piece is looked at */
 
 	/* inspector's */
-	struct fifo_chunk *first; /* taken from `arrived`, oldest first */
+	struct fifo_chunk *first;   /* taken from `arrived`, oldest first */
+	struct fifo_chunk *at_hand; /* the owner looks at it */
 
 	/* driver's */
 	struct fifo_chunk *spare;

@@ -213,8 +213,8 @@ static bool recv_callback_hold_packet(struct asking *asking)
 	return false;
 }
 
-/* The application's thread is cancelled in its callback. */
-static void recv_callback_on_cancel(void *arg)
+/* The application's thread ends in its callback, by pthread_exit or cancelled. */
+static void recv_callback_on_thread_end(void *arg)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -233,7 +233,7 @@ static void recv_callback_call(struct asking *asking, struct vma_info_t *info)
 		asking->iov[i] = (struct iovec){.iov_base = vma_buf_data(arena, asking->fragments[i].buf) +
 		                                            asking->fragments[i].off,
 		                                .iov_len = asking->fragments[i].len};
-	pthread_cleanup_push(recv_callback_on_cancel, asking);
+	pthread_cleanup_push(recv_callback_on_thread_end, asking);
 	verdict = asking->callback.function(asking->fd, asking->n, asking->iov, info, asking->callback.context);
 	pthread_cleanup_pop(0);
 	self = vma_enter();

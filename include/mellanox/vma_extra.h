@@ -355,8 +355,9 @@ struct vma_api_t {
 	 *     they would wait. select, poll and epoll_wait wait for other sockets only.
 	 * Packets of other sockets that come during a callback are decided by the same thread only when the callback
 	 * has returned; other threads do it meanwhile. The callback must return: it must not leave by longjmp, by an
-	 * exception, by pthread_exit or, on TCP, by exit (the connection would be reset). A thread is cancelled when its
-	 * callback has returned. A handler of a signal that calls the library on an offloaded socket may run the
+	 * exception or, on TCP, by exit (the connection would be reset). If it ends its thread by pthread_exit, the
+	 * packet is dropped, and other threads are told of the next ones. A thread is cancelled when its callback has
+	 * returned, unless the callback itself allows it before: then as by pthread_exit. A handler of a signal that calls the library on an offloaded socket may run the
 	 * callback, too. In a child that the callback forks, the packet is not there, and the verdict has no effect.
 	 *
 	 * iov and vma_info end with the callback. A packet for which VMA_PACKET_HOLD was returned lives on by its

@@ -16,7 +16,7 @@ static struct source {
 	_Atomic unsigned queued, told; /* packets, as it were */
 	_Atomic int inside;
 	_Atomic unsigned overlaps;
-	bool posts_itself, leaves;
+	bool leaves, ends_thread;
 } callback_source_of_test;
 
 static bool run(struct vma_callback_source *of)
@@ -31,6 +31,11 @@ static bool run(struct vma_callback_source *of)
 		atomic_fetch_add(&source->told, 1);
 		if (source->leaves)
 			vma_leave(vma_enter()); /* runs nothing: this thread is in a callback */
+		if (source->ends_thread) {
+			source->ends_thread = false;
+			atomic_fetch_sub(&source->inside, 1);
+			pthread_exit(NULL);
+		}
 	}
 	atomic_fetch_sub(&source->inside, 1);
 	return atomic_load(&source->told) < atomic_load(&source->queued);
@@ -128,6 +133,53 @@ static void test_librarys_thread_leaves_it_to_the_programs(void **state)
 	assert_int_equal(callback_source_of_test.told, 1);
 }
 
+static void *thread_post_three_callbacks(void *arg)
+{
+	struct vma_thread *self = vma_enter();
+
+	(void)arg;
+	post_test_callback(3);
+	vma_leave(self);
+	return NULL;
+}
+
+static void test_thread_that_ends_in_its_callback_leaves_the_rest_to_others(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	vma_leave(vma_enter()); /* this thread is one of the library's table */
+	callback_source_of_test.ends_thread = true;
+	assert_int_equal(pthread_create(&thread, NULL, thread_post_three_callbacks, NULL), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(callback_source_of_test.told, 1);
+	vma_leave(vma_enter());
+	assert_int_equal(callback_source_of_test.told, 3);
+	assert_int_equal(callback_source_of_test.overlaps, 0);
+}
+
+static void *thread_enter_and_leave(void *arg)
+{
+	vma_leave(vma_enter());
+	return arg;
+}
+
+static void test_new_thread_looks_for_what_was_posted_before_it_came(void **state)
+{
+	struct vma_thread *self = vma_enter();
+	pthread_t thread;
+
+	(void)state;
+	self->is_internal = true;
+	post_test_callback(1);
+	vma_leave(self);
+	assert_int_equal(callback_source_of_test.told, 0);
+	assert_int_equal(pthread_create(&thread, NULL, thread_enter_and_leave, NULL), 0);
+	pthread_join(thread, NULL);
+	self->is_internal = false;
+	assert_int_equal(callback_source_of_test.told, 1);
+}
+
 static void *thread_post_callback_many_times(void *arg)
 {
 	(void)arg;
@@ -160,9 +212,14 @@ static void test_threads_that_post_and_run_lose_nothing(void **state)
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 static const struct CMUnitTest tests[] = {
-        CASE(test_source_runs_when_the_thread_leaves),        CASE(test_errno_of_the_call_is_kept),
-        CASE(test_a_leave_in_a_callback_runs_no_other_one),   CASE(test_more_than_a_turn_is_run_in_turns),
-        CASE(test_librarys_thread_leaves_it_to_the_programs), CASE(test_threads_that_post_and_run_lose_nothing),
+        CASE(test_source_runs_when_the_thread_leaves),
+        CASE(test_errno_of_the_call_is_kept),
+        CASE(test_a_leave_in_a_callback_runs_no_other_one),
+        CASE(test_more_than_a_turn_is_run_in_turns),
+        CASE(test_librarys_thread_leaves_it_to_the_programs),
+        CASE(test_threads_that_post_and_run_lose_nothing),
+        CASE(test_thread_that_ends_in_its_callback_leaves_the_rest_to_others),
+        CASE(test_new_thread_looks_for_what_was_posted_before_it_came),
 };
 
 VMA_TEST_MAIN(tests)

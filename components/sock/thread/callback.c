@@ -114,10 +114,16 @@ static void callback_source_end_run(void *arg)
 	vma_leave(self);
 }
 
-static void callback_source_on_cancel(void *arg)
+/*
+ * The thread ends in the application's function, and cannot tell whether there is more: others look. It itself runs
+ * nothing any more on its way out, as it would if in_callback were NULL.
+ */
+static void callback_source_on_thread_end(void *arg)
 {
-	callback_source_end_run(arg);
-	vma_thread_cache->in_callback = NULL;
+	struct vma_callback_source *source = arg;
+
+	atomic_store(&source->again, true);
+	callback_source_end_run(source);
 }
 
 /*
@@ -137,7 +143,7 @@ static void callback_source_run(struct vma_thread *self, struct vma_callback_sou
 	bool more;
 
 	self->in_callback = source;
-	pthread_cleanup_push(callback_source_on_cancel, source);
+	pthread_cleanup_push(callback_source_on_thread_end, source);
 	more = source->run(source);
 	pthread_cleanup_pop(0);
 	if (more)
@@ -166,16 +172,22 @@ static bool callback_run_next_source(struct vma_thread *self)
 	return true;
 }
 
+/* Inside, or with all signals blocked. */
 static bool callback_sources_are_posted(void)
 {
 	bool wait;
 
-	vma_enter();
 	pthread_mutex_lock(&callbacks_taken_lock);
 	wait = sources_to_call != NULL || atomic_load(&posted) != NULL;
 	pthread_mutex_unlock(&callbacks_taken_lock);
-	vma_leave(vma_thread_cache);
 	return wait;
+}
+
+/* The thread is in the table, so what is posted from now on marks it as it marks others. */
+void vma_callbacks_mark_new_thread(struct vma_thread *self)
+{
+	if (callback_sources_are_posted())
+		thread_mark_callbacks_held(self);
 }
 
 /*
@@ -190,7 +202,7 @@ void vma_callbacks_run(struct vma_thread *self)
 	if (self->in_callback != NULL) /* it looks again when it comes back */
 		return;
 	atomic_fetch_and(&self->held, (uint8_t)~VMA_HELD_CALLBACKS);
-	if (atomic_load_explicit(&ended, memory_order_relaxed))
+	if (atomic_load_explicit(&ended, memory_order_relaxed) || self->is_internal)
 		return;
 	/* A call that leaves to sleep has not told yet what is to be undone if its thread is cancelled. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
@@ -198,8 +210,9 @@ void vma_callbacks_run(struct vma_thread *self)
 	self->in_callback = &none;
 	for (unsigned n = 0; n < SOURCES_MAX && callback_run_next_source(self); n++)
 		self->in_callback = &none;
-	if (callback_sources_are_posted())
-		thread_mark_callbacks_held(self);
+	vma_enter();
+	vma_callbacks_mark_new_thread(self);
+	vma_leave(self);
 	self->in_callback = NULL;
 	vma_wait_wake_after_signal_handler(self);
 	pthread_setcancelstate(cancel_state, NULL);

@@ -143,6 +143,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->posix = pthread_self();
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
+		vma_callbacks_mark_new_thread(self);
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return self;

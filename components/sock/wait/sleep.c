@@ -368,10 +368,10 @@ static void sleep_on_own_fds_at_fd_limit(struct pollset *pollset, uint64_t left)
 		sleep_in_ppoll(pollset, NULL, 0, left);
 }
 
-/* Outside; a cancellation point. */
-static void sleep_in_poll(struct pollset *pollset)
+/* How long it may sleep. */
+static uint64_t sleep_time_left(const struct pollset *pollset)
 {
-	struct vma_wait *wait = pollset->wait;
+	const struct vma_wait *wait = pollset->wait;
 	const uint64_t until = wait->deadline_ns < pollset->held_until_ns ? wait->deadline_ns : pollset->held_until_ns;
 	uint64_t left = UINT64_MAX, now;
 
@@ -380,14 +380,28 @@ static void sleep_in_poll(struct pollset *pollset)
 		left = until > now ? until - now : 0;
 	}
 	/* The process is out of descriptors: nobody can wake this thread, so it looks by itself. */
-	if (pollset->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
-		left = LOST_NSEC;
+	return pollset->fds[wait->nfds].fd < 0 && left > LOST_NSEC ? LOST_NSEC : left;
+}
+
+/* Outside; a cancellation point. */
+static void sleep_in_poll(struct pollset *pollset)
+{
+	const uint64_t left = sleep_time_left(pollset);
+
 	pollset->crowded = false;
-	pthread_cleanup_push(sleep_on_thread_cancel, pollset);
 	if (sleep_in_ppoll(pollset, pollset->fds, pollset->n, left) < 0 && errno == EINVAL)
 		sleep_on_own_fds_at_fd_limit(pollset, left);
+	pollset->wait->slept = true;
+}
+
+/* A callback that runs on the way out may end the thread, as cancellation does in the sleep. */
+static void leave_and_sleep(struct pollset *pollset)
+{
+	pthread_cleanup_push(sleep_on_thread_cancel, pollset);
+	vma_leave(pollset->wait->self);
+	sleep_in_poll(pollset);
 	pthread_cleanup_pop(0);
-	wait->slept = true;
+	vma_enter();
 }
 
 /* Whether an OS descriptor of the caller's has ended the sleep. */
@@ -450,9 +464,7 @@ static int sleep_once(struct pollset *pollset)
 		return rc;
 	self->sleeps++;
 	signals = self->signals;
-	vma_leave(self);
-	sleep_in_poll(pollset);
-	vma_enter();
+	leave_and_sleep(pollset);
 	self->sleeps--;
 	wake_latency_count(self);
 	if (pollset->interrupted && self->signals == signals)

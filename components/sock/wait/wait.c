@@ -81,13 +81,16 @@ static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 	return rc;
 }
 
-/* Outside for a moment, in which handlers run, cancellation acts, and others get the core if they should. */
+/*
+ * Outside for a moment, in which handlers and callbacks run, cancellation acts, and others get the core if they should.
+ * Also a callback may end the thread.
+ */
 static void wait_let_signals_run_and_yield(struct vma_wait *wait, bool yield)
 {
 	struct vma_thread *self = wait->self;
 
-	vma_leave(self);
 	pthread_cleanup_push(wait_clean_up_on_thread_cancel, wait);
+	vma_leave(self);
 	if (yield)
 		sched_yield();
 	pthread_testcancel();

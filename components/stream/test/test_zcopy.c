@@ -317,7 +317,7 @@ static void watch_count_arrival(struct vma_file *file)
 	atomic_fetch_add(&watch.arrived, 1);
 }
 
-static enum vma_tcp_inspect_verdict watch_check_and_return_verdict(struct vma_file *file, uint64_t number,
+static enum vma_tcp_inspect_verdict watch_check_and_return_verdict(struct vma_file *file, struct vma_tcp_conn *conn,
                                                                    const struct vma_tcp_rx_stream_piece *piece)
 {
 	enum vma_tcp_inspect_verdict verdict = watch.verdict;
@@ -338,7 +338,7 @@ static enum vma_tcp_inspect_verdict watch_check_and_return_verdict(struct vma_fi
 		vma_buf_ref(piece->buf);
 		held[held_count].buf = piece->buf;
 		held[held_count].data = piece->data;
-		held[held_count].number = number;
+		held[held_count].number = vma_tcp_zcopy_conn_id(conn);
 		held[held_count++].len = piece->len;
 	}
 	(void)file;

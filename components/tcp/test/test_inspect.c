@@ -1,4 +1,6 @@
 /* An owner that inspects what comes: the three verdicts, and what waits for them (FIN, close, the window). */
+#include <pthread.h>
+
 #include "fixture.h"
 #include "../zcopy.h"
 
@@ -322,6 +324,75 @@ static void test_owner_that_leaves_during_a_verdict_does_not_reset(void **state)
 	app_free(client);
 }
 
+static void end_inspector_with_drop(void *conn)
+{
+	vma_tcp_inspector_has_ended(conn, VMA_TCP_DROP);
+}
+
+static void *thread_inspect_up_to_100_pieces(void *conn)
+{
+	pthread_cleanup_push(end_inspector_with_drop, conn);
+	vma_tcp_inspect_received(conn, &inspector, 100);
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void close_and_end_thread_within_verdict(struct vma_tcp_conn *conn)
+{
+	vma_tcp_close(conn, false);
+	pthread_exit(NULL);
+}
+
+static void end_thread_within_verdict(struct vma_tcp_conn *conn)
+{
+	(void)conn;
+	pthread_exit(NULL);
+}
+
+static void inspect_in_thread(struct vma_tcp_conn *conn, void (*inside)(struct vma_tcp_conn *conn))
+{
+	pthread_t thread;
+
+	judge.inside = inside;
+	assert_int_equal(pthread_create(&thread, NULL, thread_inspect_up_to_100_pieces, conn), 0);
+	pthread_join(thread, NULL);
+	judge.inside = NULL;
+}
+
+static void test_inspector_that_ends_leaves_the_rest_to_the_next(void **state)
+{
+	struct app *client, *server;
+	struct vma_tcp_inspected result;
+
+	(void)state;
+	establish_inspected(&client, &server);
+	set_verdict(VMA_TCP_RECV);
+	fixture_send_bytes_and_run(client, 100);
+	fixture_send_bytes_and_run(client, 200);
+	inspect_in_thread(server->conn, end_thread_within_verdict);
+	assert_int_equal(judge.seen, 100);
+	assert_int_equal(vma_tcp_readable_bytes(server->conn), 0); /* it was dropped */
+	result = vma_tcp_inspect_received(server->conn, &inspector, 100);
+	assert_int_equal(result.received, 200);
+	vma_tcp_shutdown(client->conn, SHUT_WR);
+	fixture_run_for_ns(MS);
+	assert_true(fixture_take_app_events(server) & VMA_TCP_PEER_CLOSED);
+	app_free(client);
+}
+
+static void test_close_by_an_inspector_that_ends_sends_fin(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_inspected(&client, &server);
+	fixture_send_bytes_and_run(client, 100);
+	inspect_in_thread(server->conn, close_and_end_thread_within_verdict);
+	fixture_run_for_ns(MS);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
+	app_free(client);
+}
+
 static void test_close_before_anybody_inspected_sends_rst(void **state)
 {
 	struct app *client, *server;
@@ -500,6 +571,8 @@ static const struct CMUnitTest tests[] = {
         INSPECT_CASE(test_close_during_a_verdict_of_hold_sends_fin),
         INSPECT_CASE(test_close_during_a_verdict_of_receive_sends_rst),
         INSPECT_CASE(test_owner_that_leaves_during_a_verdict_does_not_reset),
+        INSPECT_CASE(test_inspector_that_ends_leaves_the_rest_to_the_next),
+        INSPECT_CASE(test_close_by_an_inspector_that_ends_sends_fin),
         INSPECT_CASE(test_close_before_anybody_inspected_sends_rst),
         INSPECT_CASE(test_connection_is_inspected_from_its_first_byte),
         INSPECT_CASE(test_inspection_ends_when_nothing_waits),

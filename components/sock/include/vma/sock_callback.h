@@ -57,6 +57,8 @@ void vma_callbacks_pause(struct vma_thread *self);
 void vma_callbacks_resume(struct vma_thread *self);
 /* The process ends: nothing is run any more. */
 void vma_callbacks_end(void);
+/* A thread that is new to the library: what was posted before it came is its, too. All signals are blocked. */
+void vma_callbacks_mark_new_thread(struct vma_thread *self) __attribute__((cold));
 /* vma_leave's: the thread has been marked. Outside. */
 void vma_callbacks_run(struct vma_thread *self) __attribute__((cold));
 void vma_callbacks_reset_in_forked_child(void);

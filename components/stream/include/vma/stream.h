@@ -114,13 +114,13 @@ void vma_stream_return_held_zcopy_bytes(struct vma_file *file, uint64_t number, 
 
 /*
  * Inspects what comes for a socket, before anybody can read it. arrived: something waits; receive flag held, must not
- * wait. Somebody is to call vma_stream_inspect_received soon, without the flag. judge: inside; may step outside
+ * wait. Somebody is to call vma_stream_inspect_received soon, without the flag. decide: inside; may step outside
  * (vma_leave, vma_enter) and make any call, as the socket and its connection are held. VMA_TCP_HOLD: it has taken a
- * reference, until vma_stream_return_held_zcopy_bytes.
+ * reference, until vma_stream_return_held_zcopy_bytes. If its thread ends there: vma_stream_inspector_has_ended.
  */
 struct vma_stream_inspector {
 	void (*arrived)(struct vma_file *file);
-	enum vma_tcp_inspect_verdict (*decide)(struct vma_file *file, uint64_t number,
+	enum vma_tcp_inspect_verdict (*decide)(struct vma_file *file, struct vma_tcp_conn *conn,
 	                                       const struct vma_tcp_rx_stream_piece *piece);
 };
 /*
@@ -130,6 +130,12 @@ struct vma_stream_inspector {
 int vma_stream_set_inspector(struct vma_file *file, const struct vma_stream_inspector *inspector);
 /* Inside, no lock, with a reference to the file. At most so many pieces; true: there are more. */
 bool vma_stream_inspect_received(struct vma_file *file, unsigned most);
+/*
+ * Inside: the thread that inspects `conn` ends, and does not come back from `decide`. The piece at hand gets this
+ * verdict, DROP or HOLD. Somebody is to inspect again.
+ */
+void vma_stream_inspector_has_ended(struct vma_file *file, struct vma_tcp_conn *conn,
+                                    enum vma_tcp_inspect_verdict verdict) __attribute__((cold));
 
 /*
  * At exit, outside: every connection is closed, and what is queued is delivered, for at most two seconds.

@@ -410,9 +410,9 @@ struct vma_tcp_memory *vma_tcp_memory_limits_of(const struct vma_tcp_conn *conn)
 
 /*
  * An owner that inspects what comes, in order, before a reader sees it. VMA_TCP_ARRIVED is told in place of READABLE;
- * then vma_tcp_inspect_received has each piece judged, in the calling thread, without a flag or lock of this component.
- * DROP: the bytes count as read. RECV: they are queued, and the owner tells its readers. HOLD: the judge has taken a
- * reference, and the piece is held; a piece that was copied is received instead. `judge` may call anything of this
+ * then vma_tcp_inspect_received asks `decide` of each piece, in the calling thread, without a flag or lock of this
+ * component. DROP: the bytes count as read. RECV: they are queued, and the owner tells its readers. HOLD: `decide` has
+ * taken a reference, and the piece is held; a piece that was copied is received instead. It may call anything of this
  * connection's: the piece at hand stays as it is. GONE: it has forked, and this is the child, whose the connection is
  * not: nothing is touched. A FIN is told, and a close carried out, only after the verdict about what came before it. If
  * the connection has ended meanwhile, the owner looks by itself whether this was the last piece (vma_tcp_rx_eof). With
@@ -441,6 +441,11 @@ int vma_tcp_enable_rx_inspection(struct vma_tcp_conn *conn, bool on);
  */
 struct vma_tcp_inspected vma_tcp_inspect_received(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,
                                                   unsigned most);
+/*
+ * The inspecting thread has ended within `decide`, and does not come back from it: from there, in its stead. The piece
+ * at hand gets this verdict, and any thread may inspect again. The owner has one do so: there may be more.
+ */
+void vma_tcp_inspector_has_ended(struct vma_tcp_conn *conn, enum vma_tcp_inspect_verdict verdict) __attribute__((cold));
 
 /* ---- writing: one writer at a time ---- */
 
