@@ -17,7 +17,10 @@ bool vma_extra_is_socketxtreme_enabled(void)
 	return own.socketxtreme;
 }
 
-/* True: *rings are those that the descriptor stands for. */
+/*
+ * True: *rings are those that the descriptor stands for. A socket that a forked child has inherited has none before it
+ * is used. The question whether it is readable is such a use, after which it is taken up soon.
+ */
 static bool file_get_rings_mask(struct vma_file *file, uint64_t *rings)
 {
 	if (file == NULL || file->ops->rings == NULL || file->kind == VMA_FILE_EXEC)
@@ -25,6 +28,10 @@ static bool file_get_rings_mask(struct vma_file *file, uint64_t *rings)
 	if ((file->kind == VMA_FILE_UDP || file->kind == VMA_FILE_TCP) && file->os_only)
 		return false;
 	*rings = file->ops->rings(file);
+	if (*rings == 0 && file->ops->poll != NULL) {
+		file->ops->poll(file);
+		*rings = file->ops->rings(file);
+	}
 	return true;
 }
 

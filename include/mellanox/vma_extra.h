@@ -432,7 +432,8 @@ struct vma_api_t {
 	 * One completion may say several of these; EPOLL* bits come after the packet with which they stand. Datagrams
 	 * of one socket come in the order of one ring, unless it also receives otherwise. What receive calls, select,
 	 * poll and epoll_wait see is what was queued while nobody polled; a TCP socket should be read in one way only.
-	 * Packets that come by the kernel, such as those of this host, are not told: receive calls get them.
+	 * Packets that come by the kernel, such as those of this host, are not told: receive calls get them. In a forked
+	 * child a socket of the parent's has rings soon after its first poll.
 	 *
 	 * Threads: any. Where two poll one ring, one of them gets nothing.
 	 *

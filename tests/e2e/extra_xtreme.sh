@@ -179,6 +179,30 @@ in_ns b env "$preload" VMA_SOCKETXTREME=1 "$program" client "$IP_A" 7114 1000 >"
 check_eq "a connection that is refused is an end, too" "$(said refused)" "connected 0 got 0 ended 1 wrong 0 "
 check_eq "the kernel of b saw no segment" "$(snmp b Tcp InSegs)" "$before"
 
+# ---- fork ----
+
+before=$(snmp b Udp InDatagrams)
+serve child_udp fork_udp 7130 300
+in_ns a "$BUILD/tests/extra/extra_udp" send "$IP_B" 7130 300
+finish child_udp 120
+check_eq "a child that only polls gets the datagrams of its parent's socket" "$(said child_udp)" \
+	"packets 300 accepted 0 ended 0 wrong 0 "
+check_eq "the kernel of b none" "$(snmp b Udp InDatagrams)" "$before"
+before=$(snmp b Tcp InSegs)
+serve child_tcp fork_tcp 7131 1
+in_ns a timeout 60 python3 -c "
+import socket, struct
+for i in range(20):
+    s = socket.create_connection(('$IP_B', 7131), 20)
+    s.sendall(struct.pack('=I', 0) + bytes(k % 256 for k in range(60))) if i == 19 else None
+    s.shutdown(socket.SHUT_WR)
+    s.settimeout(20)
+    while s.recv(100): pass
+"
+finish child_tcp 120
+check_eq "and the connections of its parent's listener" "$(said child_tcp)" "packets 1 accepted 20 ended 20 wrong 0 "
+check_eq "the kernel of b no segment" "$(snmp b Tcp InSegs)" "$before"
+
 # ---- the example ----
 
 start server b env "$preload" VMA_SOCKETXTREME=1 "$BUILD/examples/extra/socketxtreme_server" "$IP_B" 7120 1010

@@ -12,6 +12,8 @@
  *   client ADDRESS PORT COUNT         a client of an echo server: connects, sends so many bytes, compares
  *   greedy ADDRESS PORT COUNT         a server that frees nothing until its peer stands still, then all
  *   reset ADDRESS PORT COUNT          a server whose peer resets
+ *   fork_udp, fork_tcp ADDRESS PORT COUNT  a child that makes no call but socketxtreme_poll on its parent's socket gets so
+ *                                     many datagrams; or connections, each until its end
  * After "ready" packets may come. The last line says what was seen.
  */
 #include <arpa/inet.h>
@@ -24,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -567,6 +570,72 @@ static void run_server_awaiting_tcp_reset(void)
 	       error == ECONNRESET ? "ECONNRESET" : strerror(error));
 }
 
+/* ---- fork ---- */
+
+/* Packets may come when the child receives by a ring; what came before would be the kernel's. */
+static void await_ring_of_inherited_socket(int fd)
+{
+	const double until = now_seconds() + TEST_WAIT_LIMIT_S / 3;
+	struct vma_completion_t completion;
+
+	while (api->get_socket_rings_num(fd) == 0) {
+		expect_that(api->socketxtreme_poll(fd, &completion, 1, 0) == 0, "nothing has come yet");
+		if (now_seconds() > until) {
+			printf("the child has no ring\n");
+			exit(1);
+		}
+	}
+}
+
+static void count_datagrams_or_connections_of_child(int fd)
+{
+	const double until = now_seconds() + TEST_WAIT_LIMIT_S;
+	struct vma_completion_t c;
+	unsigned packets = 0, accepted = 0, ended = 0, turns = 0;
+
+	while ((packets < count || accepted != ended) && (++turns % 1024 != 0 || now_seconds() < until)) {
+		if (xtreme_poll_or_fail(fd, &c, 1) == 0)
+			continue;
+		accepted += (c.events & VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED) != 0;
+		ended += (c.events & EPOLLRDHUP) != 0;
+		if (c.events & VMA_SOCKETXTREME_PACKET) {
+			packets++;
+			wrong += !is_datagram_intact(c.packet.buff_lst->payload, c.packet.total_len);
+			api->socketxtreme_free_vma_packets(&c.packet, 1);
+		}
+		if (c.events & EPOLLRDHUP)
+			close((int)c.user_data);
+	}
+	printf("packets %u accepted %u ended %u wrong %u %s\n", packets, accepted, ended, wrong, why);
+}
+
+static void poll_parents_socket_in_child(int type)
+{
+	const int fd = open_bound_or_listening_socket(type);
+	const pid_t child = fork();
+	int status = 0;
+
+	if (child != 0) {
+		close(fd);
+		waitpid(child, &status, 0);
+		exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+	}
+	await_ring_of_inherited_socket(fd);
+	say_ready();
+	count_datagrams_or_connections_of_child(fd);
+	fflush(stdout);
+}
+
+static void run_child_polling_udp(void)
+{
+	poll_parents_socket_in_child(SOCK_DGRAM);
+}
+
+static void run_child_polling_tcp(void)
+{
+	poll_parents_socket_in_child(SOCK_STREAM);
+}
+
 /* ---- main ---- */
 
 static const struct {
@@ -585,6 +654,8 @@ static const struct {
         {"greedy", run_xtreme_freeing_nothing, false},
         {"reset", run_server_awaiting_tcp_reset, false},
         {"shutdown", run_receiver_switching_xtreme_to_recv, false},
+        {"fork_udp", run_child_polling_udp, false},
+        {"fork_tcp", run_child_polling_tcp, false},
 };
 
 int main(int argc, char **argv)
