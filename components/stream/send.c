@@ -514,7 +514,11 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	}
 	rc = vma_inet_iov_iter_init_from_msghdr(&iov_iter, msg);
 	if (__builtin_expect(rc == 0 && flags & (MSG_FASTOPEN | VMA_SND_FLAGS_DUMMY), 0)) {
-		rc = flags & VMA_SND_FLAGS_DUMMY ? send_dummy_bytes_to_warm_tx_path(&w) : -EISCONN;
+		rc = flags & VMA_SND_FLAGS_DUMMY ? 0 : -EISCONN;
+		if (rc == 0 && msg->msg_controllen != 0)
+			rc = stream_check_send_cmsgs(msg);
+		if (rc == 0)
+			rc = send_dummy_bytes_to_warm_tx_path(&w);
 		vma_inet_iov_iter_release(&iov_iter);
 		if (rc < 0)
 			stream_count_sent(sock, rc);

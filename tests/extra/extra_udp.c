@@ -462,6 +462,48 @@ static int run_calls_with_bad_arguments(void)
 
 /* ---- dummy ---- */
 
+/* Connected to the same peer, which would count what leaves. */
+static void check_dummies_of_kernel_socket(int type)
+{
+	char bytes[16] = {0};
+	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
+	struct mmsghdr msgs[2] = {{.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}},
+	                          {.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}}};
+	int fd;
+
+	api->thread_offload(0, pthread_self());
+	fd = socket(AF_INET, type, 0);
+	api->thread_offload(1, pthread_self());
+	if (type == SOCK_DGRAM && connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+		fail("connect");
+	expect((int)send(fd, bytes, 16, VMA_SND_FLAGS_DUMMY), EINVAL, "send on a socket of the kernel's");
+	expect((int)sendto(fd, bytes, 16, VMA_SND_FLAGS_DUMMY, (struct sockaddr *)&address, sizeof(address)), EINVAL,
+	       "sendto on a socket of the kernel's");
+	expect((int)sendmsg(fd, &msgs[0].msg_hdr, VMA_SND_FLAGS_DUMMY), EINVAL, "sendmsg on a socket of the kernel's");
+	expect(sendmmsg(fd, msgs, 2, VMA_SND_FLAGS_DUMMY), EINVAL, "sendmmsg on a socket of the kernel's");
+	close(fd);
+}
+
+/* One that is malformed, and on UDP one that is good: it would have the message go through the kernel. */
+static void check_dummies_with_control_messages(int fd, bool tcp)
+{
+	char bytes[16] = {0};
+	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
+	struct {
+		struct cmsghdr header;
+		int value;
+	} control = {.header = {.cmsg_len = 1, .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL}, .value = 9};
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct mmsghdr msgs = {.msg_hdr = msg};
+
+	expect((int)sendmsg(fd, &msg, VMA_SND_FLAGS_DUMMY), EINVAL, "a malformed control message");
+	expect(sendmmsg(fd, &msgs, 1, VMA_SND_FLAGS_DUMMY), EINVAL, "a malformed control message of sendmmsg");
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	if (!tcp)
+		expect((int)sendmsg(fd, &msg, VMA_SND_FLAGS_DUMMY), EINVAL, "a control message");
+}
+
 static int run_dummy_sends(bool tcp)
 {
 	const int fd = socket(AF_INET, tcp ? SOCK_STREAM : SOCK_DGRAM, 0), pipe_fd = socket(AF_UNIX, SOCK_DGRAM, 0);
@@ -474,6 +516,7 @@ static int run_dummy_sends(bool tcp)
 
 	expect((int)send(pipe_fd, bytes, 1, VMA_SND_FLAGS_DUMMY), EINVAL, "a dummy of a unix socket");
 	expect((int)sendmsg(pipe_fd, &msgs[0].msg_hdr, VMA_SND_FLAGS_DUMMY), EINVAL, "its message");
+	check_dummies_of_kernel_socket(tcp ? SOCK_STREAM : SOCK_DGRAM);
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
 		fail("connect");
 	for (int i = 0; i < 8; i++) { /* the neighbour is known, and the socket sends by itself */
@@ -488,6 +531,7 @@ static int run_dummy_sends(bool tcp)
 		expect(sendmsg(fd, &msgs[0].msg_hdr, VMA_SND_FLAGS_DUMMY) == 100 ? 0 : -1, 0, "sendmsg");
 		expect(sendmmsg(fd, msgs, 2, VMA_SND_FLAGS_DUMMY) == 2 ? 0 : -1, 0, "sendmmsg");
 	}
+	check_dummies_with_control_messages(fd, tcp);
 	if (!tcp) {
 		expect(api->get_socket_network_header(fd, NULL, &len), 0, "the headers' length");
 		expect(len == 42 ? 0 : -1, 0, "42 bytes");
