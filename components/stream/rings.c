@@ -94,6 +94,23 @@ int stream_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, stru
 	return *out != NULL ? 0 : -ENOTCONN;
 }
 
+ssize_t stream_copy_next_headers(struct vma_file *file, void *to, size_t size)
+{
+	struct vma_tcp_conn *conn;
+	ssize_t rc;
+
+	pthread_mutex_lock(&file->lock);
+	conn = stream_tcp_conn(stream_sock(file));
+	if (conn != NULL)
+		vma_tcp_conn_get(conn);
+	pthread_mutex_unlock(&file->lock);
+	if (conn == NULL)
+		return -ENOTCONN;
+	rc = vma_tcp_copy_next_headers(conn, to, size);
+	vma_tcp_conn_put(conn);
+	return rc;
+}
+
 int stream_set_ring_option(struct stream_sock *sock, int name, const void *value, socklen_t len)
 {
 	int rc;

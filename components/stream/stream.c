@@ -287,7 +287,8 @@ static void stream_take_conn_from_fork_owner(struct vma_file *file, int fd)
 		.net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,                           \
 		.reason_detail = stream_kernel_only_option_name, .recv_lent = stream_recv_lent,                        \
 		.set_callback = stream_set_recv_callback, .ring_ctxs = stream_ring_ctxs,                               \
-		.tx_ring_ctx = stream_tx_ring_ctx, .complete = stream_xtreme_complete,                                 \
+		.tx_ring_ctx = stream_tx_ring_ctx, .network_header = stream_copy_next_headers,                         \
+		.complete = stream_xtreme_complete,                                                                    \
 	}
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
                                  stream_polling_file_ops =

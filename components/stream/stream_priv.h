@@ -480,6 +480,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 
 int stream_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
 int stream_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
+ssize_t stream_copy_next_headers(struct vma_file *file, void *to, size_t size);
 int stream_set_ring_option(struct stream_sock *sock, int name, const void *value, socklen_t len);
 void stream_put_ring_ctxs_held_before_connect(struct stream_sock *sock); /* file.lock */
 void stream_forget_ring_ctxs_held_before_connect(struct stream_sock *sock);

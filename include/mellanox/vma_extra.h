@@ -509,7 +509,8 @@ struct vma_api_t {
 
 	/*
 	 * The headers that the next message of a connected socket has, from the Ethernet header to the one of UDP or
-	 * TCP. Lengths, checksums and numbers in them are those of an empty message. *len (in): room at ptr; (out): the
+	 * TCP. Lengths, checksums and numbers in them are those of an empty message; a TCP header has the options that every
+	 * segment has. *len (in): room at ptr; (out): the
 	 * length. ptr NULL asks for the length. ENOBUFS: *len is too small. ENOTCONN: not connected, not offloaded, or
 	 * the neighbour is not known yet. EINVAL: fd is no socket, or len is NULL.
 	 */

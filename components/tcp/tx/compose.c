@@ -308,3 +308,44 @@ void vma_tcp_tx_dummy(struct vma_tcp_conn *conn, const void *bytes, size_t n)
 	}
 	vma_ring_release(ring);
 }
+
+/* ---- headers ---- */
+
+/* The window is the one that was told last: to choose one is to promise it. Returns the length. */
+static size_t compose_headers_without_sending(struct vma_tcp_conn *conn, uint8_t *frame)
+{
+	const bool stamped = conn->pcb->flags & TF_TIMESTAMP;
+	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN;
+	const uint64_t addresses = frame_address_sum(&conn->key);
+	const struct compose_fields w = compose_tcp_header_fields_of_conn(conn, stamped, true);
+	const uint32_t left = (conn->window.rcv_edge - conn->pcb->rcv_nxt) >> conn->pcb->rcv_scale;
+	const uint32_t flags = w.flags | (uint32_t)lwip_htons((uint16_t)(left < 65535 ? left : 65535)) << 16;
+	uint8_t *to = frame + conn->path.ip_off + VMA_PKT_IP4_HLEN;
+	uint64_t sum;
+
+	frame_write_lower_headers(conn, frame, addresses, hdr_len);
+	conn->ip_id--; /* the next segment's */
+	sum = frame_tcp_pseudo_header_sum(addresses, hdr_len) + compose_write_header_words(to, &w, stamped) + flags;
+	frame_store32(to + 12, flags);
+	frame_store32(to + 16, 0);
+	vma_pkt_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
+	return conn->path.len + hdr_len;
+}
+
+ssize_t vma_tcp_copy_next_headers(struct vma_tcp_conn *conn, void *to, size_t size)
+{
+	uint8_t frame[sizeof(conn->path.bytes) + TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT] = {0};
+	struct vma_ring *ring = vma_tcp_ring(vma_tcp_conn_current_stack(conn));
+	const bool acquired = vma_ring_acquire(ring);
+	ssize_t rc = -ENOTCONN;
+
+	/* It may have moved to another ring meanwhile, or have ended. */
+	if (vma_tcp_ring(vma_tcp_conn_current_stack(conn)) == ring && conn->pcb != NULL &&
+	    (conn->pcb->state == ESTABLISHED || conn->pcb->state == CLOSE_WAIT) && conn->path.len != 0) {
+		rc = (ssize_t)compose_headers_without_sending(conn, frame);
+		memcpy(to, frame, size < (size_t)rc ? size : (size_t)rc);
+	}
+	if (acquired)
+		vma_ring_release(ring);
+	return rc;
+}

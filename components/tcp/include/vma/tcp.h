@@ -462,6 +462,11 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
  * changes. Nothing is done while another thread drives the ring. Any thread, inside.
  */
 void vma_tcp_tx_dummy(struct vma_tcp_conn *conn, const void *bytes, size_t n) __attribute__((cold));
+/*
+ * The headers of the next segment as if it were empty, from Ethernet's on: as many bytes as fit, and how many there are.
+ * -ENOTCONN: not connected, or the path is not known. Any thread, inside, control path.
+ */
+ssize_t vma_tcp_copy_next_headers(struct vma_tcp_conn *conn, void *to, size_t size) __attribute__((cold));
 enum vma_tcp_tx_flags {
 	VMA_TCP_TX_MORE = 1 << 0,   /* MSG_MORE: more follows, do not send a short segment for it */
 	VMA_TCP_TX_URGENT = 1 << 1, /* the last byte is urgent */
