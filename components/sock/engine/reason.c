@@ -211,8 +211,8 @@ static void describe_reason(struct reason_message *out, struct vma_file *file, i
 		if (detail != NULL)
 			snprintf(out->detail, sizeof(out->detail), " (%s)", detail);
 	} else if (reason == VMA_SOCK_RULE) {
-		snprintf(out->detail, sizeof(out->detail), " (%s:%u)", engine_rules_file(),
-		         atomic_load_explicit(&file->rule_line, memory_order_relaxed));
+		snprintf(out->detail, sizeof(out->detail), " (%s)",
+		         engine_name_of_rule(atomic_load_explicit(&file->rule_line, memory_order_relaxed)));
 	} else if (reason == VMA_SOCK_IPV6) {
 		snprintf(out->detail, sizeof(out->detail), "%s",
 		         sock_fd_is_ipv6_only(fd) ? " (IPV6_V6ONLY is set)" : "");
@@ -241,8 +241,8 @@ int vma_sock_get_offload_reason(int fd, const char **text)
 	file = vma_fd_lookup(fd);
 	reason = offload_reason_of_file(file);
 	if (text != NULL && reason == VMA_SOCK_OFFLOADED && atomic_load(&file->rule_line) != 0) {
-		snprintf(answer, sizeof(answer), "%s; the kernel sends what it sends to names of a rule (%s:%u)",
-		         vma_sock_reason_text(reason), engine_rules_file(), atomic_load(&file->rule_line));
+		snprintf(answer, sizeof(answer), "%s; the kernel sends what it sends to names of a rule (%s)",
+		         vma_sock_reason_text(reason), engine_name_of_rule(atomic_load(&file->rule_line)));
 		*text = answer;
 	} else if (text != NULL && offload_reason_needs_no_log(reason)) {
 		*text = vma_sock_reason_text(reason);

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <vma/log.h>
@@ -127,6 +128,16 @@ int engine_read_rules_once(struct vma_engine *engine)
 
 /* ---- what is said of a rule ---- */
 
+const char *engine_name_of_rule(uint32_t line)
+{
+	static _Thread_local char name[320];
+
+	if (line == 0)
+		return "of add_conf_rule";
+	snprintf(name, sizeof(name), "%s:%u", engine_rules_file(), line);
+	return name;
+}
+
 const char *engine_rules_file(void)
 {
 	return process_rules != NULL ? process_rules->file : "";
@@ -151,6 +162,6 @@ void vma_sock_record_and_log_kernel_send_rule(struct vma_file *file, const struc
 	if (vma_log_level_is_enabled(VMA_LOG_INFO) &&
 	    !engine_rule_was_logged_or_mark_logged(ENGINE_RULES_SENDERS, rule->line, false) &&
 	    !engine_rule_was_logged_or_mark_logged(ENGINE_RULES_SENDERS, rule->line, true))
-		vma_log_info("%s: the kernel sends what UDP sockets send to names of a rule (%s:%u)",
-		             program_invocation_short_name, process_rules->file, rule->line);
+		vma_log_info("%s: the kernel sends what UDP sockets send to names of a rule (%s)",
+		             program_invocation_short_name, engine_name_of_rule(rule->line));
 }
