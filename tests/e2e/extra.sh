@@ -70,6 +70,13 @@ check_eq "a receiver of market data by callback gets every quote of its group" "
 check "and shows those of its symbol" grep -qx 'VOD  *71.2500' "$WORK/market.log"
 check_eq "the kernel of b saw none of them" "$(snmp b Udp InDatagrams)" "$before"
 
+start group b env "$preload" GROUP_AT="$IP_B" "$program" zcopy 239.1.2.4 7013 1000
+wait_for 30 log_has group '^ready'
+in_ns a env GROUP_AT="$IP_A" "$program" send 239.1.2.4 7013 1000
+finish group 60
+check_eq "a group's datagrams are given without a copy" "$(said group)" "zcopy 1000 copied 0 wrong 0"
+check_eq "the kernel of b saw none of those" "$(snmp b Udp InDatagrams)" "$before"
+
 # ---- frames come back ----
 
 receive greedy hold 7005 6000

@@ -48,6 +48,25 @@ check_eq "no other socket starves beside who holds all" "$(said neighbour | sed 
 finish hold 90
 check_eq "its peer has to wait, and goes on when all is freed" "$(said hold)" "stopped 1 bytes $size wrong 0"
 finish sender 60
+# ---- killed ----
+
+serve other zcopy 3000000 # a process on the same interface, from before the kills until after them
+other_port=$port
+for i in 1 2 3 4; do
+	serve "kept$i" keep $size
+	start "sender$i" a timeout 120 "$program" send "$IP_B" $port $size
+	wait_for 60 log_has "kept$i" '^kept'
+	got=$(said "kept$i")
+	check_num "a process holds frames of a stream ($i)" "${got#kept }" -gt 16
+	stop "kept$i" KILL
+	check "its peer gets its end when it is killed ($i)" wait_for 60 gone "${PID[sender$i]}"
+	stop "sender$i"
+done
+in_ns a timeout 120 "$program" send "$IP_B" $other_port 3000000
+finish other 60
+check_eq "another process goes on, and has frames enough" "$(said other | sed 's/copied [a-z]*/-/')" \
+	"bytes 3000000 zcopy most - wrong 0"
+
 # ---- the example ----
 
 start echo b env "$preload" "$BUILD/examples/extra/tcp_zcopy_echo" "$IP_B" 7190 3

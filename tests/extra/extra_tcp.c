@@ -8,6 +8,7 @@
  *   callback ADDRESS PORT BYTES       of the pieces one third is dropped, one received, one held and freed later
  *   fork ADDRESS PORT BYTES           the same, and a callback forks: the child comes back from it, and ends
  *   hold ADDRESS PORT BYTES           frees nothing until nothing comes for a second, then all; and receives the rest
+ *   keep ADDRESS PORT BYTES           frees nothing until nothing comes for a second; waits to be killed
  *   closed ADDRESS PORT BYTES         holds what comes, closes the socket, reads and frees afterwards
  *   misuse ADDRESS PORT BYTES         a callback that frees twice, receives, registers another, and closes its socket
  *
@@ -27,7 +28,7 @@
 
 #include <mellanox/vma_extra.h>
 
-enum { TEST_WAIT_LIMIT_MS = 60000, HELD_MAX = 65536 };
+enum { TEST_WAIT_LIMIT_MS = 60000, HELD_MAX = 65536, KEPT_MIN = 16 };
 
 static struct vma_api_t *api;
 static struct sockaddr_in address;
@@ -270,6 +271,20 @@ static int receive_holding_packets_until_stopped(void)
 	return 0;
 }
 
+static int receive_and_keep_until_killed(void)
+{
+	const int fd = accept_one_connection();
+
+	tell_peer_to_send(fd);
+	while (wait_readable(fd, held_n > KEPT_MIN ? 1000 : TEST_WAIT_LIMIT_MS) && receive_some(fd, MSG_DONTWAIT) != 0)
+		;
+	printf("kept %u\n", held_n);
+	fflush(stdout);
+	for (;;)
+		pause();
+	return 0;
+}
+
 static int free_held_packets_after_close(void)
 {
 	const int fd = accept_one_connection();
@@ -469,6 +484,8 @@ int main(int argc, char **argv)
 		return receive_with_recv_callback();
 	if (strcmp(argv[1], "hold") == 0)
 		return receive_holding_packets_until_stopped();
+	if (strcmp(argv[1], "keep") == 0)
+		return receive_and_keep_until_killed();
 	if (strcmp(argv[1], "closed") == 0)
 		return free_held_packets_after_close();
 	if (strcmp(argv[1], "misuse") == 0)

@@ -4,7 +4,7 @@
  *   send ADDRESS PORT COUNT           numbered datagrams, by plain calls
  *   zcopy ADDRESS PORT COUNT          receives so many without a copy, gives each back
  *   callback ADDRESS PORT COUNT       one third dropped, one received, one held and freed by another thread
- *   hold ADDRESS PORT COUNT           holds all that it may, never frees; waits for a line, then ends
+ *   hold ADDRESS PORT COUNT           holds all that it may, never frees; waits to be killed
  *   pump ADDRESS PORT COUNT           so many, by plain calls, 32 at a time: each time it waits for an answer
  *   volume ADDRESS PORT COUNT         receives them without a copy, holds 64, gives back the rest; how much memory grew
  *   closed ADDRESS PORT COUNT         the same, but closes the socket, and frees afterwards
@@ -12,6 +12,8 @@
  *   dummy ADDRESS PORT udp|tcp        dummy messages
  *   missing                           what the mask does not name
  *   state ADDRESS PORT                <vma/vma_api.h>
+ * GROUP_AT=ADDRESS: the socket's address is a multicast group, which it joins on the interface of that address; so do
+ * datagrams leave by it.
  * After "ready" packets may come. The last line says what was seen.
  */
 #include <arpa/inet.h>
@@ -52,9 +54,13 @@ static void print_ready(void)
 static int bound_socket(void)
 {
 	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	struct ip_mreq group = {.imr_multiaddr = address.sin_addr};
 
 	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
 		fail("bind");
+	if (getenv("GROUP_AT") != NULL && (inet_pton(AF_INET, getenv("GROUP_AT"), &group.imr_interface) != 1 ||
+	                                   setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof(group)) != 0))
+		fail("IP_ADD_MEMBERSHIP");
 	return fd;
 }
 
@@ -71,7 +77,12 @@ static int run_send(void)
 {
 	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	struct datagram datagram;
+	struct in_addr interface;
 
+	if (getenv("GROUP_AT") != NULL &&
+	    (inet_pton(AF_INET, getenv("GROUP_AT"), &interface) != 1 ||
+	     setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &interface, sizeof(interface)) != 0))
+		fail("IP_MULTICAST_IF");
 	for (uint32_t i = 0; i < count; i++) {
 		fill_datagram(&datagram, i);
 		if (sendto(fd, &datagram, sizeof(datagram), 0, (struct sockaddr *)&address, sizeof(address)) < 0)
@@ -316,10 +327,10 @@ static void receive_and_hold_all_packets(int fd)
 
 static int run_receiver_holding_zcopy_packets(void)
 {
-	char line[8];
-
 	receive_and_hold_all_packets(bound_socket());
-	return fgets(line, sizeof(line), stdin) == NULL;
+	for (;;)
+		pause();
+	return 0;
 }
 
 static int run_freeing_held_packets_after_close(void)

@@ -6,6 +6,8 @@
  *   flood ADDRESS PORT COUNT          receives so many, and says by how much its memory grew meanwhile
  *   hold ADDRESS PORT COUNT           frees nothing; waits to be killed
  *   misuse ADDRESS PORT COUNT         frees twice, frees strangers', polls what is closed, ...
+ *   group ADDRESS PORT COUNT          receives so many datagrams, by polls of the ring only
+ *   mixed ADDRESS PORT COUNT          receives so many datagrams, by polls and by receive calls in turn
  *   off ADDRESS PORT COUNT            without VMA_SOCKETXTREME
  *   shutdown ADDRESS PORT COUNT       echoes so many datagrams, gives the next to the kernel, echoes as many by recv
  *   tcp ADDRESS PORT COUNT            a server that echoes so many connections
@@ -36,7 +38,18 @@
 
 /* RESIDENT_GROWTH_LIMIT_KIB: frames that a busy machine lets fill for the first time; 100000 packets that leak are 200
  * MB. */
-enum { BATCH = 16, TEST_WAIT_LIMIT_S = 60, HELD_MAX = 16384, FDS_MAX = 4096, RESIDENT_GROWTH_LIMIT_KIB = 32768 };
+enum {
+	KEPT_MIN = 16,
+	BATCH = 16,
+	TEST_WAIT_LIMIT_S = 60,
+	HELD_MAX = 16384,
+	FDS_MAX = 4096,
+	RESIDENT_GROWTH_LIMIT_KIB = 32768
+};
+
+#define XTREME_BITS                                                                                                    \
+	(VMA_EXTRA_API_SOCKETXTREME_POLL | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS |                               \
+	 VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF)
 
 static struct vma_api_t *api;
 static unsigned count, wrong;
@@ -85,12 +98,17 @@ static int open_socket(int type)
 	return fd;
 }
 
+/* GROUP_AT=ADDRESS: its address is a multicast group, which it joins on the interface of that address. */
 static int open_bound_or_listening_socket(int type)
 {
+	struct ip_mreq group = {.imr_multiaddr = address.sin_addr};
 	const int fd = open_socket(type);
 
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
 		fail("bind");
+	if (getenv("GROUP_AT") != NULL && (inet_pton(AF_INET, getenv("GROUP_AT"), &group.imr_interface) != 1 ||
+	                                   setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof(group)) != 0))
+		fail("IP_ADD_MEMBERSHIP");
 	if (type == SOCK_STREAM && listen(fd, 64) != 0)
 		fail("listen");
 	return fd;
@@ -284,6 +302,7 @@ static void run_xtreme_calls_with_bad_args(void)
 	uint64_t got = 0;
 	socklen_t len = sizeof(got);
 	pthread_t thread;
+	int ring;
 
 	say_ready();
 	completion = await_packet(fd);
@@ -306,6 +325,12 @@ static void run_xtreme_calls_with_bad_args(void)
 	expect_errno(api->socketxtreme_poll(fd, &completion, 1, 5), EINVAL, "flags");
 	expect_errno(api->socketxtreme_poll(fd, NULL, 1, 0), EFAULT, "no array");
 	expect_that(api->socketxtreme_poll(fd, NULL, 0, 0) == 0, "an array of nothing");
+	expect_that((api->vma_extra_supported_mask & XTREME_BITS) == XTREME_BITS, "the mask");
+	ring = get_ring_fd_of_socket(fd);
+	expect_that(close(ring) == 0, "the program closes its ring's descriptor");
+	expect_errno(api->socketxtreme_poll(ring, &completion, 1, 0), EBADF, "poll a ring's descriptor that is closed");
+	ring = get_ring_fd_of_socket(fd);
+	expect_that(api->socketxtreme_poll(ring, NULL, 0, 0) == 0, "ask for it anew");
 	expect_errno(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 4), EINVAL, "half a number");
 	expect_that(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8) == 0, "user data");
 	expect_that(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &got, &len) == 0 && got == data, "user data back");
@@ -377,10 +402,8 @@ static void run_xtreme_calls_when_disabled(void)
 	const int fd = open_bound_or_listening_socket(SOCK_DGRAM);
 	struct vma_completion_t completion;
 	const uint64_t data = 1;
-	const uint64_t bits = VMA_EXTRA_API_SOCKETXTREME_POLL | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS |
-	                      VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF;
 
-	expect_that((api->vma_extra_supported_mask & bits) == 0, "the mask");
+	expect_that((api->vma_extra_supported_mask & XTREME_BITS) == 0, "the mask");
 	expect_errno(api->socketxtreme_poll(fd, &completion, 1, 0), EOPNOTSUPP, "socketxtreme_poll");
 	expect_errno(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8), ENOPROTOOPT, "SO_VMA_USER_DATA");
 	expect_errno(setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, &data, 8), ENOPROTOOPT, "SO_VMA_SHUTDOWN_RX");
@@ -570,6 +593,66 @@ static void run_server_awaiting_tcp_reset(void)
 	       error == ECONNRESET ? "ECONNRESET" : strerror(error));
 }
 
+/* ---- groups, mixed ways ---- */
+
+static void receive_datagrams_by_poll(int fd)
+{
+	const int ring = get_ring_fd_of_socket(fd);
+	const double until = now_seconds() + TEST_WAIT_LIMIT_S;
+	struct vma_completion_t completions[BATCH];
+	unsigned seen = 0, turns = 0;
+
+	while (seen < count && (++turns % 1024 != 0 || now_seconds() < until)) {
+		const int n = xtreme_poll_or_fail(ring, completions, BATCH);
+
+		for (int i = 0; i < n; i++) {
+			seen++;
+			expect_that((int)completions[i].user_data == fd, "its own completion");
+			wrong += !is_datagram_intact(completions[i].packet.buff_lst->payload,
+			                             completions[i].packet.total_len);
+			wrong += api->socketxtreme_free_vma_packets(&completions[i].packet, 1) != 0;
+		}
+	}
+	printf("seen %u wrong %u %s\n", seen, wrong, why);
+}
+
+static void run_group_receiver_by_xtreme(void)
+{
+	const int fd = open_bound_or_listening_socket(SOCK_DGRAM);
+
+	say_ready();
+	receive_datagrams_by_poll(fd);
+}
+
+/* Each datagram comes once, whichever way asks for it. */
+static void run_receiver_by_poll_and_recv(void)
+{
+	const int fd = open_bound_or_listening_socket(SOCK_DGRAM);
+	const double until = now_seconds() + TEST_WAIT_LIMIT_S;
+	static bool is_known[HELD_MAX];
+	unsigned by_poll = 0, by_recv = 0, turns = 0;
+	struct vma_completion_t c;
+	struct datagram datagram;
+
+	say_ready();
+	while (by_poll + by_recv < count && (++turns % 1024 != 0 || now_seconds() < until)) {
+		if (turns % 2 == 0 && xtreme_poll_or_fail(fd, &c, 1) == 1) {
+			memcpy(&datagram, c.packet.buff_lst->payload, sizeof(datagram));
+			wrong += api->socketxtreme_free_vma_packets(&c.packet, 1) != 0;
+			by_poll++;
+		} else if (turns % 2 != 0 && recv(fd, &datagram, sizeof(datagram), MSG_DONTWAIT) > 0) {
+			by_recv++;
+		} else {
+			continue;
+		}
+		wrong += !is_datagram_intact(&datagram, sizeof(datagram)) || datagram.number >= HELD_MAX ||
+		         is_known[datagram.number];
+		is_known[datagram.number % HELD_MAX] = true;
+	}
+	printf("all %d poll %s recv %s wrong %u\n", by_poll + by_recv == count, by_poll != 0 ? "some" : "none",
+	       by_recv != 0 ? "some" : "none", wrong);
+}
+
 /* ---- fork ---- */
 
 /* Packets may come when the child receives by a ring; what came before would be the kernel's. */
@@ -654,6 +737,8 @@ static const struct {
         {"greedy", run_xtreme_freeing_nothing, false},
         {"reset", run_server_awaiting_tcp_reset, false},
         {"shutdown", run_receiver_switching_xtreme_to_recv, false},
+        {"group", run_group_receiver_by_xtreme, false},
+        {"mixed", run_receiver_by_poll_and_recv, false},
         {"fork_udp", run_child_polling_udp, false},
         {"fork_tcp", run_child_polling_tcp, false},
 };
