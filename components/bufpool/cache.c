@@ -13,7 +13,7 @@
 #include "bufpool_priv.h"
 
 /* First use of a pool by this thread index: the gate opens, unless the pool is ending. */
-static bool cache_open_gate_on_first_use(struct vma_bufpool *pool, struct cache *cache)
+static bool cache_try_init_and_open_gate(struct vma_bufpool *pool, struct cache *cache)
 {
 	uint32_t index = (uint32_t)(cache - pool->caches);
 	bool opened = false;
@@ -43,7 +43,7 @@ static struct cache *cache_enter_opening_gate(struct vma_bufpool *pool, struct c
 {
 	bufpool_cache_release(pool, cache);
 	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 &&
-	    cache_open_gate_on_first_use(pool, cache) && cache_set_inside_read_gate(cache, 1) == GATE_OPEN)
+	    cache_try_init_and_open_gate(pool, cache) && cache_set_inside_read_gate(cache, 1) == GATE_OPEN)
 		return cache;
 	if (atomic_load_explicit(&cache->inside, memory_order_relaxed) != 0)
 		bufpool_cache_release(pool, cache); /* a visitor came between */

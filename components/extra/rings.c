@@ -49,9 +49,8 @@ int vma_extra_get_ring_fds(struct vma_file *file, int *fds, int max)
 	return given;
 }
 
-/* to NULL: the peer. */
-static int copy_destination_as_ipv4_sockaddr(const struct vma_file *file, const struct sockaddr *to, socklen_t len,
-                                             struct sockaddr_in *out)
+static int copy_ipv4_destination_from_program(const struct vma_file *file, const struct sockaddr *to, socklen_t len,
+                                              struct sockaddr_in *out)
 {
 	union vma_name name;
 	const int rc = vma_name_copy_from_program_sockaddr(file->family, to, len, &name);
@@ -64,6 +63,7 @@ static int copy_destination_as_ipv4_sockaddr(const struct vma_file *file, const 
 	return 0;
 }
 
+/* to NULL: the peer. */
 int vma_extra_get_tx_ring_fd(struct vma_file *file, const struct sockaddr *to, socklen_t len)
 {
 	struct vma_ring_ctx *ring_ctx = NULL;
@@ -74,7 +74,7 @@ int vma_extra_get_tx_ring_fd(struct vma_file *file, const struct sockaddr *to, s
 	    file->ops->tx_ring_ctx == NULL)
 		return -EINVAL;
 	if (to != NULL && file->kind == VMA_FILE_UDP)
-		rc = copy_destination_as_ipv4_sockaddr(file, to, len, &own);
+		rc = copy_ipv4_destination_from_program(file, to, len, &own);
 	else
 		to = NULL;
 	if (rc == 0)

@@ -53,7 +53,7 @@ void stream_extra_reset_in_fork_child(struct stream_sock *sock)
 	atomic_store(&extra->holder.bytes, 0);
 	atomic_store(&extra->holder.packets, 0);
 	atomic_store(&extra->source.again, false);
-	if (!vma_callback_is_running_here(&extra->source))
+	if (!vma_callback_source_is_running_here(&extra->source))
 		atomic_store(&extra->source.running, false);
 	if (atomic_exchange(&extra->source.queued, false))
 		vma_file_put(&sock->file);
@@ -74,7 +74,7 @@ bool stream_is_in_own_callback(const struct stream_sock *sock)
 {
 	const struct stream_extra_api *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 
-	return extra != NULL && vma_callback_is_running_here(&extra->source);
+	return extra != NULL && vma_callback_source_is_running_here(&extra->source);
 }
 
 /* ---- receive without a copy ---- */

@@ -55,7 +55,7 @@ static unsigned udp_unicast_sink_take_datagram_burst(struct vma_flow *flow, stru
 	return udp_xtreme_take_train(endpoint_attachment_for_sender(flow, info), packets, n, info);
 }
 
-static bool udp_shared_flow_sink_deliver(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool udp_member_sink_deliver(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const struct udp_member *member = flow->owner;
 
@@ -300,7 +300,7 @@ static struct udp_member *udp_endpoint_member_create(struct udp_flows *flows, st
 	member->guest = guest;
 	member->flow = (struct vma_flow){
 	        .key = target->key,
-	        .sink = endpoint->shared ? udp_shared_flow_sink_deliver : udp_unicast_sink_deliver,
+	        .sink = endpoint->shared ? udp_member_sink_deliver : udp_unicast_sink_deliver,
 	        .flags = target->alone                                ? VMA_FLOW_PORT_EXCLUSIVE
 	                 : udp_target_may_spread_rings(flows, target) ? VMA_FLOW_REUSEPORT
 	                                                              : 0,

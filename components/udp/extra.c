@@ -36,7 +36,7 @@ void udp_extra_api_state_reset_in_child(struct udp_sock *sock)
 	atomic_store(&extra->holder.bytes, 0);
 	atomic_store(&extra->holder.packets, 0);
 	atomic_store(&extra->source.again, false);
-	if (!vma_callback_is_running_here(&extra->source))
+	if (!vma_callback_source_is_running_here(&extra->source))
 		atomic_store(&extra->source.running, false);
 	if (atomic_exchange(&extra->source.queued, false))
 		vma_file_put(&sock->file);

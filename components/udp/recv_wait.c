@@ -359,7 +359,7 @@ static bool is_in_own_callback(const struct udp_sock *sock)
 {
 	const struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 
-	return extra != NULL && vma_callback_is_running_here(&extra->source);
+	return extra != NULL && vma_callback_source_is_running_here(&extra->source);
 }
 
 ssize_t udp_recv_when_queue_is_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)

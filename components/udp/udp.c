@@ -380,7 +380,7 @@ static struct udp_sock *sock_create(const struct vma_engine *engine, int domain,
 	return sock;
 }
 
-static void udp_set_migration(struct udp_sock *sock, const struct vma_conf *conf)
+static void udp_sock_init_migration_and_ops(struct udp_sock *sock, const struct vma_conf *conf)
 {
 	vma_migration_init(&sock->rx_migration, conf, VMA_RING_CTX_RX, false);
 	vma_migration_init(&sock->tx_migration, conf, VMA_RING_CTX_TX, false);
@@ -402,7 +402,7 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 		return -ENOMEM;
 	sock->engine = engine;
 	if (engine != NULL)
-		udp_set_migration(sock, &engine->conf);
+		udp_sock_init_migration_and_ops(sock, &engine->conf);
 	if (engine != NULL && engine->conf.socketxtreme && reason == VMA_SOCK_NEW &&
 	    udp_xtreme_enable_on_sock(sock) != 0) {
 		vma_file_put(&sock->file);

@@ -50,7 +50,7 @@ static void print_line_unprintable_masked(FILE *out, const char *text)
 }
 
 /* Of an interface; another namespace's owner may have named it. */
-static const char *mask_unprintable_in_ifname(const char *name, char clean[IF_NAMESIZE])
+static const char *ifname_copy_printable(const char *name, char clean[IF_NAMESIZE])
 {
 	size_t n = 0;
 
@@ -183,7 +183,7 @@ static void print_interface(FILE *out, int fd, const char *name, unsigned number
 	char clean[IF_NAMESIZE];
 
 	strncpy(req.ifr_name, name, IF_NAMESIZE - 1);
-	fprintf(out, "%s: number %u", mask_unprintable_in_ifname(name, clean), number);
+	fprintf(out, "%s: number %u", ifname_copy_printable(name, clean), number);
 	if (ioctl(fd, SIOCGIFMTU, &req) == 0)
 		fprintf(out, ", MTU %d", req.ifr_mtu);
 	req.ifr_data = (void *)&driver;
@@ -213,7 +213,7 @@ static void print_interfaces(FILE *out, pid_t pid)
 		char title[64], clean[IF_NAMESIZE];
 		int rc;
 
-		snprintf(title, sizeof(title), "vmad of %s", mask_unprintable_in_ifname(one->if_name, clean));
+		snprintf(title, sizeof(title), "vmad of %s", ifname_copy_printable(one->if_name, clean));
 		begin_section(out, title);
 		rc = vmad_state_show(one->if_name, out);
 		if (rc < 0)

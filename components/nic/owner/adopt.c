@@ -235,7 +235,7 @@ static int restore_flows_from_xdp_map(struct xdp_owner *owner)
 	owner_park_listeners_of_dead_clients(owner);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && rc == 0; slot++)
 		if (owner->slot[slot].state == SLOT_LEAVING || owner->slot[slot].state == SLOT_DRAINING)
-			owner_end_flows_of_slot(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
+			owner_slot_release_flows_and_claims(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
 	return rc;
 }
 

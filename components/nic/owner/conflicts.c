@@ -112,7 +112,7 @@ static void note_conflicting_other_listener(const struct kernel_sock *socket, vo
 	    !kernel_sock_conflicts(rule, socket, service_listener_match->owner->ifindex) ||
 	    owner_has_shadow_cookie(service_listener_match->owner, socket->cookie))
 		return;
-	if (owner_flow_waiter_has_shadow(service_listener_match->owner, &rule->key, socket->cookie) &&
+	if (owner_cookie_is_shadow_of_flow_waiter(service_listener_match->owner, &rule->key, socket->cookie) &&
 	    listeners_are_of_one_service(&service_listener_match->mine, socket))
 		return;
 	service_listener_match->found = *socket;

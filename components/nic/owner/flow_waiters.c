@@ -158,7 +158,8 @@ void owner_flow_waiters_expire(struct xdp_owner *owner)
 	drop_waiters_if(owner, waiter_is_expired, owner_now_ns());
 }
 
-bool owner_flow_waiter_has_shadow(const struct xdp_owner *owner, const struct vma_flow_key *key, uint64_t cookie)
+bool owner_cookie_is_shadow_of_flow_waiter(const struct xdp_owner *owner, const struct vma_flow_key *key,
+                                           uint64_t cookie)
 {
 	const struct owner_flow_waiter *waiter = owner->waiter[owner_flow_key_bucket(key)];
 

@@ -445,7 +445,7 @@ void owner_insert_restored_flow_in_grace(struct xdp_owner *owner, struct owner_f
 	*end = flow;
 }
 
-void owner_flow_note_announced(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+void owner_adopted_flow_mark_reclaimed_by_slot(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	if ((flow->unannounced >> slot & 1) == 0)
 		return;
@@ -456,7 +456,7 @@ void owner_flow_note_announced(struct xdp_owner *owner, struct owner_flow *flow,
 static void flow_note_reannounced(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot,
                                   const struct vma_flow_rule *rule)
 {
-	owner_flow_note_announced(owner, flow, slot);
+	owner_adopted_flow_mark_reclaimed_by_slot(owner, flow, slot);
 	flow->rule.flags |= rule->flags & (VMA_FLOW_INHERITED | VMA_FLOW_REUSEPORT);
 	if (flow->rule.shadow_cookie == 0)
 		flow->rule.shadow_cookie = rule->shadow_cookie;
@@ -674,7 +674,7 @@ int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, con
 	rc = xdp_prog_flow_move(owner->prog, key, to);
 	if (rc < 0)
 		return rc;
-	owner_flow_note_announced(owner, flow, from);
+	owner_adopted_flow_mark_reclaimed_by_slot(owner, flow, from);
 	owner_flow_waiter_remove(owner, to, key);
 	flow->slot = to;
 	owner->slot[from].flows--;
@@ -747,7 +747,7 @@ static void end_all_flows_of_slot(struct xdp_owner *owner, struct owner_flow **b
 	}
 }
 
-void owner_end_flows_of_slot(struct xdp_owner *owner, uint32_t slot, bool dead)
+void owner_slot_release_flows_and_claims(struct xdp_owner *owner, uint32_t slot, bool dead)
 {
 	end_all_flows_of_slot(owner, owner->flow, slot, dead);
 	end_all_flows_of_slot(owner, owner->connection, slot, dead);
@@ -771,7 +771,7 @@ static void end_unannounced_flows(struct xdp_owner *owner, struct owner_flow **b
 				place = &flow->next;
 				continue;
 			}
-			owner_flow_note_announced(owner, flow, slot);
+			owner_adopted_flow_mark_reclaimed_by_slot(owner, flow, slot);
 			delete_flow_and_move_its_pending_conns(owner, place, slot);
 		}
 	}

@@ -265,7 +265,7 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 
 	flow->members &= ~(1ull << slot);
 	flow->retired &= ~(1ull << slot);
-	owner_flow_note_announced(owner, flow, slot);
+	owner_adopted_flow_mark_reclaimed_by_slot(owner, flow, slot);
 	owner_record_write_group(owner, flow);
 	atomic_fetch_sub(&accept_page_of_slot(owner, slot)->groups, 1);
 	if (flow->slot == slot) {

@@ -117,7 +117,7 @@ static bool links_have_changed(const struct xdp_owner *owner)
 	return any;
 }
 
-static void owner_follow_mac_change(struct xdp_owner *owner, uint64_t now)
+static void owner_poll_links_and_refresh_mac(struct xdp_owner *owner, uint64_t now)
 {
 	const bool changed = links_have_changed(owner);
 
@@ -259,7 +259,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 		return;
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
 		if (owner->prog != NULL)
-			owner_end_flows_of_slot(owner, slot, false);
+			owner_slot_release_flows_and_claims(owner, slot, false);
 		owner_close_slot_xdp_sockets(owner, slot);
 	}
 	owner_groups_fini(owner);
@@ -394,7 +394,7 @@ void xdp_owner_take_back_slot(struct xdp_owner *owner, uint32_t index, bool fram
 	if (slot == NULL || slot->state == SLOT_FREE || slot->state == SLOT_DRAINING)
 		return;
 	if (slot->state == SLOT_RENTED) {
-		owner_end_flows_of_slot(owner, index, frames_too);
+		owner_slot_release_flows_and_claims(owner, index, frames_too);
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
 			xdp_prog_clear_socket(owner->prog, index, queue);
 		slot->state = SLOT_LEAVING;
@@ -453,7 +453,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	const uint64_t now = owner_now_ns();
 
 	owner_refill_and_drain_umem_rings(owner);
-	owner_follow_mac_change(owner, now);
+	owner_poll_links_and_refresh_mac(owner, now);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			slot_drain_step(owner, slot, now);

@@ -297,7 +297,7 @@ void owner_fdstore_drop_slot_sockets(struct xdp_owner *owner, uint32_t slot);
 /* ---- adopt.c ---- */
 #define OWNER_REANNOUNCE_NS 10000000000ull /* an adopted flow is named by its client within this time, or ends */
 /* The slot's client has named the flow. */
-void owner_flow_note_announced(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+void owner_adopted_flow_mark_reclaimed_by_slot(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
 
 /* ---- frames.c ---- */
 int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_pages);
@@ -323,7 +323,7 @@ uint32_t owner_missing_frame_count(const struct xdp_owner *owner); /* see xdp_ow
 void owner_insert_restored_flow(struct xdp_owner *owner, struct owner_flow *flow);
 void owner_insert_restored_flow_in_grace(struct xdp_owner *owner, struct owner_flow *flow);
 /* All of a slot's, whose client has given it back, has left, or is dead. */
-void owner_end_flows_of_slot(struct xdp_owner *owner, uint32_t slot, bool dead);
+void owner_slot_release_flows_and_claims(struct xdp_owner *owner, uint32_t slot, bool dead);
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key);
 /* Those given up since the last call, by a client that wants the same. */
 void owner_report_revoked_flows(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
@@ -452,8 +452,8 @@ struct owner_flow_waiter *owner_flow_waiter_find(const struct xdp_owner *owner, 
                                                  const struct vma_flow_key *key);
 /* Does another slot want this flow, too, and may not share it? One whose shadows are all closed does not. */
 bool owner_flow_has_conflicting_waiter(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
-bool owner_flow_waiter_has_shadow(const struct xdp_owner *owner, const struct vma_flow_key *key,
-                                  uint64_t cookie); /* any slot's */
+bool owner_cookie_is_shadow_of_flow_waiter(const struct xdp_owner *owner, const struct vma_flow_key *key,
+                                           uint64_t cookie); /* any slot's */
 bool owner_flow_waiter_remove(struct xdp_owner *owner, uint32_t slot,
                               const struct vma_flow_key *key);                  /* there was one */
 void owner_flow_waiters_remove_of_slot(struct xdp_owner *owner, uint32_t slot); /* all of a slot's */

@@ -66,7 +66,7 @@ int owner_add_slot_to_spread_udp_flow(struct xdp_owner *owner, struct owner_flow
 void owner_remove_slot_from_spread_udp_flow(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	flow->members &= ~(1ull << slot);
-	owner_flow_note_announced(owner, flow, slot);
+	owner_adopted_flow_mark_reclaimed_by_slot(owner, flow, slot);
 	spread_assign_hash_buckets(owner, flow);
 	if (flow->slot != slot)
 		return;

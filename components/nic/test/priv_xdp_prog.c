@@ -378,7 +378,7 @@ static void listener_granted_again_misses_nothing(void)
 	passed = fixture_flood_and_count_kernel_packets(&fixture, &packet, begin_grace_and_grant_again, 2000, &sent);
 	fixture_must(passed == 0, "%u of %u segments were the kernel's", passed, sent);
 	fixture_must(sent > 100, "only %u were sent", sent);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	owner_resets_fini(&owner);
 }
 

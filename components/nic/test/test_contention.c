@@ -198,8 +198,8 @@ static int teardown(void **state)
 {
 	struct fixture *fixture = *state;
 
-	owner_end_flows_of_slot(&owner, A, true);
-	owner_end_flows_of_slot(&owner, B, true);
+	owner_slot_release_flows_and_claims(&owner, A, true);
+	owner_slot_release_flows_and_claims(&owner, B, true);
 	if (owner.diag_fd >= 0)
 		close(owner.diag_fd);
 	owner_resets_fini(&owner);
@@ -320,7 +320,7 @@ static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
 	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	owner_end_flows_of_slot(&owner, A, true);
+	owner_slot_release_flows_and_claims(&owner, A, true);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), 0);
 	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 0); /* the slot may be another client's by now */
@@ -344,7 +344,7 @@ static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
 	share_one_socket_between_two_slots(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	owner_end_flows_of_slot(&owner, B, true);
+	owner_slot_release_flows_and_claims(&owner, B, true);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 0);
@@ -431,7 +431,7 @@ static void test_a_flow_in_grace_is_replaced(void **state)
 	struct fixture *fixture = *state;
 
 	two_slots_request_listener_flow(fixture);
-	owner_end_flows_of_slot(&owner, B, true);
+	owner_slot_release_flows_and_claims(&owner, B, true);
 	assert_int_equal(flows_in_program_n, 1); /* A's */
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(flows_in_program_n, 1);
@@ -479,7 +479,7 @@ static void test_a_flow_in_grace_ends_with_its_client(void **state)
 	struct fixture *fixture = *state;
 
 	two_slots_request_listener_flow(fixture);
-	owner_end_flows_of_slot(&owner, A, false);
+	owner_slot_release_flows_and_claims(&owner, A, false);
 	assert_int_equal(flows_in_program_n, 0);
 }
 
@@ -529,7 +529,7 @@ static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
 	assert_int_equal(owner.waiters, 0);
 	assert_null(owner.revoke_pending);
 	assert_null(owner.in_grace);
-	owner_end_flows_of_slot(&owner, A, true);
+	owner_slot_release_flows_and_claims(&owner, A, true);
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), 0);
 }
 

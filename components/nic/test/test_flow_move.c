@@ -38,7 +38,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	for (uint32_t slot = 0; slot < 3; slot++)
-		owner_end_flows_of_slot(&owner, slot, true);
+		owner_slot_release_flows_and_claims(&owner, slot, true);
 	assert_int_equal(owner.flows, 0);
 	assert_int_equal(fake_prog_used_entries(), 0);
 	return 0;
@@ -60,9 +60,9 @@ static void test_a_slot_that_ends_takes_along_what_has_moved_to_it_and_not_what_
 {
 	(void)state;
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, 1, &rule.key), 0);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	assert_int_equal(fake_prog_used_entries(), 1);
-	owner_end_flows_of_slot(&owner, 1, true);
+	owner_slot_release_flows_and_claims(&owner, 1, true);
 	assert_int_equal(fake_prog_used_entries(), 0);
 }
 

@@ -99,7 +99,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	for (uint32_t slot = 0; slot < 4; slot++)
-		owner_end_flows_of_slot(&owner, slot, false);
+		owner_slot_release_flows_and_claims(&owner, slot, false);
 	while (owner.in_grace != NULL) {
 		now_ns += 3000 * MS;
 		owner_flows_end_grace(&owner, now_ns);
@@ -274,7 +274,7 @@ static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 	groups_add_listener_flow_of_slot(1);
 	groups_put_pending_connection(0, 3, VMA_PENDING_HALF_OPEN);
 	groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	assert_int_equal(adopted.n, 2);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(count_group_buckets_of_slot(1), XDP_GROUP_BUCKETS);
@@ -331,7 +331,7 @@ static void test_any_order_of_coming_and_going(void **state)
 		if (!in[slot])
 			groups_add_listener_flow_of_slot(slot);
 		else if (seed >> 20 & 1)
-			owner_end_flows_of_slot(&owner, slot, seed >> 21 & 1);
+			owner_slot_release_flows_and_claims(&owner, slot, seed >> 21 & 1);
 		else
 			assert_int_equal(xdp_owner_flow_del(&owner, slot, &rule.key), 0);
 		in[slot] = !in[slot];
@@ -449,12 +449,12 @@ static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **sta
 	atomic_store(&owner.members[1].adopted, adopted.pending.number - 2);
 	groups_put_pending_connection(1, 4, VMA_PENDING_QUEUED);
 	sleeps(2, true);
-	owner_end_flows_of_slot(&owner, 1, true);
+	owner_slot_release_flows_and_claims(&owner, 1, true);
 	assert_int_equal(adopted.n, 5);
 	assert_int_equal(adopted.slot, 2);
 	assert_int_equal(adopted.pending.iss, 77 + 4);
 	assert_true(adopted.pending.handshaken);
-	owner_end_flows_of_slot(&owner, 2, true);
+	owner_slot_release_flows_and_claims(&owner, 2, true);
 	assert_int_equal(adopted.n, 7);
 	assert_int_equal(adopted.slot, 0);
 }
@@ -490,7 +490,7 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	assert_int_equal(atomic_load(&owner.members[0].groups), 1);
 	for (unsigned i = 0; i < 16; i++)
 		entry = groups_put_pending_connection(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(adopted.n, 0);
 	assert_int_equal(owner.parked, 16);
@@ -510,7 +510,7 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	assert_null(owner.parked_listeners);
 	assert_int_equal(owner.resets.count, 0);
 	/* And dies as well, before it has made them. */
-	owner_end_flows_of_slot(&owner, 1, true);
+	owner_slot_release_flows_and_claims(&owner, 1, true);
 	assert_int_equal(owner.parked, 16);
 	groups_add_listener_flow_of_slot(2);
 	advance_clock_ms_ticking_owner(40);
@@ -526,7 +526,7 @@ static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_
 	(void)state;
 	groups_add_listener_flow_of_slot(0);
 	entry = groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
-	owner_end_flows_of_slot(&owner, 0, false);
+	owner_slot_release_flows_and_claims(&owner, 0, false);
 	assert_true(minisock_keeps_from_kernel(7));
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_QUEUED); /* it may accept it */
 	groups_add_listener_flow_of_slot(1);
@@ -583,7 +583,7 @@ static void test_nobody_comes(void **state)
 	groups_add_listener_flow_of_slot(0);
 	for (unsigned i = 0; i < 16; i++)
 		groups_put_pending_connection(0, i, VMA_PENDING_QUEUED);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	advance_clock_ms_ticking_owner(9900);
 	assert_int_equal(owner.parked, 16);
 	assert_int_equal(owner.resets.count, 0);
@@ -603,7 +603,7 @@ static void test_a_listener_that_is_closed_keeps_nothing(void **state)
 	(void)state;
 	groups_add_listener_flow_of_slot(0);
 	groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	advance_clock_ms_ticking_owner(400);
 	assert_int_equal(owner.parked, 1);
 	close(listener);
@@ -619,7 +619,7 @@ static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **stat
 	groups_add_listener_flow_of_slot(0);
 	groups_put_pending_connection(0, 7, VMA_PENDING_QUEUED);
 	close(listener);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 1);
 	listener = -1;
@@ -639,7 +639,7 @@ static void test_only_a_listeners_own_is_kept(void **state)
 	groups_put_pending_connection(0, 4, VMA_PENDING_QUEUED);
 	groups_put_pending_connection(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
 	groups_put_pending_connection(0, 6, 77);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	assert_int_equal(owner.parked, 1);
 	assert_true(minisock_keeps_from_kernel(4));
 	assert_false(minisock_keeps_from_kernel(3));
@@ -652,7 +652,7 @@ static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
 	groups_add_listener_flow_of_slot(0);
 	for (unsigned i = 0; i < 200; i++)
 		groups_put_pending_connection(0, i, VMA_PENDING_QUEUED);
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 	assert_int_equal(owner.parked, 200);
 	groups_add_listener_flow_of_slot(1);
 	advance_clock_ms_ticking_owner(400);
@@ -740,7 +740,7 @@ static struct owner_record *free_dead_owner_keep_record(void)
 	memcpy(owner.members, members, MEMBERS_BYTES);
 	owner.on_adopt = NULL;
 	for (uint32_t slot = 0; slot < 4; slot++)
-		owner_end_flows_of_slot(&owner, slot, false);
+		owner_slot_release_flows_and_claims(&owner, slot, false);
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner);
 	owner_minisocks_fini(&owner.minisocks);
@@ -848,7 +848,7 @@ static void assert_pending_delivered_once_and_exit(void)
 	assert_null(owner.parked_listeners);
 	atomic_store(&owner.members[1].adopted, life.seen[1]);
 	advance_clock_ms_ticking_owner(80);
-	owner_end_flows_of_slot(&owner, 1, false);
+	owner_slot_release_flows_and_claims(&owner, 1, false);
 	owner_groups_fini(&owner);
 	for (uint32_t i = 0; i < OWNER_RECORD_WAITING; i++)
 		assert_int_equal(atomic_load(&record->waiting[i].state), RECORD_NO_WAITING);
@@ -860,7 +860,7 @@ static void assert_pending_delivered_once_and_exit(void)
 
 static void owner_finds_slot_0_dead(void)
 {
-	owner_end_flows_of_slot(&owner, 0, true);
+	owner_slot_release_flows_and_claims(&owner, 0, true);
 }
 
 static void groups_delete_listener_flow_of_slot_0(void)

@@ -221,8 +221,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	owner_end_flows_of_slot(&owner, SLOT, true);
-	owner_end_flows_of_slot(&owner, OTHER, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, OTHER, true);
 	owner_resets_fini(&owner);
 	owner_minisocks_fini(&owner.minisocks);
 	assert_int_equal(owner.minisocks.count, 0);
@@ -261,7 +261,7 @@ static void test_an_owner_that_ends_with_its_clients_has_no_minisocks(void **sta
 	minisocks_add_flow(SLOT, 1001);
 	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
 	assert_int_equal(export_minisock_of_slot(SLOT, 1001, VMA_MINISOCK_FIN_WAIT), -EOPNOTSUPP);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_int_equal(fake_prog_used_entries(), 0);
 	owner.minisocks.on = true;
 }
@@ -273,7 +273,7 @@ static void test_a_datagram_flow_has_no_minisock(void **state)
 	(void)state;
 	rule.key.proto = IPPROTO_UDP;
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), 0);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_int_equal(fake_prog_used_entries(), 0);
 }
 
@@ -281,7 +281,7 @@ static void test_the_dead_have_minisocks_for_three_seconds(void **state)
 {
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_int_equal(minisocks_answer_kind_to_segment_of_peer(1000, ACK, THEIR_NXT, 0), RST);
 	minisocks_advance_clock_and_tick_owner(2999 * MS);
 	assert_true(minisock_exists_for_peer(1000));
@@ -294,8 +294,8 @@ static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
 	minisocks_add_flow(OTHER, 1001);
-	owner_end_flows_of_slot(&owner, SLOT, false);
-	owner_end_flows_of_slot(&owner, OTHER, false);
+	owner_slot_release_flows_and_claims(&owner, SLOT, false);
+	owner_slot_release_flows_and_claims(&owner, OTHER, false);
 	assert_int_equal(minisocks_answer_kind_to_segment_of_peer(1000, ACK, THEIR_NXT, 100), 0);
 	assert_int_equal(minisocks_answer_kind_to_segment_of_peer(1000, RST, THEIR_NXT, 0), 0);
 	assert_true(minisock_exists_for_peer(1000)); /* and the kernel hears nothing */
@@ -313,7 +313,7 @@ static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **
 
 	(void)state;
 	minisocks_add_flow(SLOT, 0);
-	owner_end_flows_of_slot(&owner, SLOT, false);
+	owner_slot_release_flows_and_claims(&owner, SLOT, false);
 	syn = segment(1234, minisocks_index_in_prog_entry(0), SYN, THEIR_NXT, 0);
 	assert_int_equal(minisocks_answer_kind_of_segment(&syn), 0);
 	owner_resets_send_now_for_dead_slot(&owner, SLOT);
@@ -325,7 +325,7 @@ static void test_who_left_and_comes_back_has_its_flow_again(void **state)
 {
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, false);
+	owner_slot_release_flows_and_claims(&owner, SLOT, false);
 	assert_true(minisock_exists_for_peer(1000));
 	minisocks_add_flow(OTHER, 1000);
 	assert_false(minisock_exists_for_peer(1000));
@@ -359,7 +359,7 @@ static void test_so_can_one_whose_listener_is_in_grace(void **state)
 	assert_int_equal(export_minisock_of_slot(OTHER, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
 	assert_int_equal(export_minisock_of_slot(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
 	assert_true(minisock_exists_for_peer(1000));
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_true(minisock_exists_for_peer(1000));
 	assert_false(minisock_exists_for_peer(0));
 }
@@ -375,7 +375,7 @@ static void test_so_can_one_whose_port_lies_in_a_block(void **state)
 	assert_int_equal(export_minisock_of_slot(OTHER, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
 	assert_int_equal(export_minisock_of_slot(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
 	assert_true(minisock_exists_for_peer(1000));
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_int_equal(fake_prog_used_entries(), 1); /* the block has none */
 }
 
@@ -409,7 +409,7 @@ static void test_what_was_cut_is_probed_and_what_has_ended_is_not(void **state)
 	assert_int_equal(owner.resets.count, 0);
 	export_minisock_of_slot(SLOT, 1002, VMA_MINISOCK_RESET);
 	assert_int_equal(owner.resets.count, 1);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_int_equal(owner.resets.count, 1); /* none of them is the dead one's any more */
 }
 
@@ -537,7 +537,7 @@ static void test_what_carries_no_acknowledgement_is_reset_behind_its_end(void **
 {
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_int_equal(minisocks_answer_kind_to_segment_of_peer(1000, FIN, 700, 10), RST);
 	assert_true(answers.segment.has_ack);
 	assert_int_equal(answers.segment.seq, 0);
@@ -548,7 +548,7 @@ static void test_a_reset_is_not_answered_and_ends_it_soon_after(void **state)
 {
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_int_equal(minisocks_answer_kind_to_segment_of_peer(1000, RST, THEIR_NXT, 0), 0);
 	minisocks_advance_clock_and_tick_owner(700 * MS);
 	assert_int_equal(minisocks_answer_kind_to_segment_of_peer(1000, RST, THEIR_NXT, 0),
@@ -562,7 +562,7 @@ static void test_a_window_full_of_data_is_reset_once_per_millisecond(void **stat
 {
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	assert_int_equal(minisocks_answer_kind_to_segment_of_peer(1000, ACK, THEIR_NXT, 1460), RST);
 	for (uint32_t i = 1; i < 100; i++)
 		assert_int_equal(minisocks_answer_kind_to_segment_of_peer(1000, ACK, THEIR_NXT + i * 1460, 1460), 0);
@@ -574,7 +574,7 @@ static void test_a_flood_is_not_answered_by_a_flood(void **state)
 {
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	for (prog.last = 0; prog.last < 2000; prog.last++)
 		prog.waiting[prog.last] = segment(1000, minisocks_index_in_prog_entry(1000), ACK, THEIR_NXT, 0);
 	for (int i = 0; i < 10; i++) /* of the same moment: no tick takes all */
@@ -592,7 +592,7 @@ static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(v
 
 	(void)state;
 	minisocks_add_flow(SLOT, 0);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	late = segment(1234, minisocks_index_in_prog_entry(0), ACK, THEIR_NXT, 10);
 	assert_int_equal(minisocks_answer_kind_of_segment(&late), RST);
 	assert_int_equal(answers.key.peer_port_be, htons(1234));
@@ -611,11 +611,11 @@ static void test_a_new_connection_ends_the_minisock_that_it_met_and_no_other(voi
 
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	over = segment(1000, minisocks_index_in_prog_entry(1000), 0, 0, 0);
 	over.is_over = 1;
 	minisocks_add_flow(OTHER, 1000); /* has come first, and ended: this is another minisock */
-	owner_end_flows_of_slot(&owner, OTHER, true);
+	owner_slot_release_flows_and_claims(&owner, OTHER, true);
 	assert_int_equal(minisocks_answer_kind_of_segment(&over), 0);
 	assert_true(minisock_exists_for_peer(1000));
 	over.number = minisocks_index_in_prog_entry(1000);
@@ -629,7 +629,7 @@ static void test_a_late_word_of_a_minisock_does_not_hurt_the_flow_in_its_place(v
 
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	late = segment(1000, minisocks_index_in_prog_entry(1000), ACK, THEIR_NXT, 0);
 	minisocks_add_flow(OTHER, 1000);
 	assert_int_equal(minisocks_answer_kind_of_segment(&late), 0);
@@ -665,7 +665,7 @@ static void test_who_cannot_have_sent_it_is_not_answered(void **state)
 
 	(void)state;
 	minisocks_add_flow(SLOT, 0);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	what = segment(1000, minisocks_index_in_prog_entry(0), ACK, THEIR_NXT, 0);
 	for (size_t i = 0; i < sizeof(nobody) / sizeof(*nobody); i++) {
 		assert_int_equal(inet_pton(AF_INET, nobody[i], &what.key.peer), 1);
@@ -682,7 +682,7 @@ static void test_a_flow_that_cannot_take_a_minisocks_place_leaves_nothing_behind
 
 	(void)state;
 	minisocks_add_flow(SLOT, 1000);
-	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, SLOT, true);
 	prog.has_no_memory = true;
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOMEM);
 	assert_int_equal(owner.minisocks.count, 0);

@@ -60,7 +60,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	for (uint32_t slot = 0; slot < SLOTS; slot++)
-		owner_end_flows_of_slot(&owner, slot, true);
+		owner_slot_release_flows_and_claims(&owner, slot, true);
 	assert_int_equal(owner.flows, 0);
 	assert_int_equal(fake_prog_used_entries(), 0);
 	for (unsigned i = 0; i < XDP_GROUPS; i++)
@@ -121,7 +121,7 @@ static void test_a_slot_that_leaves_gives_its_share_to_the_others(void **state)
 	assert_int_equal(owner.slot[SHADOW_OWNER_SECOND_SLOT].flows, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), -ENOENT);
 	add(MINE);
-	owner_end_flows_of_slot(&owner, SHADOW_OWNER_SECOND_SLOT, true); /* it dies */
+	owner_slot_release_flows_and_claims(&owner, SHADOW_OWNER_SECOND_SLOT, true); /* it dies */
 	assert_int_equal(count_spread_buckets_of_slot(MINE), XDP_GROUP_BUCKETS);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), 0);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
@@ -163,8 +163,8 @@ static void test_what_several_slots_have_does_not_move(void **state)
 	assert_int_equal(count_spread_buckets_of_slot(SHADOW_OWNER_THIRD_SLOT), 0);
 	assert_int_equal(count_spread_buckets_of_slot(MINE), XDP_GROUP_BUCKETS / 2);
 	assert_int_equal(owner.slot[SHADOW_OWNER_THIRD_SLOT].flows, 0);
-	owner_end_flows_of_slot(&owner, MINE, true);
-	owner_end_flows_of_slot(&owner, SHADOW_OWNER_SECOND_SLOT, true);
+	owner_slot_release_flows_and_claims(&owner, MINE, true);
+	owner_slot_release_flows_and_claims(&owner, SHADOW_OWNER_SECOND_SLOT, true);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
 }
 

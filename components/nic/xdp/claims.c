@@ -40,7 +40,7 @@ void xdp_claims_unmap(struct xdp_claim_bucket *claims)
 
 /* ---- clients ---- */
 
-static uint64_t claim_name_and_bucket(const struct vma_flow_key *key, struct xdp_claim_bucket **bucket)
+static uint64_t claim_pack_name_and_seek_bucket(const struct vma_flow_key *key, struct xdp_claim_bucket **bucket)
 {
 	uint32_t local;
 
@@ -67,7 +67,7 @@ static bool claim_has_other_slot(struct xdp_claim *claim, uint64_t name, uint32_
 struct xdp_claim *xdp_claims_add_flow(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
                                       const struct vma_flow_key *key)
 {
-	const uint64_t name = claim_name_and_bucket(key, &claims);
+	const uint64_t name = claim_pack_name_and_seek_bucket(key, &claims);
 
 	for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
 		if (claim_has_other_slot(&claims->way[i], name, slot))

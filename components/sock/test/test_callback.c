@@ -25,7 +25,7 @@ static bool run(struct vma_callback_source *of)
 
 	if (atomic_fetch_add(&source->inside, 1) != 0)
 		atomic_fetch_add(&source->overlaps, 1);
-	assert_true(vma_callback_is_running_here(of));
+	assert_true(vma_callback_source_is_running_here(of));
 	assert_int_equal(vma_thread_self()->inside, 0);
 	for (unsigned n = 0; n < VMA_CALLBACK_TURN && atomic_load(&source->told) < atomic_load(&source->queued); n++) {
 		atomic_fetch_add(&source->told, 1);

@@ -53,13 +53,12 @@ void vma_callback_post(struct vma_callback_source *source)
 {
 	struct vma_thread *self = vma_thread_cache;
 
-	if (atomic_exchange(&source->queued, true)) {
+	if (!vma_file_mark_scheduled(source->file, &source->queued)) {
 		/* The thread that was marked then may be busy with another source. */
 		if (self != NULL && !self->is_internal && self->in_callback == NULL)
 			thread_mark_callbacks_held(self);
 		return;
 	}
-	vma_file_get(source->file);
 	callback_source_push(source);
 	if (self != NULL && !self->is_internal && self->in_callback == NULL)
 		thread_mark_callbacks_held(self);
@@ -231,7 +230,7 @@ void vma_callbacks_resume(struct vma_thread *self)
 		self->in_callback = NULL;
 }
 
-bool vma_callback_is_running_here(const struct vma_callback_source *source)
+bool vma_callback_source_is_running_here(const struct vma_callback_source *source)
 {
 	return vma_thread_cache != NULL && vma_thread_cache->in_callback == source;
 }

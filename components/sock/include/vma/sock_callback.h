@@ -39,7 +39,7 @@ struct vma_callback_source {
 	_Atomic bool again; /* somebody has come while it ran */
 	struct vma_file *file;
 	/*
-	 * Outside, in a thread of the program, which is in vma_callback_is_running_here meanwhile: hands at most
+	 * Outside, in a thread of the program, which is in vma_callback_source_is_running_here meanwhile: hands at most
 	 * VMA_CALLBACK_TURN packets to the application. True: there are more. Not called by two threads at a time.
 	 */
 	bool (*run)(struct vma_callback_source *source);
@@ -48,7 +48,7 @@ struct vma_callback_source {
 /* There is something for run. Inside; also in sinks. */
 void vma_callback_post(struct vma_callback_source *source);
 /* The calling thread is in a callback of this source. */
-bool vma_callback_is_running_here(const struct vma_callback_source *source);
+bool vma_callback_source_is_running_here(const struct vma_callback_source *source);
 /*
  * The calling thread runs no source between the two, at whatever depth; what is posted meanwhile is run when it leaves
  * after that. Within a callback they do nothing.
