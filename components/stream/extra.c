@@ -120,14 +120,13 @@ static ssize_t extra_lend_copied_buf(const struct zcopy_lending *zcopy_lending, 
 	                               (size_t)(data - vma_buf_frame(engine->arena, buf))};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 	const struct vma_tcp_conn *conn = stream_tcp_conn(zcopy_lending->extra->sock);
-	const int64_t limit = conn != NULL ? vma_tcp_get_option(conn, VMA_TCP_OPT_RCVBUF) : 0;
+	const uint64_t limit = conn != NULL ? vma_tcp_rcvbuf_bytes(conn) : 0;
 	uint64_t id;
 	ssize_t rc;
 
 	if (!vma_recv_zcopy_buffer_is_writable(zcopy_lending->lend))
 		return -EFAULT;
-	rc = vma_held_packet_add(holder, zcopy_lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, (uint64_t)limit,
-	                         0, &id);
+	rc = vma_held_packet_add(holder, zcopy_lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, limit, 0, &id);
 	if (rc != 0)
 		return rc == -ENOBUFS ? -EIO : rc;
 	rc = file->ops->recvmsg(file, fd, &msg, flags | MSG_DONTWAIT);

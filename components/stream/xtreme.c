@@ -263,7 +263,7 @@ static enum vma_xtreme_given xtreme_give_copied_piece(struct giving *giving,
                                                       const struct vma_tcp_rx_stream_piece *piece)
 {
 	struct vma_engine *engine = vma_engine_get_or_start();
-	const uint64_t limit = (uint64_t)vma_tcp_get_option(giving->conn, VMA_TCP_OPT_RCVBUF);
+	const uint64_t limit = vma_tcp_rcvbuf_bytes(giving->conn);
 	struct vma_fragment fragment = {0};
 	enum vma_xtreme_given given;
 	size_t room;

@@ -82,6 +82,11 @@ int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option 
 	return (unsigned)option < VMA_TCP_OPT_COUNT ? tcp_option(conn, option) : -EINVAL;
 }
 
+uint64_t vma_tcp_rcvbuf_bytes(const struct vma_tcp_conn *conn)
+{
+	return atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
+}
+
 /* ---- driver ---- */
 
 _Static_assert(VMA_TCP_OPT_COUNT <= 32, "bits of options_changed");

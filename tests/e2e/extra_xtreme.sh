@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SocketXtreme between two namespaces: echo servers that make no receive call answer whole, and the kernel sees nothing;
 # who breaks the rules gets an error; what a process holds comes back when it ends; memory does not grow with packets.
-# seconds: 30
+# seconds: 20
 #
 #   a: extra_xtreme send (the kernel's sockets) ---- veth ---- b: extra_xtreme, preloaded, VMA_SOCKETXTREME=1
 EXTRA_PROGRAM=extra_xtreme
@@ -208,6 +208,26 @@ check_eq "a client connects without blocking, and is told: connected, bytes, the
 in_ns b env "$preload" VMA_SOCKETXTREME=1 "$program" client "$IP_A" 7114 1000 >"$WORK/refused.log" 2>&1
 check_eq "a connection that is refused is an end, too" "$(said refused)" "connected 0 got 0 ended 1 wrong 0 "
 check_eq "the kernel of b saw no segment" "$(snmp b Tcp InSegs)" "$before"
+
+# The kernel answers for whom is killed.
+serve other tcp 7115 1 # a process on the same interface, from before the kills until after them
+for i in 1 2 3 4; do
+	serve "kept$i" keep_tcp 7116 0
+	start "sender$i" a timeout 120 python3 -c "
+import socket
+s = socket.create_connection(('$IP_B', 7116), 20)
+try: s.sendall(bytes(8000000))
+except OSError: pass
+"
+	wait_for 60 log_has "kept$i" '^kept'
+	got=$(said "kept$i")
+	check_num "a process holds bytes of a stream ($i)" "${got#kept }" -ge 16000
+	stop "kept$i" KILL
+	check "its peer gets its end when it is killed ($i)" wait_for 60 gone "${PID[sender$i]}"
+	stop "sender$i"
+done
+check_eq "another process goes on, and has frames enough" "$(echo_client 7115 1 3000000)" "whole 1"
+finish other 60
 
 # ---- fork ----
 

@@ -500,14 +500,16 @@ static void check_dummies_with_control_messages(int fd, bool tcp)
 {
 	char bytes[16] = {0};
 	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
-	struct {
+	const int ttl = 9;
+	union {
 		struct cmsghdr header;
-		int value;
-	} control = {.header = {.cmsg_len = 1, .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL}, .value = 9};
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {.header = {.cmsg_len = 1, .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL}};
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	struct mmsghdr msgs = {.msg_hdr = msg};
 
+	memcpy(CMSG_DATA(&control.header), &ttl, sizeof(ttl));
 	expect((int)sendmsg(fd, &msg, VMA_SND_FLAGS_DUMMY), EINVAL, "a malformed control message");
 	expect(sendmmsg(fd, &msgs, 1, VMA_SND_FLAGS_DUMMY), EINVAL, "a malformed control message of sendmmsg");
 	control.header.cmsg_len = CMSG_LEN(sizeof(int));

@@ -8,6 +8,7 @@
  *   misuse ADDRESS PORT COUNT         frees twice, frees strangers', polls what is closed, ...
  *   group ADDRESS PORT COUNT          receives so many datagrams, by polls of the ring only
  *   mixed ADDRESS PORT COUNT          receives so many datagrams, by polls and by receive calls in turn
+ *   keep_tcp ADDRESS PORT COUNT       a server that frees nothing; when nothing comes for a second, it waits to be killed
  *   off ADDRESS PORT COUNT            without VMA_SOCKETXTREME
  *   shutdown ADDRESS PORT COUNT       echoes so many datagrams, gives the next to the kernel, echoes as many by recv
  *   tcp ADDRESS PORT COUNT            a server that echoes so many connections
@@ -39,7 +40,7 @@
 /* RESIDENT_GROWTH_LIMIT_KIB: frames that a busy machine lets fill for the first time; 100000 packets that leak are 200
  * MB. */
 enum {
-	KEPT_MIN = 16,
+	KEPT_STREAM_MIN = 16000, /* bytes: frames of them all lie in the process's hands */
 	BATCH = 16,
 	TEST_WAIT_LIMIT_S = 60,
 	HELD_MAX = 16384,
@@ -653,6 +654,29 @@ static void run_receiver_by_poll_and_recv(void)
 	       by_recv != 0 ? "some" : "none", wrong);
 }
 
+static void run_server_keeping_stream_until_killed(void)
+{
+	const int fd = open_bound_or_listening_socket(SOCK_STREAM);
+	const double until = now_seconds() + TEST_WAIT_LIMIT_S;
+	uint64_t bytes = 0;
+	double last = 0;
+
+	say_ready();
+	while (now_seconds() < (bytes >= KEPT_STREAM_MIN ? last + 1 : until)) {
+		struct vma_completion_t c;
+
+		if (xtreme_poll_or_fail(fd, &c, 1) == 1)
+			last = now_seconds();
+		else
+			continue;
+		bytes += (c.events & VMA_SOCKETXTREME_PACKET) != 0 ? c.packet.total_len : 0;
+	}
+	printf("kept %llu\n", (unsigned long long)bytes);
+	fflush(stdout);
+	for (;;)
+		pause();
+}
+
 /* ---- fork ---- */
 
 /* Packets may come when the child receives by a ring; what came before would be the kernel's. */
@@ -739,6 +763,7 @@ static const struct {
         {"shutdown", run_receiver_switching_xtreme_to_recv, false},
         {"group", run_group_receiver_by_xtreme, false},
         {"mixed", run_receiver_by_poll_and_recv, false},
+        {"keep_tcp", run_server_keeping_stream_until_killed, false},
         {"fork_udp", run_child_polling_udp, false},
         {"fork_tcp", run_child_polling_tcp, false},
 };

@@ -130,6 +130,32 @@ static void test_connection_is_accepted_by_itself_and_gives_pieces_in_frames(voi
 	fixture_peer_reset_and_free_conn(&peer);
 }
 
+/* They were received before the connection's pieces could stay in frames. */
+static void test_bytes_that_were_copied_come_while_others_are_held(void **state)
+{
+	struct fixture_conn peer;
+	struct vma_completion_t held[16];
+	int listener = open_xtreme_listener(7312), conn;
+	unsigned n = 0;
+
+	(void)state;
+	fixture_peer_connect(&peer, 6312, 7312);
+	conn = await_connection(listener, 6312);
+	fixture_peer_send(&peer, out, 8000);
+	fixture_until(vma_tcp_readable_bytes(stream_tcp_conn(stream_sock(vma_fd_lookup(conn)))) == 8000 ||
+	              (do_poll(conn) & 0));
+	while (seen_bytes < 8000) {
+		assert_true(n < 16);
+		held[n++] = await_packet(listener, conn);
+	}
+	assert_true(n > 1);
+	while (n > 0)
+		assert_int_equal(free_packet(&held[--n]), 0);
+	do_close(conn);
+	do_close(listener);
+	fixture_peer_reset_and_free_conn(&peer);
+}
+
 static void test_end_comes_after_the_bytes_and_once(void **state)
 {
 	struct fixture_conn peer;
@@ -447,6 +473,7 @@ static void test_user_data_of_a_connection(void **state)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 static const struct CMUnitTest tests[] = {
         CASE(test_connection_is_accepted_by_itself_and_gives_pieces_in_frames),
+        CASE(test_bytes_that_were_copied_come_while_others_are_held),
         CASE(test_end_comes_after_the_bytes_and_once),
         CASE(test_end_comes_after_bytes_that_are_received_during_a_look),
         CASE(test_end_is_told_although_a_notification_was_read_during_a_look),

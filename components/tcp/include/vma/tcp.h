@@ -495,6 +495,8 @@ void vma_tcp_close(struct vma_tcp_conn *conn, bool abort);
 /* 0, -EINVAL (out of the option's range, as the kernel's). Takes effect now. */
 int vma_tcp_set_option(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value);
 int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option);
+/* What the receive buffer may hold now, bytes of the stream: set by VMA_TCP_OPT_RCVBUF, else grown to. Any thread. */
+uint64_t vma_tcp_rcvbuf_bytes(const struct vma_tcp_conn *conn);
 /*
  * The kernel's struct tcp_info to its end as of Linux 6.18, of which the C library's header knows the beginning. Zero
  * is what nobody here measures: busy_time_us, rwnd_limited_us, sndbuf_limited_us, rehash, the recoveries and the time
