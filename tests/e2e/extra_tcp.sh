@@ -31,6 +31,9 @@ check_eq "in turns with plain receives" "$(said mixed)" "bytes $size zcopy most 
 talk callback callback $size
 check_eq "callbacks: dropped, received, held and freed by another thread" "$(said callback)" \
 	"bytes $size sum $size each 1 wrong 0"
+talk copies copies 16000
+check_eq "what came before the first call is given by force, and is held together" "$(said copies)" \
+	"bytes 16000 copied none held some wrong 0"
 talk closed closed 50000
 check_eq "pieces are read and freed after the close" "$(said closed)" "bytes 50000 freed some wrong 0"
 talk misuse misuse 100000

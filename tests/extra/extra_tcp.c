@@ -9,6 +9,7 @@
  *   fork ADDRESS PORT BYTES           the same, and a callback forks: the child comes back from it, and ends
  *   hold ADDRESS PORT BYTES           frees nothing until nothing comes for a second, then all; and receives the rest
  *   keep ADDRESS PORT BYTES           frees nothing until nothing comes for a second; waits to be killed
+ *   copies ADDRESS PORT BYTES         receives when all has come, by MSG_VMA_ZCOPY_FORCE, and frees at the end
  *   closed ADDRESS PORT BYTES         holds what comes, closes the socket, reads and frees afterwards
  *   misuse ADDRESS PORT BYTES         a callback that frees twice, receives, registers another, and closes its socket
  *
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -285,6 +287,27 @@ static int receive_and_keep_until_killed(void)
 	return 0;
 }
 
+/* What came before the first call lies in no frame: it is given as copies. */
+static int receive_copies_and_free_at_end(void)
+{
+	const int fd = accept_one_connection();
+	int there = 0;
+
+	tell_peer_to_send(fd);
+	for (int ms = 0; ms < TEST_WAIT_LIMIT_MS && (uint64_t)there < total; ms++) {
+		usleep(1000);
+		ioctl(fd, FIONREAD, &there);
+	}
+	while (at < total && receive_some(fd, MSG_DONTWAIT | MSG_VMA_ZCOPY_FORCE) > 0)
+		;
+	printf("bytes %lu copied %s held %s wrong %lu\n", at, copied == 0 ? "none" : "some",
+	       held_n > 1 ? "some" : "few", wrong);
+	while (freed_n != held_n)
+		free_oldest_held_packet(fd);
+	close(fd);
+	return 0;
+}
+
 static int free_held_packets_after_close(void)
 {
 	const int fd = accept_one_connection();
@@ -486,6 +509,8 @@ int main(int argc, char **argv)
 		return receive_holding_packets_until_stopped();
 	if (strcmp(argv[1], "keep") == 0)
 		return receive_and_keep_until_killed();
+	if (strcmp(argv[1], "copies") == 0)
+		return receive_copies_and_free_at_end();
 	if (strcmp(argv[1], "closed") == 0)
 		return free_held_packets_after_close();
 	if (strcmp(argv[1], "misuse") == 0)
