@@ -1,5 +1,5 @@
 /*
- * maker - the thread and the core that made a socket, and the socket's own wish (SO_VMA_RING_ALLOC_LOGIC). By these
+ * maker - the thread and the core that made a socket, and the socket's own request (SO_VMA_RING_ALLOC_LOGIC). By these
  * VMA_RING_ALLOCATION_LOGIC_* goes for all its life.
  */
 #include <string.h>
