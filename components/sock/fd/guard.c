@@ -17,6 +17,7 @@ static const struct vma_file_ops guarded_fd_ops = {.name = "internal"};
 static struct vma_file guard = {.ops = &guarded_fd_ops, .kind = VMA_FILE_INTERNAL};
 /* The same, of a descriptor that a forked child closes. */
 static struct vma_file parents_guard = {.ops = &guarded_fd_ops, .kind = VMA_FILE_INTERNAL};
+static _Atomic bool has_parents_guards; /* there has been one: a child looks for them only then */
 
 struct vma_file *fd_guard_file(void)
 {
@@ -72,12 +73,16 @@ void vma_fd_guard_only_until_fork(int fd)
 	struct vma_file *_Atomic *slot = fd_slot(fd);
 	struct vma_file *mine = &guard;
 
+	/* First: a fork between the two finds no mark that it does not look for. */
+	atomic_store(&has_parents_guards, true);
 	if (slot != NULL)
 		atomic_compare_exchange_strong(slot, &mine, &parents_guard);
 }
 
 __attribute__((cold)) void fd_guards_close_parents_in_fork_child(void)
 {
+	if (!atomic_exchange(&has_parents_guards, false))
+		return;
 	for (int fd = 0; fd <= vma_fd_highest(); fd++)
 		if (fd_table_peek(fd) == &parents_guard)
 			vma_fd_unguard_close(fd);
