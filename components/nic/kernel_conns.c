@@ -27,10 +27,11 @@ static void conn_search_report_matching_socket(const struct kernel_sock *socket,
 	const struct search *search = arg;
 	struct vma_flow_key connection = *search->key;
 
-	if (!is_connection(socket) || socket->port_be != connection.local_port_be ||
+	if (!is_connection(socket) || (connection.local_port_be != 0 && socket->port_be != connection.local_port_be) ||
 	    memcmp(socket->local, connection.local, sizeof(connection.local)) != 0 ||
 	    (socket->ifindex != 0 && socket->ifindex != search->nic->info.ifindex))
 		return;
+	connection.local_port_be = socket->port_be;
 	connection.peer_port_be = socket->peer_port_be;
 	memcpy(connection.peer, socket->peer, sizeof(connection.peer));
 	search->see(&connection, search->arg);

@@ -115,9 +115,25 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 	return 0;
 }
 
+/* Of a NIC's own flows. No other process may ask for a flow of an address: vma_flow_key_check refuses it. */
+static int nic_flow_key_check(const struct vma_nic_qp *qp, const struct vma_flow_key *key)
+{
+	struct vma_flow_key with_port = *key;
+
+	if (key->proto != VMA_FLOW_TCP_ADDRESS)
+		return vma_flow_key_check(key);
+	if (key->local_port_be != 0 || key->peer_port_be != 0)
+		return -EINVAL;
+	if (!(qp->nic->info.caps & VMA_NIC_CAP_TO_KERNEL))
+		return -EOPNOTSUPP;
+	with_port.proto = IPPROTO_TCP;
+	with_port.local_port_be = htons(1);
+	return vma_flow_key_check(&with_port);
+}
+
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 {
-	int rc = vma_flow_key_check(&rule->key);
+	int rc = nic_flow_key_check(qp, &rule->key);
 
 	if (rc == 0 && !vma_flow_flags_ok(rule))
 		rc = -EINVAL;
@@ -135,7 +151,7 @@ int vma_nic_flow_stop_new_connections(struct vma_nic_qp *qp, const struct vma_fl
 
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 {
-	int rc = vma_flow_key_check(key);
+	int rc = nic_flow_key_check(qp, key);
 
 	return rc != 0 ? rc : qp->ops->flow_del(qp, key);
 }

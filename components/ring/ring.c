@@ -92,7 +92,7 @@ static void ring_run_flow_revocation(struct vma_ring_command *command)
 	struct flow_entry *entry = flow_table_find(ring_flow_table_for_key(ring, &r->key), &words);
 	char local[INET_ADDRSTRLEN];
 
-	if (r->key.proto == VMA_FLOW_TCP_PORTS)
+	if (r->key.proto == VMA_FLOW_TCP_PORTS || r->key.proto == VMA_FLOW_TCP_ADDRESS)
 		ring_forget_revoked_port_block(ring, &r->key);
 	if (entry != NULL && ring_stale_rule_of(entry) != NULL) {
 		ring_stale_rule_free(ring, ring_stale_rule_of(entry));

@@ -34,6 +34,7 @@ void vma_ring_conf_to_nic_attr(const struct vma_conf *conf, struct vma_nic_attr 
 	nic->stats_dir = conf->stats_shmem_dir;
 	nic->hw_ts_conversion = (unsigned)conf->hw_ts_conversion;
 	nic->mlx5_direct = conf->mlx5_direct;
+	nic->tcp_address_flows = conf->tcp_2t_rules;
 }
 
 int vma_ring_conf_to_device_spec(const struct vma_conf *conf, const char *ifname, char *spec, size_t size)

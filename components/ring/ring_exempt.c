@@ -49,7 +49,8 @@ static bool exempt_is_covered_by_flow(struct vma_ring *ring, const struct vma_fl
 
 	any.peer_port_be = 0;
 	memset(any.peer, 0, sizeof(any.peer));
-	return vma_ring_find_first_flow_of_key(ring, &any) != NULL;
+	return vma_ring_find_first_flow_of_key(ring, &any) != NULL ||
+	       ring_has_port_block(ring, key->local, key->vlan, key->local_port_be);
 }
 
 static int exempt_insert_one_connection(struct vma_ring *ring, const struct vma_flow_key *key)

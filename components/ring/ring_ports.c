@@ -16,6 +16,11 @@
  * makes connections, so there are blocks only while no other process has queue pairs of the interface. Rings of one
  * process have blocks of their own. If (A) holds a port for a socket of one ring, no socket of another ring can have
  * it.
+ *
+ * A NIC that matches headers only (VMA_NIC_CAP_TO_KERNEL) has no ranges of ports. There all ports of an address are one
+ * block, if it was opened so (VMA_TCP_2T_RULES). It also brings in what is the kernel's, which the protocol gives to the
+ * kernel. Other processes may have rules beside it, and B does not see theirs. By C none of these can name the port, but
+ * what is left of a connection that had the same peer may, for a moment: then the SYN goes out a second time.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,6 +30,7 @@
 
 #include "ring_priv.h"
 
+#define WHOLE_ADDRESS 1       /* stands for all of them */
 #define BLOCKS_MOST 128       /* of a ring: the ports that Linux gives to connections are in 111 */
 #define BLOCKS_MOST_BESIDE 64 /* of one among several: others are to have some */
 
@@ -61,9 +67,9 @@ void ring_ports_fini(struct vma_ring *ring)
 	pthread_mutex_destroy(&ring->ports.nic_lock);
 }
 
-static unsigned port_block_index(uint16_t port_be)
+static unsigned port_block_index(const struct vma_ring *ring, uint16_t port_be)
 {
-	return ntohs(port_be) / VMA_FLOW_PORTS;
+	return ring->rules.to_kernel ? WHOLE_ADDRESS : ntohs(port_be) / VMA_FLOW_PORTS;
 }
 
 static bool port_block_bit_is_set(const _Atomic uint64_t *bits, unsigned block)
@@ -82,18 +88,18 @@ static const struct ring_port_blocks *port_blocks_find(const struct ring_ports *
 	return NULL;
 }
 
-bool ring_has_port_block_of_packet(const struct vma_ring *ring, const struct vma_rx_info *info)
+bool ring_has_port_block(const struct vma_ring *ring, const void *local, uint16_t vlan, uint16_t port_be)
 {
-	const struct ring_port_blocks *blocks = port_blocks_find(&ring->ports, info->dst, info->vlan);
+	const struct ring_port_blocks *blocks = port_blocks_find(&ring->ports, local, vlan);
 
-	return blocks != NULL && port_block_bit_is_set(blocks->mine, port_block_index(info->dst_port_be));
+	return blocks != NULL && port_block_bit_is_set(blocks->mine, port_block_index(ring, port_be));
 }
 
 void ring_forget_revoked_port_block(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct ring_port_blocks *blocks =
 	        (struct ring_port_blocks *)port_blocks_find(&ring->ports, key->local, key->vlan);
-	const unsigned block = port_block_index(key->local_port_be);
+	const unsigned block = port_block_index(ring, key->local_port_be);
 
 	const uint64_t bit = UINT64_C(1) << block % 64;
 
@@ -117,20 +123,22 @@ static struct ring_port_blocks *port_blocks_find_or_add(struct ring_ports *ports
 	return blocks;
 }
 
-static struct vma_flow_key port_block_key(const struct ring_port_blocks *blocks, unsigned block)
+static struct vma_flow_key port_block_key(const struct vma_ring *ring, const struct ring_port_blocks *blocks,
+                                          unsigned block)
 {
-	struct vma_flow_key key = {.family = AF_INET,
-	                           .proto = VMA_FLOW_TCP_PORTS,
-	                           .vlan = blocks->vlan,
-	                           .local_port_be = htons((uint16_t)(block * VMA_FLOW_PORTS))};
+	struct vma_flow_key key = {.family = AF_INET, .proto = VMA_FLOW_TCP_PORTS, .vlan = blocks->vlan};
 
+	if (ring->rules.to_kernel)
+		key.proto = VMA_FLOW_TCP_ADDRESS;
+	else
+		key.local_port_be = htons((uint16_t)(block * VMA_FLOW_PORTS));
 	memcpy(key.local, blocks->local, sizeof(blocks->local));
 	return key;
 }
 
 static int port_block_add(struct vma_ring *ring, const struct ring_port_blocks *blocks, unsigned block)
 {
-	const struct vma_flow_rule rule = {.key = port_block_key(blocks, block)};
+	const struct vma_flow_rule rule = {.key = port_block_key(ring, blocks, block)};
 	int rc = vma_nic_flow_add(ring->qp, &rule);
 
 	return rc == -EEXIST ? 0 : rc;
@@ -138,7 +146,7 @@ static int port_block_add(struct vma_ring *ring, const struct ring_port_blocks *
 
 static int port_block_ensure(struct vma_ring *ring, struct ring_port_blocks *blocks, const struct vma_flow_key *key)
 {
-	const unsigned block = port_block_index(key->local_port_be);
+	const unsigned block = port_block_index(ring, key->local_port_be);
 	const uint64_t bit = UINT64_C(1) << block % 64;
 	struct timespec now;
 	int rc;
@@ -158,6 +166,8 @@ static int port_block_ensure(struct vma_ring *ring, struct ring_port_blocks *blo
 	if (rc == 0) {
 		atomic_fetch_or(&blocks->mine[block / 64], bit);
 		ring_increment_port_block_count(ring);
+		if (ring->rules.to_kernel)
+			atomic_store(&ring->ports.address_is_new, true);
 	} else if (rc == -EADDRINUSE) {
 		blocks->refused[block / 64] |= bit;
 	}
@@ -182,17 +192,23 @@ int vma_ring_reserve_port_block_of_key(struct vma_ring *ring, const struct vma_f
 	const struct ring_port_blocks *blocks = port_blocks_find(&ring->ports, key->local, key->vlan);
 	int rc = 0;
 
-	if (key->family != AF_INET || key->proto != IPPROTO_TCP || port_block_index(key->local_port_be) == 0)
+	if (key->family != AF_INET || key->proto != IPPROTO_TCP || port_block_index(ring, key->local_port_be) == 0)
 		return 0;
-	if (blocks == NULL || !port_block_bit_is_set(blocks->mine, port_block_index(key->local_port_be)))
+	if (blocks == NULL || !port_block_bit_is_set(blocks->mine, port_block_index(ring, key->local_port_be)))
 		rc = port_block_reserve_for_key(ring, key);
 	if (rc < 0)
-		return rc == -EADDRINUSE ? rc : 0;
+		return rc == -EADDRINUSE && !ring->rules.to_kernel ? rc : 0;
 	if (!drive_flag_acquire(&ring->rx))
 		return 0;
 	rc = vma_nic_qp_is_only_tenant(ring->qp) && !vma_nic_port_has_rule(ring->qp, key->local_port_be);
 	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
 	return rc;
+}
+
+bool vma_ring_take_new_address_mark(struct vma_ring *ring)
+{
+	return atomic_load_explicit(&ring->ports.address_is_new, memory_order_relaxed) &&
+	       atomic_exchange(&ring->ports.address_is_new, false);
 }
 
 /* ---- giving back ---- */
@@ -206,7 +222,7 @@ bool vma_ring_has_port_blocks(const struct vma_ring *ring)
 static void port_blocks_remove(struct vma_ring *ring, struct ring_port_blocks *blocks, const uint64_t *had)
 {
 	for (unsigned block = 0; block < 256; block++) {
-		const struct vma_flow_key key = port_block_key(blocks, block);
+		const struct vma_flow_key key = port_block_key(ring, blocks, block);
 
 		if (had[block / 64] >> block % 64 & 1)
 			vma_nic_flow_del(ring->qp, &key);

@@ -72,6 +72,8 @@ struct ring_ports {
 	pthread_mutex_t nic_lock; /* without the receive flag */
 	_Atomic uint32_t addresses;
 	_Atomic uint32_t blocks;
+	_Atomic bool
+	        address_is_new; /* of a NIC that brings in what is the kernel's: its connections are not exempt yet */
 	struct ring_port_blocks of[RING_PORT_ADDRESSES]; /* constant names, once counted */
 };
 
@@ -185,8 +187,9 @@ void ring_wait_for_nic_rule_requests(
 /* ring_ports.c */
 void ring_ports_init(struct vma_ring *ring);
 void ring_ports_fini(struct vma_ring *ring);
-bool ring_has_port_block_of_packet(const struct vma_ring *ring, const struct vma_rx_info *info); /* data path */
-void ring_forget_revoked_port_block(struct vma_ring *ring, const struct vma_flow_key *key);      /* anybody */
+/* Data path. local: IPv4. */
+bool ring_has_port_block(const struct vma_ring *ring, const void *local, uint16_t vlan, uint16_t port_be);
+void ring_forget_revoked_port_block(struct vma_ring *ring, const struct vma_flow_key *key); /* anybody */
 
 /* ring_rx.c: releases the receive flag, and drives the command queue again if something came in between. */
 void ring_rx_run_queued_work_and_unlock(struct vma_ring *ring, uint32_t tid);

@@ -149,7 +149,8 @@ rx_answer_or_drop_unmatched(struct vma_ring *ring, struct vma_buf *packet, const
 {
 	struct vma_ring_proto_ops *proto_ops = info->proto == IPPROTO_TCP ? proto_ops_of(ring) : NULL;
 
-	if (proto_ops != NULL && proto_ops->unmatched != NULL && ring_has_port_block_of_packet(ring, info) &&
+	if (proto_ops != NULL && proto_ops->unmatched != NULL &&
+	    ring_has_port_block(ring, info->dst, info->vlan, info->dst_port_be) &&
 	    proto_ops->unmatched(proto_ops, packet, info))
 		tally->delivered++;
 	else

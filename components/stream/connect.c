@@ -158,6 +158,40 @@ static uint16_t connect_next_port_candidate(const struct stream_sock *sock, cons
 	return stream_port_candidate(local, &sock->peer, route->ring_ctx->id, search->phase == PORTS_ALL);
 }
 
+static bool nic_covers_whole_addresses(const struct stream_route *route)
+{
+	return vma_nic_info(route->ring_ctx->device->nic)->caps & VMA_NIC_CAP_TO_KERNEL;
+}
+
+/*
+ * As vma_tcp_request_port_block says. If the NIC has no ranges of ports, it is asked for all TCP of an address, which is
+ * for addresses that the program has named: the kernel's connections of the address are slower meanwhile.
+ */
+static int connect_request_port_block(const struct stream_sock *sock, const struct stream_route *route,
+                                      const struct vma_tcp_conn_attr *attr)
+{
+	struct vma_flow_key address = {.family = AF_INET, .proto = IPPROTO_TCP, .vlan = attr->vlan};
+	int covers;
+
+	if (!nic_covers_whole_addresses(route))
+		return vma_tcp_request_port_block(route->tcp, attr);
+	if (!sock->engine->conf.tcp_2t_rules)
+		return 0;
+	if (sock->local.sin_family != AF_INET || sock->local.sin_addr.s_addr == INADDR_ANY) {
+		vma_log_once(VMA_LOG_WARN,
+		             "%s: VMA_TCP_2T_RULES has no effect on a socket that is not bound to an address: a card's "
+		             "rule for many ports takes all TCP of the address",
+		             vma_nic_info(route->ring_ctx->device->nic)->name);
+		return 0;
+	}
+	covers = vma_tcp_request_port_block(route->tcp, attr);
+	if (vma_ring_take_new_address_mark(route->ring_ctx->ring)) {
+		memcpy(address.local, attr->local, 4);
+		vma_ring_ctx_leave_flow_to_kernel(route->ring_ctx, &address);
+	}
+	return covers;
+}
+
 /* The connection made, and the shadow bound. */
 static int connect_try_reserved_port(struct stream_sock *sock, int fd, struct stream_route *route,
                                      struct vma_tcp_conn_attr *attr, const struct sockaddr_in *local)
@@ -184,7 +218,7 @@ static int connect_try_port_in_others_block(struct stream_sock *sock, int fd, st
 }
 
 /*
- * One port, of which vma_tcp_request_port_block has said `covers`. It may be had without a rule if nobody else has it:
+ * One port, of which connect_request_port_block has said `covers`. It may be had without a rule if nobody else has it:
  * that is known when the shadow is bound to it, and
  * then the port cannot be changed any more.
  */
@@ -201,7 +235,7 @@ static int connect_try_port_with_shadow(struct stream_sock *sock, int fd, struct
 	rc = connect_try_reserved_port(sock, fd, route, attr, local);
 	if (rc != 0 || !attr->covered)
 		return rc;
-	if (vma_tcp_request_port_block(route->tcp, attr) != 1)
+	if (connect_request_port_block(sock, route, attr) != 1)
 		return vma_tcp_conn_add_own_nic_rule(stream_tcp_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
 	if (!sock->engine->conf.tcp_2t_rules)
 		vma_engine_schedule_steer_of_conn(
@@ -209,12 +243,23 @@ static int connect_try_port_with_shadow(struct stream_sock *sock, int fd, struct
 	return 0;
 }
 
+/* An attempt's, that has not said anything yet. False: there was none. */
+static bool connect_drop_conn(struct stream_sock *sock)
+{
+	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
+
+	if (conn == NULL)
+		return false;
+	vma_tcp_conn_drop_owner_and_abort(conn);
+	vma_tcp_conn_put(conn);
+	return true;
+}
+
 /* The next port that is free for this peer, in the stack and in the kernel. */
 static int connect_search_free_port(struct stream_sock *sock, int fd, struct stream_route *route,
                                     struct vma_tcp_conn_attr *attr, struct sockaddr_in *local)
 {
 	struct connect_port_search search = {.phase = PORTS_NEXT};
-	struct vma_tcp_conn *conn;
 	int covers, rc;
 
 	for (;;) {
@@ -222,7 +267,7 @@ static int connect_search_free_port(struct stream_sock *sock, int fd, struct str
 		if (local->sin_port == 0)
 			return -EADDRNOTAVAIL;
 		attr->local_port_be = local->sin_port;
-		covers = vma_tcp_request_port_block(route->tcp, attr);
+		covers = connect_request_port_block(sock, route, attr);
 		/* Of another process, or of another ring of this one. */
 		if (covers == -EADDRINUSE && search.phase == PORTS_NEXT && search.skipped < BLOCK_TRIES) {
 			stream_port_skip_block(local, &sock->peer, route->ring_ctx->id);
@@ -233,15 +278,19 @@ static int connect_search_free_port(struct stream_sock *sock, int fd, struct str
 		                                  sock->reuse_addr || search.shared >= TRIES_ALONE);
 		if (rc == 0)
 			return 0;
-		conn = atomic_exchange(&sock->conn, NULL);
-		if (conn != NULL) {
-			search.shared++;
-			vma_tcp_conn_drop_owner_and_abort(conn);
-			vma_tcp_conn_put(conn);
-		}
+		search.shared += connect_drop_conn(sock);
 		if (rc != -EADDRINUSE)
 			return rc;
 	}
+}
+
+/* bind has reserved it. Without SO_REUSEADDR and SO_REUSEPORT nobody else has it. Blocks of ports are too narrow: the
+ * kernel chooses ports all over its range. */
+static bool connect_bound_port_needs_no_rule(const struct stream_sock *sock, const struct stream_route *route,
+                                             const struct vma_tcp_conn_attr *attr)
+{
+	return nic_covers_whole_addresses(route) && sock->local.sin_port != 0 && !sock->reuse_addr &&
+	       !sock->reuse_port && connect_request_port_block(sock, route, attr) == 1;
 }
 
 /* -EADDRNOTAVAIL as the kernel: the address is bound, but connected to this peer already. */
@@ -251,7 +300,15 @@ static int connect_try_bound_port(struct stream_sock *sock, struct stream_route 
 	int rc;
 
 	attr->port_is_bound = true;
+	attr->local_port_be = port_be;
+	attr->covered = connect_bound_port_needs_no_rule(sock, route, attr);
 	rc = connect_try_port(sock, route, attr, port_be);
+	/* Once more: what covers it may have been given back before it was there (vma_ring_release_unused_port_blocks). */
+	if (rc == 0 && attr->covered && connect_request_port_block(sock, route, attr) != 1) {
+		rc = vma_tcp_conn_add_own_nic_rule(stream_tcp_conn(sock));
+		if (rc < 0)
+			connect_drop_conn(sock);
+	}
 	return rc == -EADDRINUSE ? -EADDRNOTAVAIL : rc;
 }
 

@@ -99,6 +99,23 @@ enum tcp_left_to tcp_find_who_took_conn(const struct vma_tcp *tcp, const struct 
 	return left != NULL ? left->left : TCP_LEFT_FOR_NONE;
 }
 
+bool tcp_pass_foreign_segment_to_kernel(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	switch (tcp_find_who_took_conn(tcp, info)) {
+	case TCP_ENDED:
+		if (info->tcp_flags & TCP_ACK)
+			tcp_reply_rst(tcp, packet);
+		return false;
+	case TCP_LEFT_FOR_STACK:
+		return false;
+	default:
+		if (!vma_ring_reinject_packet(tcp->ring, packet))
+			return false;
+		vma_buf_put_chain(tcp->arena, packet);
+		return true;
+	}
+}
+
 /* ---- told ---- */
 
 static bool conn_is_exportable(const struct vma_tcp_conn *conn)

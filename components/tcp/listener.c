@@ -342,29 +342,6 @@ bool tcp_listener_packet_has_valid_syn_cookie(const struct vma_flow *flow, struc
 	return syn != NULL;
 }
 
-/*
- * The NIC's rule takes all segments to the port, also of the kernel's connections. What is not known here is the
- * kernel's, to take or to refuse. A connection that ended here a moment ago is known, and so is one that another stack
- * of this process has. True: the packet has been taken.
- */
-static bool listener_reinject_foreign_segment(struct vma_tcp *tcp, struct vma_buf *packet,
-                                              const struct vma_rx_info *info)
-{
-	switch (tcp_find_who_took_conn(tcp, info)) {
-	case TCP_ENDED:
-		if (info->tcp_flags & TCP_ACK)
-			tcp_reply_rst(tcp, packet);
-		return false;
-	case TCP_LEFT_FOR_STACK:
-		return false;
-	default:
-		if (!vma_ring_reinject_packet(tcp->ring, packet))
-			return false;
-		vma_buf_put_chain(tcp->arena, packet);
-		return true;
-	}
-}
-
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp_listener *listener = (struct vma_tcp_listener *)flow;
@@ -391,7 +368,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	    listener_accept_syncookie(listener, packet, info, &taken))
 		return taken;
 	if (tcp->nic->caps & VMA_NIC_CAP_TO_KERNEL)
-		return listener_reinject_foreign_segment(tcp, packet, info);
+		return tcp_pass_foreign_segment_to_kernel(tcp, packet, info);
 	if (info->tcp_flags & TCP_ACK &&
 	    !tcp_stranger_gets_no_reset(tcp, packet, info,
 	                                !listener->closed && listener->cookies_until_ns >= tcp->now_ns))

@@ -42,6 +42,13 @@ enum tcp_left_to tcp_find_who_took_conn(const struct vma_tcp *tcp, const struct 
  */
 uint64_t tcp_exported_conn_remembered_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 
+/*
+ * A NIC whose rules match headers brings in all segments to a listener's port, or to an address, also of the kernel's
+ * connections. What is not known here is the kernel's, to take or to refuse. A connection that ended here a moment ago
+ * is known, and so is one that another stack of this process has. True: the packet has been taken.
+ */
+bool tcp_pass_foreign_segment_to_kernel(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info);
+
 /* ---- stranger.c: driver ---- */
 
 /*

@@ -426,14 +426,16 @@ static bool stack_run_deferring_control_conns(struct vma_ring_proto_ops *proto_o
 	return stack_run_timers_and_ready_conns(proto_ops, last, true);
 }
 
-/* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.
- */
-static bool stack_answer_unmatched_with_rst(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet,
-                                            const struct vma_rx_info *info)
+/* As the kernel answers for a port that nobody has; or by the kernel itself, if the NIC does not ask it. What became the
+ * kernel's connection may still have been on its way. */
+static bool stack_answer_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet,
+                                   const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_update_now(tcp);
+	if (tcp->nic->caps & VMA_NIC_CAP_TO_KERNEL)
+		return tcp_pass_foreign_segment_to_kernel(tcp, packet, info);
 	if (tcp_exported_conn_remembered_until_ns(tcp, info) != 0 &&
 	    tcp_stranger_gets_no_reset(tcp, packet, info, false))
 		return false;
@@ -482,7 +484,7 @@ static void stack_set_attr_with_defaults(struct vma_tcp *tcp, const struct vma_t
 	        .run = attr->host.control != NULL ? stack_run_deferring_control_conns : stack_run_pass,
 	        .is_due = stack_is_due,
 	        .rebound = stack_after_queue_pair_recovery,
-	        .unmatched = stack_answer_unmatched_with_rst,
+	        .unmatched = stack_answer_unmatched,
 	        .accept_pending = stack_adopt_pending_conn_at_listener};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;

@@ -51,11 +51,11 @@ while True:
     threading.Thread(target=echo, args=(connection,), daemon=True).start()
 PY
 
-# Connects, says a byte and hears it; then, when the file GO is there, BYTES each way at the same time.
+# Connects (from an address, if one is given), says a byte and hears it; then, when the file GO is there, BYTES each way at the same time.
 cat >"$WORK/talk.py" <<'PY'
 import hashlib, os, socket, sys, threading, time
 address, port, size, go = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-s = socket.create_connection((address, port), 10)
+s = socket.create_connection((address, port), 10, (sys.argv[5], 0) if len(sys.argv) > 5 else None)
 s.settimeout(60)
 s.sendall(b"x")
 assert s.recv(1) == b"x"
@@ -179,6 +179,37 @@ check "... while others are made and ended" finish short 20
 check "... of which there were some" log_has short 'made 20'
 check_eq "... and none was the kernel's" "$(snmp b Tcp ActiveOpens)" "$opens"
 check_eq "... and no RST is sent" "$(resets)" "$before"
+
+# ---- all TCP of an address, by VMA_TCP_2T_RULES ----
+
+address_rules() { card b rules | awk -v to="$IP_B:0" '$8 == 6 && $9 == "0.0.0.0:0" && $10 == to { n += 1 } END { print n + 0 }'; }
+address_rules_are() { [ "$(address_rules)" -eq "$1" ]; }
+own_rules() { # PORT: of connections to it
+	card b rules | awk -v from=":$1" '$9 ~ from "$" { n++ } END { print n + 0 }'
+}
+start kernels b python3 "$WORK/echo.py" "$IP_B" $((PORT + 4)) plain
+wait_for 10 log_has kernels listening
+talk early $((PORT + 4))
+wait_for 10 eval "[ \"\$(own_rules $((PORT + 2)))\" -eq 0 ]"
+before=$(resets) missed=$(card_count b rx_missed_by_rule)
+start covered b env VMA_TCP_2T_RULES=1 "${preloaded[@]}" python3 "$WORK/talk.py" "$IP_A" $((PORT + 2)) $BYTES "$WORK/go.covered" "$IP_B"
+check "with VMA_TCP_2T_RULES a socket that is bound to an address connects" wait_for 20 log_has covered connected
+check_eq "... by the address's rule" "$(address_rules) $(own_rules $((PORT + 2)))" "1 0"
+check "a kernel connection of the address that was open before moves its bytes" go early
+if [ "$EXEMPTS" = 1 ]; then
+	check_num "... past the address's rule" $(($(card_count b rx_missed_by_rule) - missed)) -gt 1000
+fi
+talk late $((PORT + 4))
+check "... and so does a new one" go late
+start out b python3 "$WORK/talk.py" "$IP_A" $((PORT + 2)) $BYTES "$WORK/go.out"
+wait_for 10 log_has out connected
+check "... and one that begins there" go out
+segments=$(snmp b Tcp InSegs)
+check "the socket's own moves its bytes" go covered
+check_eq "... of which the kernel sees no segment" "$(snmp b Tcp InSegs)" "$segments"
+check_eq "... and no RST is sent" "$(resets)" "$before"
+check "... and the address's rule ends with its process" wait_for 10 address_rules_are 0
+stop kernels
 
 # ---- connections without rules of their own, of a listener that another socket takes over ----
 

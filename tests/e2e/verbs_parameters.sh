@@ -12,13 +12,25 @@ cards_pair
 preloaded=("${with_cards[@]}" bash -c 'LD_PRELOAD="$LD_PRELOAD $0" exec "$@"' "$BUILD/libvma.so")
 MANY=8
 
-# holds.py connect|accept|udp: so many connections, or one UDP socket that is connected to 10.9.0.1. "holds" after a
-# while: a connection gets a rule of its own after 50 to 100 ms.
+# holds.py connect|bound|accept|udp: so many connections, or one UDP socket that is connected to 10.9.0.1. "bound": from
+# ports that bind has chosen. "holds" after a while: a connection gets a rule of its own after 50 to 100 ms. Two signals
+# have it end them all, and fork.
 cat >"$WORK/holds.py" <<'PY'
-import socket, sys, time
+import os, signal, socket, sys, time
+def fork(*_):
+    if os.fork() == 0:
+        time.sleep(60)
+def end(*_):
+    for s in held:
+        s.close()
+    held.clear()
+signal.signal(signal.SIGUSR1, fork)
+signal.signal(signal.SIGUSR2, end)
 what, many = sys.argv[1], int(sys.argv[2])
 if what == "connect":
     held = [socket.create_connection(("10.9.0.1", 7000), 10) for _ in range(many)]
+elif what == "bound":
+    held = [socket.create_connection(("10.9.0.1", 7000), 10, ("10.9.0.2", 0)) for _ in range(many)]
 elif what == "accept":
     listener = socket.create_server(("10.9.0.2", 7001), backlog=many)
     print("listens", flush=True)
@@ -75,6 +87,9 @@ rules() { # peer|any PORT
 		($9 ~ port "$" || $10 ~ port "$") && ($9 == "0.0.0.0:0" ? "any" : "peer") == what { n++ }
 		END { print n + 0 }'
 }
+# All TCP of b's address.
+address_rules() { card b rules | awk '$8 == 6 && $9 == "0.0.0.0:0" && $10 == "10.9.0.2:0" { n++ } END { print n + 0 }'; }
+tcp_rules_are() { [ "$(rules peer 7000) $(address_rules)" = "$1" ]; }
 rules_are() { [ "$(rules "$1" "$2")" -eq "$3" ]; }
 holds() { # WHAT ENVIRONMENT...: until it does
 	local what=$1
@@ -91,17 +106,36 @@ ends() { # WHAT
 	[ "$1" != accept ] || stop asks
 	wait_for 10 rules_are peer 7000 0
 }
-no_effect='VMA_TCP_2T_RULES has no effect: '
+no_effect='VMA_TCP_2T_RULES has no effect on a socket that is not bound'
 
 start echoes a python3 "$WORK/echoes.py"
 wait_for 10 log_has echoes listens
 
 for value in 0 1; do
 	check "VMA_TCP_2T_RULES=$value: connections are made" holds connect VMA_TCP_2T_RULES=$value
-	check_eq "... each has a rule of its own" "$(rules peer 7000)" $MANY
+	check_eq "... each has a rule of its own" "$(rules peer 7000) $(address_rules)" "$MANY 0"
 	check_eq "... and what has no effect has one line" "$(grep -c "$no_effect" "$WORK/holds.log")" $value
 	ends connect
 done
+
+check "VMA_TCP_2T_RULES=0: sockets with an address connect" holds bound VMA_TCP_2T_RULES=0
+check_eq "... each has a rule of its own" "$(rules peer 7000) $(address_rules)" "$MANY 0"
+ends bound
+check "VMA_TCP_2T_RULES=1: sockets with an address connect" holds bound VMA_TCP_2T_RULES=1
+check_eq "... they have one rule, the address's" "$(rules peer 7000) $(address_rules)" "0 1"
+check_eq "... and no line says that there is no effect" "$(grep -c "$no_effect" "$WORK/holds.log")" 0
+start second b env VMA_TCP_2T_RULES=1 "${preloaded[@]}" python3 "$WORK/holds.py" bound $MANY
+check "another process connects from the same address" wait_for 20 log_has second '^answered'
+check_eq "... with rules of its own" "$(rules peer 7000) $(address_rules)" "$MANY 1"
+stop second
+check "... which end with it" wait_for 10 tcp_rules_are "0 1"
+kill -USR2 "${PID[holds]}"
+check "if the connections have ended, so has the rule" wait_for 20 tcp_rules_are "0 0"
+ends bound
+check "... and the address's rule covers others" holds bound VMA_TCP_2T_RULES=1
+kill -USR1 "${PID[holds]}"
+check "a process that forks: each connection gets a rule of its own" wait_for 20 rules_are peer 7000 $MANY
+ends bound
 
 check "connections are accepted" holds accept VMA_TCP_3T_RULES=0
 check "... each gets a rule of its own" wait_for 10 rules_are peer 7001 $MANY

@@ -42,6 +42,7 @@ a connection to it: Operation not permitted
 a listener of another client: Operation not permitted
 a connection to it: Address already in use
 a block of ports for servers: Operation not permitted
+all of an address: Invalid argument
 its own UDP socket at an address of another host: Cannot assign requested address
 its own UDP socket, unshown: Operation not permitted
 its own UDP socket: ok

@@ -72,9 +72,11 @@ const struct verbs_lib *verbs_lib(void)
 
 /* ---- two ends ---- */
 
+static bool address_flows; /* the nics are opened so */
+
 static void open_nic_of_end(struct fixture *w, int end)
 {
-	struct vma_nic_attr attr = {.arena = w->arena};
+	struct vma_nic_attr attr = {.arena = w->arena, .tcp_address_flows = address_flows};
 
 	fixture_enter_netns(w, end);
 	assert_int_equal(vma_nic_open(end_specs[end], &attr, &w->nic[end]), 0);
@@ -109,10 +111,17 @@ static int fixture_setup_plain_verbs(void **state)
 	return setup_nics_and_qps_of_both_ends(state);
 }
 
+static int fixture_setup_address_flows(void **state)
+{
+	address_flows = true;
+	return setup(state);
+}
+
 static int teardown(void **state)
 {
 	struct fixture *w = *state;
 
+	address_flows = false;
 	for (int end = 0; end < 2; end++) {
 		fixture_nic_close(w, end);
 		close(w->netns[end]);
@@ -315,6 +324,60 @@ static void test_a_block_of_ports_is_refused(void **state)
 	struct vma_flow_rule rule = make_flow_rule(1, VMA_FLOW_TCP_PORTS, VMA_FLOW_PORTS * 9, 0, 0);
 
 	assert_int_equal(fixture_try_add_flow(w, 1, 0, &rule), -EOPNOTSUPP);
+}
+
+static void test_all_tcp_of_an_address_is_for_nics_that_were_opened_so(void **state)
+{
+	struct fixture *w = *state;
+	const struct vma_flow_rule address = make_flow_rule(1, VMA_FLOW_TCP_ADDRESS, 0, 0, 0);
+
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &address), -EOPNOTSUPP);
+	assert_true(vma_nic_port_has_rule(w->qp[1][0], htons(PORT)));
+}
+
+static void test_an_address_has_all_tcp_that_no_other_flow_takes(void **state)
+{
+	struct fixture *w = *state;
+	const struct vma_flow_rule address = make_flow_rule(1, VMA_FLOW_TCP_ADDRESS, 0, 0, 0),
+	                           listener = make_flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER),
+	                           connection = make_flow_rule(1, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	struct vma_flow_rule with_port = address;
+	struct vma_nic *first = w->nic[1];
+
+	with_port.key.local_port_be = htons(PORT);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &with_port), -EINVAL);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &address), 0);
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &address), -EEXIST);
+	fixture_create_qp_with_posted_rx(w, 1, 1, DEPTH);
+	assert_int_equal(fixture_try_add_flow(w, 1, 1, &address), -EADDRINUSE);
+	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 1));
+	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 1));
+	fixture_send(w, 0, 0, tcp(PEER_PORT, 22, 0x02, 2));
+	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, 22, 0x02, 2));
+	assert_false(vma_nic_port_has_rule(w->qp[1][0], htons(PORT)));
+
+	assert_int_equal(fixture_try_add_flow(w, 1, 1, &listener), 0);
+	assert_true(vma_nic_port_has_rule(w->qp[1][0], htons(PORT)));
+	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x02, 3));
+	fixture_assert_receives(w, 1, 1, tcp(PEER_PORT, PORT, 0x02, 3));
+	assert_int_equal(fixture_try_add_flow(w, 1, 0, &connection), 0);
+	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 4));
+	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 4));
+	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &connection.key), 0);
+	assert_true(vma_nic_port_has_rule(w->qp[1][0], htons(PORT)));
+	assert_int_equal(vma_nic_flow_del(w->qp[1][1], &listener.key), 0);
+	assert_false(vma_nic_port_has_rule(w->qp[1][0], htons(PORT)));
+
+	/* Another opening of the interface, as another process's, has it once the first one has given it back. */
+	w->nic[1] = NULL;
+	open_nic_of_end(w, 1);
+	fixture_create_qp_with_posted_rx(w, 1, 2, DEPTH);
+	assert_int_equal(fixture_try_add_flow(w, 1, 2, &address), -EADDRINUSE);
+	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &address.key), 0);
+	assert_int_equal(fixture_try_add_flow(w, 1, 2, &address), 0);
+	fixture_qp_destroy(w, 1, 0);
+	fixture_qp_destroy(w, 1, 1);
+	vma_nic_close(first);
 }
 
 static void fixture_send_udp_to_address_and_mac(struct fixture *w, uint32_t dst_be, const uint8_t mac[6],
@@ -1128,6 +1191,9 @@ int main(void)
 	        CASE(test_small_packets_go_inline_and_keep_no_buffer),
 	        CASE(test_a_full_table_is_told_and_nothing_else_changes),
 	        CASE(test_a_block_of_ports_is_refused),
+	        CASE(test_all_tcp_of_an_address_is_for_nics_that_were_opened_so),
+	        cmocka_unit_test_setup_teardown(test_an_address_has_all_tcp_that_no_other_flow_takes,
+	                                        fixture_setup_address_flows, teardown),
 	        CASE(test_groups_and_broadcasts_come_by_their_own_macs),
 	        CASE(test_a_packet_for_another_mac_is_not_taken),
 	        CASE(test_a_flow_that_two_processes_want_is_the_kernels),

@@ -76,6 +76,24 @@ static void test_any_peer_is_three_fields_behind_all_connections(void **state)
 	}
 }
 
+static void test_all_tcp_of_an_address_is_behind_all_other_rules(void **state)
+{
+	const struct vma_flow_rule address = make_flow_rule(1, VMA_FLOW_TCP_ADDRESS, 0, 0, 0);
+	const struct verbs_rule_spec rule = build_verbs_rule_spec(&address.key, false);
+
+	(void)state;
+	assert_int_equal(rule.attr.num_of_specs, 3);
+	assert_true(rule.attr.priority > VERBS_PRIORITY_ANY + VERBS_PRIORITY_MOVED);
+	assert_memory_equal(rule.eth.val.dst_mac, mac, 6);
+	assert_memory_equal(rule.eth.mask.dst_mac, all_ones, 6);
+	assert_int_equal(rule.ipv4.val.dst_ip, test_ip(1));
+	assert_int_equal(rule.ipv4.mask.dst_ip, UINT32_MAX);
+	assert_int_equal(rule.ipv4.mask.src_ip, 0);
+	assert_int_equal(rule.l4.type, IBV_FLOW_SPEC_TCP);
+	assert_int_equal(rule.l4.mask.dst_port, 0);
+	assert_int_equal(rule.l4.mask.src_port, 0);
+}
+
 static void test_a_group_has_its_own_mac_of_23_bits(void **state)
 {
 	static const uint8_t group_mac[6] = {0x01, 0x00, 0x5e, 0x7f, 0x02, 0x03};
@@ -123,6 +141,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(test_a_connection_is_five_fields_and_our_mac_first_of_all),
 	        cmocka_unit_test(test_any_peer_is_three_fields_behind_all_connections),
+	        cmocka_unit_test(test_all_tcp_of_an_address_is_behind_all_other_rules),
 	        cmocka_unit_test(test_a_group_has_its_own_mac_of_23_bits),
 	        cmocka_unit_test(test_a_broadcast_address_goes_to_all_ones),
 	        cmocka_unit_test(test_a_vlan_is_its_twelve_bits),

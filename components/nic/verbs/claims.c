@@ -16,7 +16,7 @@
  * A connection of TCP needs no name if it was accepted: its listener had one. A port that was chosen here is the
  * shadow's of one process (../../stream/port.c). From a port that the program has chosen two processes may ask for the
  * same connection, by SO_REUSEADDR or SO_REUSEPORT. Then it has a name, and is the first one's, as with the kernel:
- * nothing is sent to the holder, and it listens to nobody.
+ * nothing is sent to the holder, and it listens to nobody. So has all TCP of an address: others do without it.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -48,14 +48,14 @@ static socklen_t claim_socket_address(const struct nic_verbs *nic, const struct 
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
 }
 
-static bool flow_key_is_tcp_connection(const struct vma_flow_key *key)
+static bool claim_is_the_first_ones(const struct vma_flow_key *key)
 {
-	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
+	return key->proto == VMA_FLOW_TCP_ADDRESS || (key->proto == IPPROTO_TCP && key->peer_port_be != 0);
 }
 
 int verbs_claim_flow_address(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
-	const bool is_for_good = flow_key_is_tcp_connection(key);
+	const bool is_for_good = claim_is_the_first_ones(key);
 	struct epoll_event event = {.events = EPOLLIN};
 	struct sockaddr_un name;
 	const socklen_t len = claim_socket_address(nic, key, &name);

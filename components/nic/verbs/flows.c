@@ -100,8 +100,25 @@ static struct verbs_flow *flow_unlink(struct nic_verbs *nic, struct verbs_flow *
 	return flow;
 }
 
+/* Of TCP; only if there are flows of addresses, whose users ask (nic.h). */
+static void count_flow_of_tcp_port(const struct verbs_flow *flow, uint32_t by)
+{
+	_Atomic uint32_t *ports = flow->qp->nic->tcp_port_flows;
+
+	if (ports != NULL && flow->rule.key.proto == IPPROTO_TCP)
+		atomic_fetch_add(&ports[ntohs(flow->rule.key.local_port_be)], by);
+}
+
+bool verbs_tcp_port_has_flow(const struct vma_nic_qp *base, uint16_t local_port_be)
+{
+	const _Atomic uint32_t *ports = verbs_qp_of((struct vma_nic_qp *)base)->nic->tcp_port_flows;
+
+	return ports == NULL || atomic_load(&ports[ntohs(local_port_be)]) != 0;
+}
+
 static void flow_free(struct verbs_flow *flow)
 {
+	count_flow_of_tcp_port(flow, UINT32_MAX);
 	if (flow->is_noted)
 		verbs_peers_report_conn_end_to_vmad(flow->qp->nic, flow);
 	if (flow->claim_fd >= 0)
@@ -293,6 +310,7 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule
 	                            .priority = verbs_rule_priority(&rule->key),
 	                            .is_broadcast = rule->key.proto == IPPROTO_UDP && is_broadcast(&rule->key),
 	                            .claim_fd = -1};
+	count_flow_of_tcp_port(flow, 1);
 	rc = nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	if (rc == 0)
 		rc = flow_claim_and_create_rule(flow);
@@ -312,7 +330,8 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	struct verbs_qp *qp = verbs_qp_of(base);
 	int rc;
 
-	if (rule->key.proto == VMA_FLOW_TCP_PORTS)
+	if (rule->key.proto == VMA_FLOW_TCP_PORTS ||
+	    (rule->key.proto == VMA_FLOW_TCP_ADDRESS && qp->nic->tcp_port_flows == NULL))
 		return -EOPNOTSUPP;
 	if (!verbs_opened_by_this_process(qp->nic))
 		return -ENODEV;

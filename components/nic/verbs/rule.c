@@ -30,10 +30,10 @@ void verbs_rule_build(const struct vma_flow_key *key, const struct verbs_rule_po
 	                 .port = at->port},
 	        .eth = {.type = IBV_FLOW_SPEC_ETH, .size = sizeof(out->eth)},
 	        .ipv4 = {.type = IBV_FLOW_SPEC_IPV4, .size = sizeof(out->ipv4)},
-	        .l4 = {.type = key->proto == IPPROTO_TCP ? IBV_FLOW_SPEC_TCP : IBV_FLOW_SPEC_UDP,
+	        .l4 = {.type = key->proto == IPPROTO_UDP ? IBV_FLOW_SPEC_UDP : IBV_FLOW_SPEC_TCP,
 	               .size = sizeof(out->l4),
 	               .val = {.dst_port = key->local_port_be, .src_port = key->peer_port_be},
-	               .mask = {.dst_port = 0xffff}},
+	               .mask = {.dst_port = key->local_port_be != 0 ? 0xffff : 0}},
 	};
 	rule_set_dest_mac(key, at, out->eth.val.dst_mac);
 	memset(out->eth.mask.dst_mac, 0xff, sizeof(out->eth.mask.dst_mac));

@@ -3,6 +3,7 @@
  *
  *   one peer (5-tuple)                         priority 0; after a move 1, and 0 again after the next
  *   any peer: a listener, a UDP port, a group  priority 2; after a move 3, and 2 again after the next
+ *   all TCP of an address                      priority 4
  *
  * Every rule has the destination's MAC: the port's own, or the group's. So what other hosts' packets a card sees, on a
  * hub or in promiscuous mode, are never taken.
@@ -21,6 +22,7 @@
 
 #define VERBS_PRIORITY_PEER 0
 #define VERBS_PRIORITY_ANY 2
+#define VERBS_PRIORITY_ADDRESS 4
 #define VERBS_PRIORITY_MOVED 1 /* beside its own, from one move to the next */
 
 struct verbs_rule_spec {
@@ -45,10 +47,12 @@ struct verbs_rule_port {
 	bool is_broadcast; /* the key's address, on this interface */
 };
 
-/* key: as vma_flow_key_check allows, and no block of ports. */
+/* key: as vma_nic_flow_add allows, and no block of ports. */
 void verbs_rule_build(const struct vma_flow_key *key, const struct verbs_rule_port *at, struct verbs_rule_spec *out);
 static inline uint16_t verbs_rule_priority(const struct vma_flow_key *key)
 {
+	if (key->proto == VMA_FLOW_TCP_ADDRESS)
+		return VERBS_PRIORITY_ADDRESS;
 	return key->peer_port_be != 0 ? VERBS_PRIORITY_PEER : VERBS_PRIORITY_ANY;
 }
 

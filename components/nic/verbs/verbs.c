@@ -155,6 +155,7 @@ static void free_nic(struct nic_verbs *nic)
 	pthread_mutex_destroy(&nic->lock);
 	verbs_wipeonfork_free(nic->lkeys, 2 * lkeys_bytes(nic));
 	vma_bufpool_retire(nic->empty_pool, NULL, NULL);
+	free(nic->tcp_port_flows);
 	free(nic);
 }
 
@@ -301,6 +302,8 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	nic->caches = attr->caches;
 	nic->conversion = attr->hw_ts_conversion;
 	nic->mlx5_direct = attr->mlx5_direct;
+	if (attr->tcp_address_flows)
+		nic->tcp_port_flows = calloc(65536, sizeof(*nic->tcp_port_flows)); /* NULL: there are none */
 	nic->frames_max = verbs_frames_max(attr->arena);
 	nic->wake_fd = nic->claims_fd = nic->raw_fd = nic->diag_fd = nic->peers.right_fd = -1;
 	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
@@ -829,12 +832,12 @@ static uint64_t verbs_now_ns(const struct vma_nic *nic)
 	.name = "verbs", .open = verbs_open, .look = nic_verbs_probe, .close = verbs_close,                            \
 	.qp_create = verbs_qp_create, .qp_destroy = verbs_qp_destroy, .qp_rebind = verbs_qp_rebind,                    \
 	.flow_add = verbs_flow_add, .flow_del = verbs_flow_del, .flow_move = verbs_flow_move,                          \
-	.minisock_export = verbs_export_minisocks_to_vmad, .exempt = verbs_flow_begin_kernel_exemption,                \
-	.unexempt = verbs_flow_end_kernel_exemption, .moderate = verbs_set_cq_moderation,                              \
-	.pace = verbs_qp_set_pacing_rate, .stamp = verbs_enable_timestamps, .tx = verbs_tx_queue_packets,              \
-	.reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle, .arm = verbs_arm_rx_wakeup,                          \
-	.unarm = verbs_unarm_rx_wakeup, .fd = verbs_qp_epoll_fd, .to_kernel = verbs_reinject_packet_to_kernel,         \
-	.now_ns = verbs_now_ns
+	.port_is_named = verbs_tcp_port_has_flow, .minisock_export = verbs_export_minisocks_to_vmad,                   \
+	.exempt = verbs_flow_begin_kernel_exemption, .unexempt = verbs_flow_end_kernel_exemption,                      \
+	.moderate = verbs_set_cq_moderation, .pace = verbs_qp_set_pacing_rate, .stamp = verbs_enable_timestamps,       \
+	.tx = verbs_tx_queue_packets, .reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle,                        \
+	.arm = verbs_arm_rx_wakeup, .unarm = verbs_unarm_rx_wakeup, .fd = verbs_qp_epoll_fd,                           \
+	.to_kernel = verbs_reinject_packet_to_kernel, .now_ns = verbs_now_ns
 
 const struct vma_nic_ops vma_nic_verbs_ops = {
         VERBS_OPS,

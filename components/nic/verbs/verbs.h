@@ -315,6 +315,7 @@ struct nic_verbs {
 	struct verbs_qp *qps;
 	struct verbs_flow **flow_buckets;
 	uint32_t flow_buckets_n, flows_n;
+	_Atomic uint32_t *tcp_port_flows; /* of each local port of TCP; NULL: there are no flows of addresses */
 	struct verbs_flow *revoked;       /* to be reported by the nic's thread */
 	struct verbs_flow *lingering;     /* reported, with a rule in the card still */
 	bool mlx5_direct;                 /* VMA_MLX5_DIRECT; false once a card has not kept to what mlx5.h says */
@@ -392,6 +393,7 @@ int verbs_flow_begin_kernel_exemption(struct vma_nic *nic, const struct vma_flow
 void verbs_flow_end_kernel_exemption(struct vma_nic *nic, const struct vma_flow_key *key);
 int verbs_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int verbs_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+bool verbs_tcp_port_has_flow(const struct vma_nic_qp *qp, uint16_t local_port_be);
 int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 void verbs_flows_destroy_rules(struct verbs_qp *qp); /* its rules leave the device */
 void verbs_flows_restore(struct verbs_qp *qp);       /* and come back; or those of its queue of before are this one's */
@@ -434,10 +436,12 @@ void verbs_flow_contests_close_fds_in_child(const struct nic_verbs *nic);
 void verbs_flow_contests_fini(struct nic_verbs *nic);
 
 /* ---- conflicts.c; lock held ---- */
-/* For a connection of TCP no kernel socket is looked for later: its shadow, or its listener's, has the port. */
+/* For a connection of TCP no kernel socket is looked for later: its shadow, or its listener's, has the port. What an
+ * address brings in for the kernel is given to it. */
 static inline bool verbs_flow_may_get_conflict(const struct vma_flow_rule *rule)
 {
-	return verbs_flow_needs_claim(rule) && !(rule->flags & (VMA_FLOW_PORT_EXCLUSIVE | VMA_FLOW_PORT_BOUND));
+	return verbs_flow_needs_claim(rule) && rule->key.proto != VMA_FLOW_TCP_ADDRESS &&
+	       !(rule->flags & (VMA_FLOW_PORT_EXCLUSIVE | VMA_FLOW_PORT_BOUND));
 }
 
 int verbs_refuse_flow_on_kernel_conflict(struct nic_verbs *nic,

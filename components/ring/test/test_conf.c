@@ -195,6 +195,20 @@ static void test_request_to_drive_the_rings_of_an_mlx5_card_reaches_the_nic(void
 	assert_false(nic.mlx5_direct);
 }
 
+static void test_request_for_rules_of_two_tuples_reaches_the_nic(void **state)
+{
+	char *env[] = {"VMA_TCP_2T_RULES=1", NULL}, *none[] = {NULL};
+	struct vma_nic_attr nic = {0};
+
+	(void)state;
+	conf_load(env);
+	vma_ring_conf_to_nic_attr(&conf, &nic);
+	assert_true(nic.tcp_address_flows);
+	conf_load(none);
+	vma_ring_conf_to_nic_attr(&conf, &nic);
+	assert_false(nic.tcp_address_flows);
+}
+
 static void test_nic_parameter_chooses_the_backend(void **state)
 {
 	static const struct {
@@ -257,6 +271,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fewer_frames_than_were_asked_for_are_told_once),
         cmocka_unit_test(test_conversion_of_time_stamps_reaches_the_nic),
         cmocka_unit_test(test_request_to_drive_the_rings_of_an_mlx5_card_reaches_the_nic),
+        cmocka_unit_test(test_request_for_rules_of_two_tuples_reaches_the_nic),
         cmocka_unit_test(test_nic_parameter_chooses_the_backend),
 };
 

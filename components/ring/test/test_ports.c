@@ -42,11 +42,8 @@ static bool ports_count_unmatched_segment(struct vma_ring_proto_ops *of, struct 
 	return true;
 }
 
-static int setup(void **state)
+static int setup_ring(void)
 {
-	(void)state;
-	fake_init(&fake, 0);
-	fake_device_reset_rules(&fake);
 	device.refusal = 0;
 	device.asked = 0;
 	ops = fake_ops;
@@ -60,6 +57,14 @@ static int setup(void **state)
 	port_with_own_rule = 0;
 	unmatched_seen = 0;
 	return 0;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	fake_init(&fake, 0);
+	fake_device_reset_rules(&fake);
+	return setup_ring();
 }
 
 static int teardown(void **state)
@@ -238,8 +243,55 @@ static void test_blocks_are_given_back_when_nobody_relies_on_them(void **state)
 	assert_int_equal(device.count, 1);
 }
 
+/* A NIC that matches headers only. */
+static int setup_to_kernel(void **state)
+{
+	(void)state;
+	fake_init(&fake, VMA_NIC_CAP_TO_KERNEL);
+	fake_device_reset_rules(&fake);
+	return setup_ring();
+}
+
+static void test_all_ports_of_an_address_are_one_flow_if_rules_match_headers(void **state)
+{
+	(void)state;
+	assert_false(vma_ring_take_new_address_mark(ring));
+	assert_int_equal(obtain_port_block(40000), 1);
+	assert_int_equal(device.asked, 1);
+	assert_int_equal(device.rule[0].key.proto, VMA_FLOW_TCP_ADDRESS);
+	assert_int_equal(device.rule[0].key.local_port_be, 0);
+	assert_true(vma_ring_take_new_address_mark(ring));
+	assert_int_equal(obtain_port_block(50000), 1);
+	assert_int_equal(obtain_port_block(22), 1);
+	assert_int_equal(device.asked, 1);
+	assert_false(vma_ring_take_new_address_mark(ring));
+	ports_inject_segment_to_local_port(40000);
+	ports_inject_segment_to_local_port(22);
+	assert_int_equal(unmatched_seen, 2);
+	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &device.rule[0].key, fake.attr.event_arg);
+	vma_ring_progress(ring);
+	ports_inject_segment_to_local_port(40000);
+	assert_int_equal(unmatched_seen, 2);
+}
+
+static void test_an_address_of_anothers_needs_rules_and_no_other_ports(void **state)
+{
+	(void)state;
+	device.refusal = -EADDRINUSE;
+	for (unsigned i = 0; i < 100; i++)
+		assert_int_equal(obtain_port_block(40000), 0);
+	assert_true(device.asked <= 2); /* a second may have passed */
+	assert_false(vma_ring_take_new_address_mark(ring));
+	ports_inject_segment_to_local_port(40000);
+	assert_int_equal(unmatched_seen, 0);
+}
+
 #define EACH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_all_ports_of_an_address_are_one_flow_if_rules_match_headers,
+                                        setup_to_kernel, teardown),
+        cmocka_unit_test_setup_teardown(test_an_address_of_anothers_needs_rules_and_no_other_ports, setup_to_kernel,
+                                        teardown),
         EACH(test_a_block_is_asked_for_once),
         EACH(test_a_port_that_a_rule_names_needs_one_too),
         EACH(test_with_others_on_the_interface_all_need_rules),

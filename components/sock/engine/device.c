@@ -97,17 +97,6 @@ static int device_open_nic(struct vma_engine *engine, const struct vma_net_link 
 	return rc;
 }
 
-/* What the rules of this NIC do not have: a rule for a block of ports would take what is the kernel's, too. */
-static void warn_of_rules_without_effect(const struct vma_conf *conf, const char *name, const struct vma_nic *nic)
-{
-	if (conf->tcp_2t_rules && vma_nic_info(nic)->caps & VMA_NIC_CAP_TO_KERNEL)
-		vma_log_once(
-		        VMA_LOG_WARN,
-		        "%s: VMA_TCP_2T_RULES has no effect: a card's rule for many ports would take other programs' "
-		        "packets, so each connection has a rule of its own",
-		        name);
-}
-
 static int engine_open_device(struct vma_device *device)
 {
 	struct vma_engine *engine = device->engine;
@@ -127,7 +116,6 @@ static int engine_open_device(struct vma_device *device)
 	                                                             : VMA_NIC_INHERIT_SAME_USER);
 	if (rc < 0)
 		vma_log_debug("%s: forked children need a right of their own: %s", link.name, strerrordesc_np(-rc));
-	warn_of_rules_without_effect(&engine->conf, link.name, device->nic);
 	if (hw_timestamps_are_wanted)
 		vma_nic_enable_hw_timestamps(device->nic);
 	vma_log_debug("%s: offloaded", link.name);

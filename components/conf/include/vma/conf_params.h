@@ -346,9 +346,9 @@
 	  "0 spin and then sleep, 1 sleep at once.")                                                                   \
 	X(BOOL, tcp_2t_rules, "VMA_TCP_2T_RULES", "TCP 2T rules", 0, SAME, SAME, 0, 1, SWITCH,                         \
 	  "A connection that the program makes stays with the flow of its local address and block of ports, if it "    \
-	  "began there. Else it gets a flow of its own when it has lived for 50 to 100 ms. Over verbs it has no "      \
-	  "effect, and one line says so: a card's rule for many ports would take other programs' packets. There each " \
-	  "connection has a flow of its own before its SYN.")                                                          \
+	  "began there. Else it gets a flow of its own when it has lived for 50 to 100 ms. Over verbs that flow is "   \
+	  "all TCP of the local address, which the program has to bind its sockets to. The kernel's connections of "   \
+	  "the address then come through the program, so an address for the program alone is best.")                   \
 	Y(SUPERSEDED, BOOL, rx_cq_wait_ctrl, "VMA_RX_CQ_WAIT_CTRL", "CQ wait control", 0, SAME, SAME, 0, 1, SWITCH,    \
 	  "A thread waits for a ring's descriptor only while it sleeps; of the threads that sleep for a ring only one "\
 	  "does so, and it wakes those that packets have come for.")                                                   \

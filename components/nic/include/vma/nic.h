@@ -86,9 +86,10 @@ struct vma_nic_attr {
 	 * asks for them: 0 there are none, 1 the card's own, in ns; 2 as 3, else 1; 3 CLOCK_REALTIME; 4 the clock that
 	 * PTP disciplines, else 3 */
 	unsigned hw_ts_conversion;
-	bool mlx5_direct;      /* VMA_MLX5_DIRECT, verbs: drive the rings of an mlx5 card without libibverbs */
-	bool unwatched;        /* verbs: no vmad is told of its connections, nor gets any; vmad itself sets it */
-	const char *stats_dir; /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
+	bool mlx5_direct;       /* VMA_MLX5_DIRECT, verbs: drive the rings of an mlx5 card without libibverbs */
+	bool tcp_address_flows; /* VMA_TCP_2T_RULES, verbs: there are flows of all TCP of an address */
+	bool unwatched;         /* verbs: no vmad is told of its connections, nor gets any; vmad itself sets it */
+	const char *stats_dir;  /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
 
 struct vma_nic;
@@ -118,6 +119,13 @@ _Static_assert(sizeof(struct vma_flow_key) == 40, "no padding: compared and hash
  */
 #define VMA_FLOW_TCP_PORTS 0xfd
 #define VMA_FLOW_PORTS 256
+/*
+ * The same of a NIC with VMA_NIC_CAP_TO_KERNEL: all ports of a local address, as its rules know no ranges of ports.
+ * Both ports and the peer are 0. It takes all segments of TCP to the address that no other flow of anybody's takes,
+ * also those of the kernel's sockets: its user gives the kernel what it does not know. The first process that asks has
+ * it (-EADDRINUSE for others). -EOPNOTSUPP: another NIC, or it was opened without attr.tcp_address_flows.
+ */
+#define VMA_FLOW_TCP_ADDRESS 0xfe
 
 enum vma_flow_flags {
 	/*
@@ -374,7 +382,7 @@ int vma_nic_export_tcp_states_to_daemon(struct vma_nic_qp *qp, const struct vma_
 
 /*
  * For a NIC with VMA_NIC_CAP_TO_KERNEL. The connections of TCP that the kernel has at the local end of `key` (any
- * peer), and which of n 5-tuples it has: has[i]. Not those in TIME_WAIT, nor sockets that are only bound. `see` must
+ * peer; port 0: all ports of the address), and which of n 5-tuples it has: has[i]. Not those in TIME_WAIT, nor sockets that are only bound. `see` must
  * not call back. 0 or -errno: the kernel does not say. Asks the kernel, so it may take two seconds.
  */
 int vma_nic_for_each_kernel_connection(const struct vma_nic *nic, const struct vma_flow_key *key,

@@ -138,12 +138,15 @@ int vma_ring_request_nic_rule_of_flow(struct vma_ring *ring, struct vma_flow *fl
 /*
  * Control path, not in a sink. Whether the ring receives what comes for the local port of this 5-tuple of TCP without a
  * rule of the flow's own (VMA_FLOW_RING_ONLY): 1, if the NIC has, or now gives, the ring the port's block
- * (VMA_FLOW_TCP_PORTS), and no rule names the port; 0, a rule is needed; -EADDRINUSE, so it is, and the block is
- * another's, or may be. For who has the port for himself by then: ring_ports.c says why. Segments to the block that no
+ * (VMA_FLOW_TCP_PORTS, VMA_FLOW_TCP_ADDRESS), and no rule names the port; 0, a rule is needed; -EADDRINUSE, so it is, and
+ * the block is another's, or may be. For who has the port for himself by then: ring_ports.c says why. Segments to the block that no
  * flow takes are the protocol's unmatched segments.
  */
 int vma_ring_reserve_port_block_of_key(struct vma_ring *ring, const struct vma_flow_key *key);
 bool vma_ring_has_port_blocks(const struct vma_ring *ring); /* any thread: it has blocks */
+/* True, once: the ring has got an address (VMA_FLOW_TCP_ADDRESS) that it did not have. The caller has the kernel's
+ * connections of the address exempted (vma_ring_exempt_kernel_connections). */
+bool vma_ring_take_new_address_mark(struct vma_ring *ring);
 /*
  * Control path, not in a sink. Gives all blocks back if unused(arg), called with the receive flag, says that no flow
  * relies on one. Who attaches such a flow asks vma_ring_reserve_port_block_of_key after that (once more), so none is
@@ -198,7 +201,7 @@ bool vma_ring_reinject_packet(struct vma_ring *ring, const struct vma_buf *packe
 /*
  * Control path, not in a sink. With such a NIC: what comes here for a connection that the kernel has is given to the
  * kernel from now on: of this 5-tuple of TCP, or of all that the kernel has at the local end of a listener's key, whose
- * flow is attached. At most RING_EXEMPTS_MAX. True: there are some, and sweep is to be called now and then. It asks the
+ * flow is attached; with local port 0 of all that it has at an address (VMA_FLOW_TCP_ADDRESS). At most RING_EXEMPTS_MAX. True: there are some, and sweep is to be called now and then. It asks the
  * kernel which connections it still has, and lets go of the others; false: none is left.
  */
 #define RING_EXEMPTS_MAX 1024
