@@ -12,8 +12,8 @@ cards_pair
 preloaded=("${with_cards[@]}" bash -c 'LD_PRELOAD="$LD_PRELOAD $0" exec "$@"' "$BUILD/libvma.so")
 MANY=8
 
-# holds.py connect|bound|accept|udp: so many connections, or one UDP socket that is connected to 10.9.0.1. "bound": from
-# ports that bind has chosen. "holds" after a while: a connection gets a rule of its own after 50 to 100 ms. Two signals
+# holds.py connect|bound|no_port|accept|udp: so many connections, or one UDP socket that is connected to 10.9.0.1. "bound": from
+# ports that bind has chosen; "no_port": from an address. "holds" after a while: a connection gets a rule of its own after 50 to 100 ms. Two signals
 # have it end them all, and fork.
 cat >"$WORK/holds.py" <<'PY'
 import os, signal, socket, sys, time
@@ -31,6 +31,12 @@ if what == "connect":
     held = [socket.create_connection(("10.9.0.1", 7000), 10) for _ in range(many)]
 elif what == "bound":
     held = [socket.create_connection(("10.9.0.1", 7000), 10, ("10.9.0.2", 0)) for _ in range(many)]
+elif what == "no_port":
+    held = [socket.socket() for _ in range(many)]
+    for s in held:
+        s.setsockopt(socket.IPPROTO_IP, 24, 1) # IP_BIND_ADDRESS_NO_PORT
+        s.bind(("10.9.0.2", 0))
+        s.connect(("10.9.0.1", 7000))
 elif what == "accept":
     listener = socket.create_server(("10.9.0.2", 7001), backlog=many)
     print("listens", flush=True)
@@ -133,6 +139,9 @@ kill -USR2 "${PID[holds]}"
 check "if the connections have ended, so has the rule" wait_for 20 tcp_rules_are "0 0"
 ends bound
 check "... and the address's rule covers others" holds bound VMA_TCP_2T_RULES=1
+ends bound
+check "... whose ports are chosen by connect, too" holds no_port VMA_TCP_2T_RULES=1
+check_eq "... they have one rule" "$(rules peer 7000) $(address_rules)" "0 1"
 kill -USR1 "${PID[holds]}"
 check "a process that forks: each connection gets a rule of its own" wait_for 20 rules_are peer 7000 $MANY
 ends bound
