@@ -70,7 +70,8 @@ while IFS=: read -r name sentence; do
 	case $name in
 	break_*) check "a broken rule aborts: $sentence" breaks_rule "$name" "$sentence" ;;
 	card_hold_* | card_use_until_it_ends) ;; # above
-	last_*) last=$name last_sentence=$sentence ;;
+	last_removed_*) removed=$name removed_sentence=$sentence ;;
+	last_inserted_*) inserted=$name inserted_sentence=$sentence ;;
 	*) check "$sentence" run_case "$name" ;;
 	esac
 done < <("$BUILD/tests/verbs/cases")
@@ -81,9 +82,12 @@ lenient() {
 }
 check "with VMASOFT_RULES=error a broken rule is told, and the call fails" lenient
 
-check "$last_sentence" run_case "$last"
+check "$removed_sentence" run_case "$removed"
 check "a removed device is no port of the kernel any more" wait_for 5 bash -c \
 	"! ip netns exec $(ns a) ping -c 1 -W 1 -q $IP_B"
+card b insert
+check "$inserted_sentence" run_case "$inserted"
+check "... and is a port of the kernel again" wait_for 5 in_ns a ping -c 1 -W 1 -q "$IP_B"
 
 check "the cards ran through all of it" alive card_a
 check "... both" alive card_b

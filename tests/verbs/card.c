@@ -23,7 +23,7 @@ static const char usage[] =
         "  --plug                             a plug that gives each frame back\n"
         "\n"
         "Commands: show; rules; rules fail ERROR|slow MS|ok; registration fail ERROR|ok; completions slow US;\n"
-        "sends fail N; receives fail N; port down|up; remove. README.md says what each does.\n";
+        "sends fail N; receives fail N; port down|up; remove; insert; replace. README.md says what each does.\n";
 
 static void should_stop(int signal)
 {

@@ -29,7 +29,8 @@ struct card_client {
 	int fd;
 	pid_t pid; /* of the program, as the kernel says */
 	bool is_context, is_channel, is_closing;
-	uint64_t cookie; /* of a channel */
+	bool is_of_removed; /* a context of before the device went: nothing of it works again */
+	uint64_t cookie;    /* of a channel */
 	/* of a context */
 	struct card_page *page;
 	uint64_t node_byte; /* 0: none */
@@ -151,6 +152,7 @@ void card_client_report_violation(struct card_client *client, const char *format
 void card_send_async_event_to_client(struct card_client *client, uint64_t element, enum ibv_event_type type);
 void card_send_completion_event(uint64_t channel, uint64_t handle);
 void card_send_async_event_to_all(enum ibv_event_type type);
+void card_detach_contexts(void);
 bool card_prepare_sleep(void); /* false: a doorbell's work came in between */
 void card_end_sleep(void);
 

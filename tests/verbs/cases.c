@@ -790,6 +790,30 @@ static void last_removed_device_is_reported(void)
 	cards_close_both_sides();
 }
 
+/* What was opened before the device went stays without it. */
+static void last_inserted_device_is_another_one(void)
+{
+	struct ibv_device_attr attr;
+	struct ibv_flow *rule;
+
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
+	EXPECT(rule != NULL);
+	card_control_command(&b, "remove");
+	EXPECT(await_async_event(&b) == IBV_EVENT_DEVICE_FATAL);
+	card_control_command(&b, "insert");
+	EXPECT(ibv_query_device(b.context, &attr) == EIO);
+	errno = 0;
+	EXPECT(!ibv_create_cq(b.context, 4, NULL, NULL, 0) && errno == EIO);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	cards_close_both_sides();
+	cards_open_both_sides();
+	EXPECT(ibv_query_device(b.context, &attr) == 0);
+	rule = udp_port_rule_new(b.qp, PORT, 0);
+	EXPECT(rule != NULL && ibv_destroy_flow(rule) == 0);
+	cards_close_both_sides();
+}
+
 /* Uses the cards until that of b has ended: calls fail then, and none waits for ever. */
 static void card_use_until_it_ends(void)
 {
@@ -1231,7 +1255,8 @@ static void break_tso_urgent(void)
 	X(break_tso_urgent, "SYN, RST or URG cannot be repeated")                                                      \
 	X(break_use_of_qp_in_forked_child, "uses a context that process .* has opened")                                \
 	X(break_no_right, "takes CAP_NET_RAW")                                                                         \
-	X(last_removed_device_is_reported, "a removed device says so, makes nothing new, and lets go")
+	X(last_removed_device_is_reported, "a removed device says so, makes nothing new, and lets go")                 \
+	X(last_inserted_device_is_another_one, "a device that is back does nothing for those that had the one before")
 
 static const struct {
 	const char *name, *sentence;

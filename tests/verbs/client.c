@@ -48,8 +48,19 @@ void card_send_async_event_to_client(struct card_client *client, uint64_t elemen
 void card_send_async_event_to_all(enum ibv_event_type type)
 {
 	for (struct card_client *client = card.clients; client; client = client->next)
-		if (client->is_context && !client->is_closing)
+		if (client->is_context && !client->is_closing && !client->is_of_removed)
 			card_send_async_event_to_client(client, 1, type);
+}
+
+/* The device has gone, and their rules with it. */
+void card_detach_contexts(void)
+{
+	for (struct card_client *client = card.clients; client; client = client->next) {
+		if (!client->is_context)
+			continue;
+		client->is_of_removed = true;
+		card_rules_remove_of_client(client);
+	}
 }
 
 static void channel_send_completion_event(struct card_client *channel, uint64_t handle)
@@ -182,7 +193,6 @@ static void card_client_query_port(struct card_reply *reply)
 	port_read_tap_mac_and_mtu();
 	memcpy(reply->query.mac, card.mac, sizeof(card.mac));
 	reply->query.port_up = port_is_up();
-	reply->query.is_removed = card.faults.is_removed;
 	reply->query.mtu = card.mtu;
 }
 
@@ -228,6 +238,8 @@ static bool card_must_hold_rule_back(const struct card_request *request, struct 
 static int card_client_change_rules(struct card_client *client, const struct card_request *request,
                                     struct card_reply *reply)
 {
+	if (client->is_of_removed) /* an end: its rules have ended */
+		return 0;
 	if (card_must_hold_rule_back(request, reply))
 		return EAGAIN;
 	if (request->type == CARD_FLOW_DESTROY)
@@ -238,12 +250,13 @@ static int card_client_change_rules(struct card_client *client, const struct car
 static int card_client_do_context_request(struct card_client *client, const struct card_request *request,
                                           struct card_reply *reply, int fds[3])
 {
+	bool asks = request->type == CARD_QUERY;
 	bool makes = request->type == CARD_PD_ALLOC || request->type == CARD_MR_REG ||
 	             request->type == CARD_CQ_CREATE || request->type == CARD_QP_CREATE ||
 	             request->type == CARD_QP_MODIFY || request->type == CARD_FLOW_CREATE;
 
 	/* What a card that is gone had is given back all the same. */
-	if (makes && card.faults.is_removed)
+	if ((makes || asks) && client->is_of_removed)
 		return EIO;
 	switch (request->type) {
 	case CARD_QUERY:

@@ -42,6 +42,14 @@ static int card_control_remove_device(void)
 {
 	card_send_async_event_to_all(IBV_EVENT_DEVICE_FATAL);
 	card.faults.is_removed = true;
+	card_detach_contexts();
+	port_announce_link_state();
+	return 0;
+}
+
+static int card_control_insert_device(void)
+{
+	card.faults.is_removed = false;
 	port_announce_link_state();
 	return 0;
 }
@@ -68,6 +76,10 @@ int card_control_execute_command(const char *command, char *answer, size_t size)
 		return card_rules_print(answer, size) < 0 ? EINVAL : 0;
 	if (strcmp(what, "remove") == 0)
 		return card_control_remove_device();
+	if (strcmp(what, "insert") == 0)
+		return card_control_insert_device();
+	if (strcmp(what, "replace") == 0)
+		return card_control_remove_device() || card_control_insert_device();
 	if (strcmp(what, "port") == 0)
 		return card_control_set_port_state(word);
 	if (strcmp(what, "rules") == 0 && strcmp(word, "slow") == 0)

@@ -216,7 +216,6 @@ struct card_reply {
 		struct {
 			uint8_t mac[6];
 			uint8_t port_up;
-			uint8_t is_removed;
 			uint32_t mtu;
 		} query;
 		char text[CARD_MAX_TEXT];

@@ -567,7 +567,7 @@ void qp_deliver_frame(struct card_qp *qp, const uint8_t *frame, size_t len, uint
 	struct card_wqe wqe;
 	int status;
 
-	if (card.faults.is_removed || (qp->state != IBV_QPS_RTR && qp->state != IBV_QPS_RTS)) {
+	if (qp->client->is_of_removed || (qp->state != IBV_QPS_RTR && qp->state != IBV_QPS_RTS)) {
 		card.counts.rx_not_ready++;
 		return;
 	}
@@ -595,6 +595,8 @@ static bool qp_has_work(struct card_qp *qp)
 {
 	bool sends = atomic_load(&qp->head->sq_posted) != qp->sq_taken;
 
+	if (qp->client->is_of_removed)
+		return false;
 	if (qp->state == IBV_QPS_ERR)
 		return sends || atomic_load(&qp->head->rq_posted) != qp->rq_taken;
 	return qp->state == IBV_QPS_RTS && sends && port_can_send() && qp_may_send(qp);
@@ -602,8 +604,6 @@ static bool qp_has_work(struct card_qp *qp)
 
 bool qps_have_work(void)
 {
-	if (card.faults.is_removed)
-		return false;
 	for (int i = 0; i < CARD_MAX_QPS; i++)
 		if (card.qps[i].number && qp_has_work(&card.qps[i]))
 			return true;
@@ -614,14 +614,14 @@ bool qps_run(void)
 {
 	bool any = false;
 
-	if (card.faults.is_removed)
-		return false;
 	for (int i = 0; i < CARD_MAX_QPS; i++) {
 		struct card_qp *qp = &card.qps[i];
 
-		if (qp->number && qp->state == IBV_QPS_RTS)
+		if (!qp->number || qp->client->is_of_removed)
+			continue;
+		if (qp->state == IBV_QPS_RTS)
 			any |= qp_run_sends(qp);
-		if (qp->number && qp->state == IBV_QPS_ERR)
+		if (qp->state == IBV_QPS_ERR)
 			any |= qp_flush_posted_entries(qp);
 	}
 	return any;
