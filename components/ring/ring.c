@@ -82,6 +82,7 @@ struct revocation {
 	struct vma_ring_command command; /* first */
 	struct vma_ring *ring;
 	struct vma_flow_key key;
+	bool was_lost; /* the queue pair, at the event: it may be there again by the time the command runs */
 };
 
 static void ring_run_flow_revocation(struct vma_ring_command *command)
@@ -100,10 +101,10 @@ static void ring_run_flow_revocation(struct vma_ring_command *command)
 		entry->revoked = true;
 		inet_ntop(AF_INET, r->key.local, local, sizeof(local));
 		/* Of a device that has gone the loss was told. */
-		vma_log_at(vma_nic_qp_lost(ring->qp) ? VMA_LOG_DEBUG : VMA_LOG_WARN,
+		vma_log_at(r->was_lost ? VMA_LOG_DEBUG : VMA_LOG_WARN,
 		           "ring %s: the kernel has %s port %u of %s again: %s", ring->name,
 		           r->key.proto == IPPROTO_TCP ? "TCP" : "UDP", ntohs(r->key.local_port_be), local,
-		           vma_nic_qp_lost(ring->qp) ? "the device has gone" : "somebody else wants it too");
+		           r->was_lost ? "the device has gone" : "somebody else wants it too");
 		for (struct vma_flow *flow = entry->head; flow != NULL; flow = ring->cursor) {
 			ring->cursor = flow->next;
 			if (flow->ops != NULL && flow->ops->revoked != NULL)
@@ -121,7 +122,10 @@ static void ring_queue_flow_revocation(struct vma_ring *ring, const struct vma_f
 		vma_log_error("ring %s: no memory to say that a flow was revoked", ring->name);
 		return;
 	}
-	*r = (struct revocation){.command = {.run = ring_run_flow_revocation}, .ring = ring, .key = *key};
+	*r = (struct revocation){.command = {.run = ring_run_flow_revocation},
+	                         .ring = ring,
+	                         .key = *key,
+	                         .was_lost = vma_nic_qp_lost(ring->qp)};
 	vma_ring_queue_command_and_try_run(ring, &r->command);
 }
 

@@ -1,7 +1,12 @@
 /* What the NIC does behind a ring's back: the owner goes and comes, a flow is revoked. Events come from a thread. */
 #include <netinet/in.h>
 #include <sched.h>
+#include <stdio.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
 
 #include "../ring_priv.h"
 #include "fake_nic.h"
@@ -293,6 +298,37 @@ static void test_revoked_flow_tells_all_its_members_once(void **state)
 	vma_ring_detach_flow(ring, &flow[2]);
 }
 
+/* The command waits for the flag, and the queue pair is there again when it runs. */
+static void test_a_flow_that_was_lost_with_the_device_is_not_said_to_be_wanted_by_others(void **state)
+{
+	struct vma_buf *kept = NULL;
+	struct vma_flow flow = {.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0),
+	                        .sink = rebind_sink_keep_packet,
+	                        .owner = &kept,
+	                        .ops = &flow_ops_counting_revocations};
+	const int fd = memfd_create("log", MFD_CLOEXEC);
+	char path[32], heard[256] = "";
+
+	(void)state;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	assert_int_equal(vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_WARN, .file = path}), 0);
+	revocations = 0;
+	assert_int_equal(vma_ring_attach_flow(ring, &flow), 0);
+	drive_flag_acquire(&ring->rx);
+	atomic_store(&fake.qp.lost, true);
+	report_flow_revoked_from_thread(&flow.key);
+	atomic_store(&fake.qp.lost, false);
+	assert_int_equal(revocations, 0);
+	ring_rx_run_queued_work_and_unlock(ring, drive_get_own_thread_id());
+	vma_ring_progress(ring);
+	assert_int_equal(revocations, 1);
+	vma_ring_detach_flow(ring, &flow);
+	assert_true(pread(fd, heard, sizeof(heard) - 1, 0) >= 0);
+	vma_log_fini();
+	close(fd);
+	assert_string_equal(heard, "");
+}
+
 /* A NIC stops its events when it has destroyed the queue pair, so some come while the ring is destroyed. */
 static unsigned told_in_destroy;
 
@@ -476,6 +512,7 @@ static const struct CMUnitTest tests[] = {
         THREAD_MODE_CASE(test_event_gets_the_flags_from_a_polling_thread, yield),
         THREAD_MODE_CASE(test_revoked_flow_tells_all_its_members_once, single),
         THREAD_MODE_CASE(test_revoked_flow_tells_all_its_members_once, yield),
+        THREAD_MODE_CASE(test_a_flow_that_was_lost_with_the_device_is_not_said_to_be_wanted_by_others, spin),
         THREAD_MODE_CASE(test_events_before_and_during_destroy_end_without_a_rebind, single),
         THREAD_MODE_CASE(test_event_during_a_create_that_fails_is_no_deadlock, yield),
         THREAD_MODE_CASE(test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end, mutex),
