@@ -199,6 +199,19 @@ FAKE int fake_wr_complete(struct ibv_qp_ex *qp)
 	return rc;
 }
 
+/* A device that is there. */
+FAKE int fake_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+	(void)context, (void)attr;
+	return 0;
+}
+
+FAKE int fake_get_no_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+	(void)context, (void)event;
+	return -1;
+}
+
 /* ---- the queue pair, as verbs.c would bind it ---- */
 
 static void fake_provider_create_pool(struct vma_bufpool **pool, const char *name)
@@ -263,11 +276,14 @@ static inline struct verbs_qp *fake_provider_setup_qp(uint32_t batching, uint32_
 	fake.tx_cq.start_poll = fake_tx_start;
 	fake.tx_cq.next_poll = fake_tx_next;
 	fake.tx_cq.end_poll = fake_end_poll;
+	fake.lib.ibv_query_device = fake_query_device;
+	fake.lib.ibv_get_async_event = fake_get_no_async_event;
 	fake.device.lib = &fake.lib;
+	fake.device.context = &fake.context.context;
 	fake.nic.base.ops = &vma_nic_verbs_ops;
 	fake.nic.base.arena = fake.arena;
 	fake.nic.base.info = (struct vma_nic_info){.mtu = 1500, .caps = VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM};
-	fake.nic.raw_fd = -1;
+	fake.nic.raw_fd = fake.nic.wake_fd = -1;
 	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
 		fake.nic.spare_fds[i] = -1;
 	fake.nic.fork_guard = qp->fork_guard = nic_get_fork_detection_page();

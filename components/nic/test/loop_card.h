@@ -117,7 +117,11 @@ static struct {
 	struct loop_region *regions[LOOP_REGIONS];
 	struct loop_rule *rules;
 	uint32_t next_key;
-	bool refuses_open;
+	bool refuses_open, refuses_memory;
+	uint32_t
+	        calls_to_go; /* the device goes with the call of this number that makes or changes something; 0: it stays */
+	bool goes_unannounced;         /* ... and no event tells of it */
+	bool hides_its_going;          /* a query finds it there, once it has gone */
 	int alive;                     /* objects */
 	uint64_t delivered, unposted;  /* frames */
 	uint64_t registered, bad_keys; /* regions, in all; accesses that no key covers */
@@ -544,10 +548,33 @@ LOOP void loop_free_device_list(struct ibv_device **list)
 	(void)list;
 }
 
+LOOP struct loop_device *loop_device(struct ibv_context *context)
+{
+	return (struct loop_device *)((char *)context - offsetof(struct loop_device, verbs.context));
+}
+
+LOOP bool loop_answers_queries(struct ibv_context *context)
+{
+	bool answers;
+
+	loop_lock();
+	answers = !loop_device(context)->is_removed || loop.hides_its_going;
+	loop_unlock();
+	return answers;
+}
+
+LOOP int loop_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+	(void)context, (void)attr;
+	return ENOSYS;
+}
+
 LOOP int loop_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
                               struct ibv_device_attr_ex *attr, size_t size)
 {
-	(void)context, (void)input, (void)size;
+	(void)input, (void)size;
+	if (!loop_answers_queries(context))
+		return EIO;
 	attr->orig_attr.max_qp_wr = 1 << 14;
 	attr->orig_attr.max_cqe = 1 << 16;
 	attr->orig_attr.max_sge = VERBS_SEGS_MAX;
@@ -571,16 +598,23 @@ LOOP int loop_query_rt_values(struct ibv_context *context, struct ibv_values_ex 
 	return 0;
 }
 
-LOOP struct loop_device *loop_device(struct ibv_context *context)
+/* Lock held. */
+LOOP void loop_count_call(struct loop_device *device)
 {
-	return (struct loop_device *)((char *)context - offsetof(struct loop_device, verbs.context));
+	if (loop.calls_to_go == 0 || device->is_removed || --loop.calls_to_go != 0)
+		return;
+	device->is_removed = true;
+	if (!loop.goes_unannounced)
+		loop_tell(device, IBV_EVENT_DEVICE_FATAL, NULL);
 }
 
+/* At each call that makes something. */
 LOOP bool loop_is_removed(struct ibv_context *context)
 {
 	bool is_removed;
 
 	loop_lock();
+	loop_count_call(loop_device(context));
 	is_removed = loop_device(context)->is_removed;
 	loop_unlock();
 	errno = EIO;
@@ -629,6 +663,9 @@ LOOP struct ibv_mr *loop_reg_mr(struct ibv_pd *pd, void *addr, size_t length, in
 
 	(void)access;
 	if (loop_is_removed(pd->context))
+		return NULL;
+	errno = ENOMEM;
+	if (loop.refuses_memory)
 		return NULL;
 	region = loop_alloc_object(sizeof(*region));
 	region->from = (uintptr_t)addr;
@@ -756,6 +793,7 @@ LOOP int loop_modify_qp(struct ibv_qp *of, struct ibv_qp_attr *attr, int mask)
 
 	(void)mask;
 	loop_lock();
+	loop_count_call(qp->device);
 	if (qp->device->is_removed)
 		rc = EIO;
 	else if (attr->qp_state == IBV_QPS_ERR)
@@ -901,11 +939,28 @@ LOOP int loop_close_device(struct ibv_context *context)
 	return loop_free_object(device);
 }
 
+/* The plain ones, which the backend tries if an extended one has failed. */
+LOOP struct ibv_cq *loop_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+                                   struct ibv_comp_channel *channel, int vector)
+{
+	(void)context, (void)cqe, (void)cq_context, (void)channel, (void)vector;
+	errno = EIO;
+	return NULL;
+}
+
+LOOP struct ibv_qp *loop_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	(void)pd, (void)attr;
+	errno = EIO;
+	return NULL;
+}
+
 static const struct verbs_lib loop_lib = {
         .ibv_get_device_list = loop_get_device_list,
         .ibv_free_device_list = loop_free_device_list,
         .ibv_open_device = loop_open_device,
         .ibv_close_device = loop_close_device,
+        .ibv_query_device = loop_query_device,
         .ibv_get_async_event = loop_get_async_event,
         .ibv_ack_async_event = loop_ack_async_event,
         .ibv_alloc_pd = loop_alloc_pd,
@@ -914,9 +969,11 @@ static const struct verbs_lib loop_lib = {
         .ibv_dereg_mr = loop_dereg_mr,
         .ibv_create_comp_channel = loop_create_channel,
         .ibv_destroy_comp_channel = loop_destroy_channel,
+        .ibv_create_cq = loop_create_cq,
         .ibv_destroy_cq = loop_destroy_cq,
         .ibv_get_cq_event = loop_get_cq_event,
         .ibv_ack_cq_events = loop_ack_cq_events,
+        .ibv_create_qp = loop_create_qp,
         .ibv_qp_to_qp_ex = loop_qp_to_ex,
         .ibv_modify_qp = loop_modify_qp,
         .ibv_query_qp = loop_query_qp,

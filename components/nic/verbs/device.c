@@ -59,20 +59,34 @@ static struct ibv_context *open_ibv_context_by_name(const struct verbs_lib *lib,
 	return context;
 }
 
-static int query_rdma_device_limits(struct verbs_device *device)
+static int query_rdma_device(const struct verbs_device *device, struct ibv_device_attr_ex *attr)
 {
 	const struct verbs_context *extended = verbs_get_ctx_op(device->context, query_device_ex);
-	struct ibv_device_attr_ex attr = {.comp_mask = 0};
-	struct verbs_limits *limits = &device->limits;
-	uint64_t ticks;
 	int rc = ENOSYS;
 
+	*attr = (struct ibv_device_attr_ex){.comp_mask = 0};
 	if (extended != NULL)
-		rc = extended->query_device_ex(device->context, NULL, &attr, sizeof(attr));
-	if (rc != 0) {
-		attr = (struct ibv_device_attr_ex){.comp_mask = 0};
-		rc = device->lib->ibv_query_device(device->context, &attr.orig_attr);
-	}
+		rc = extended->query_device_ex(device->context, NULL, attr, sizeof(*attr));
+	if (rc == 0)
+		return 0;
+	*attr = (struct ibv_device_attr_ex){.comp_mask = 0};
+	return device->lib->ibv_query_device(device->context, &attr->orig_attr);
+}
+
+bool verbs_device_is_gone(const struct verbs_device *device)
+{
+	struct ibv_device_attr_ex attr;
+
+	return query_rdma_device(device, &attr) != 0;
+}
+
+static int query_rdma_device_limits(struct verbs_device *device)
+{
+	struct verbs_limits *limits = &device->limits;
+	struct ibv_device_attr_ex attr;
+	uint64_t ticks;
+	const int rc = query_rdma_device(device, &attr);
+
 	if (rc != 0)
 		return -rc;
 	limits->wr_max = attr.orig_attr.max_qp_wr > 0 ? (uint32_t)attr.orig_attr.max_qp_wr : 0;

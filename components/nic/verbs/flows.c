@@ -259,6 +259,8 @@ static int flow_claim_and_create_rule(struct verbs_flow *flow)
 	if (rc < 0)
 		return rc;
 	rc = card_rule_create_for_flow(flow);
+	if (rc < 0 && verbs_device_failure_explains_error(nic, flow->qp->queue.device))
+		return -EPIPE; /* as of a queue pair that is lost, which it soon is */
 	if (rc < 0)
 		vma_log_once(VMA_LOG_WARN, "%s: the card takes no more rules (%s): the kernel has what comes on",
 		             nic->name, strerror(-rc));
@@ -435,6 +437,8 @@ static int flow_move_card_rule(struct verbs_flow *flow, struct verbs_qp *to)
 	if (flow->of_card == NULL || vma_nic_qp_lost(&to->base))
 		return -EPIPE;
 	rc = card_rule_create(to, flow, priority, &rule);
+	if (rc < 0 && verbs_device_failure_explains_error(to->nic, to->queue.device))
+		return -EPIPE;
 	if (rc < 0)
 		return rc == -EEXIST || rc == -EBUSY ? -EOPNOTSUPP : rc;
 	card_rule_destroy(flow);
@@ -484,7 +488,8 @@ void verbs_flows_end_revoked_rules(struct verbs_qp *qp)
 		;
 }
 
-static void recreate_rules_of_qp(struct verbs_qp *qp, bool of_any)
+/* 0; -ENODEV: the device has gone, and with it those rules that it had. */
+static int recreate_rules_of_qp(struct verbs_qp *qp, bool of_any)
 {
 	struct nic_verbs *nic = qp->nic;
 
@@ -497,11 +502,14 @@ static void recreate_rules_of_qp(struct verbs_qp *qp, bool of_any)
 				place = &flow->next;
 				continue;
 			}
+			if (verbs_device_failure_explains_error(nic, qp->queue.device))
+				return -ENODEV;
 			flow_unlink(nic, place);
 			flow->next = nic->revoked;
 			nic->revoked = flow;
 		}
 	}
+	return 0;
 }
 
 /* What lingers in the device goes on lingering there; what the next queue cannot have has ended. */
@@ -513,13 +521,18 @@ static void recreate_rules_of_revoked(struct verbs_qp *qp, struct verbs_flow *fl
 }
 
 /* Connections before their listener: it would give their packets to the kernel. */
-void verbs_flows_restore(struct verbs_qp *qp)
+int verbs_flows_restore(struct verbs_qp *qp)
 {
-	recreate_rules_of_qp(qp, false);
-	recreate_rules_of_qp(qp, true);
+	int rc = recreate_rules_of_qp(qp, false);
+
+	if (rc == 0)
+		rc = recreate_rules_of_qp(qp, true);
+	if (rc < 0)
+		return rc;
 	recreate_rules_of_revoked(qp, qp->nic->revoked);
 	recreate_rules_of_revoked(qp, qp->nic->lingering);
 	publish_flow_count(qp);
+	return 0;
 }
 
 void verbs_flows_end_of_qp(struct verbs_qp *qp)

@@ -132,10 +132,13 @@ fail:
  * A limit that is lower than it was said to be, or a process without a free descriptor. What is there has to do for a
  * while, twice as long each time: an attempt at a limit that stays costs pages that are pinned in vain.
  */
-static void note_memory_refused(struct nic_verbs *nic, const struct verbs_pool *pool, int rc)
+static void note_memory_refused(struct nic_verbs *nic, struct verbs_device *device, const struct verbs_pool *pool,
+                                int rc)
 {
 	const uint32_t pause_ms = nic->memory_pause_ms != 0 ? nic->memory_pause_ms : PAUSE_FIRST_MS;
 
+	if (verbs_device_failure_explains_error(nic, device))
+		return;
 	vma_log_once(VMA_LOG_WARN,
 	             "%s: no more memory for its card (%s): it has %u MB (RLIMIT_MEMLOCK, if CAP_IPC_LOCK is missing)",
 	             nic->name, strerror(-rc), nic->frames >> (20 - pool->arena->frame_shift));
@@ -158,7 +161,7 @@ int verbs_memory_end_pause_if_due(struct nic_verbs *nic)
 	return 0;
 }
 
-bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool)
+bool verbs_pool_grow(struct nic_verbs *nic, struct verbs_device *device, struct verbs_pool *pool)
 {
 	const uint32_t most = nic->frames_max > nic->frames ? nic->frames_max - nic->frames : 0;
 	uint32_t count = pool->wanted > pool->frames ? pool->wanted - pool->frames : 0;
@@ -172,7 +175,7 @@ bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, s
 		return false;
 	rc = pool_add_registered_memory(nic, device, pool, count);
 	if (rc < 0)
-		note_memory_refused(nic, pool, rc);
+		note_memory_refused(nic, device, pool, rc);
 	else
 		nic->memory_pause_ms = 0;
 	return rc == 0;
@@ -192,7 +195,7 @@ static void verbs_pool_unmap_and_free_when_drained(void *arg)
 	free(pool);
 }
 
-int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, const char *name, uint32_t wanted,
+int verbs_pool_create(struct nic_verbs *nic, struct verbs_device *device, const char *name, uint32_t wanted,
                       struct verbs_pool **out)
 {
 	static const int modes[] = {
@@ -219,7 +222,7 @@ int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, 
 		rc = pool_add_registered_memory(nic, device, pool, first);
 	while (rc < 0 && (first /= 2) >= WINDOW_LEAST);
 	if (rc < 0) {
-		note_memory_refused(nic, pool, rc);
+		note_memory_refused(nic, device, pool, rc);
 		vma_bufpool_retire(pool->pool, verbs_pool_unmap_and_free_when_drained, pool);
 		return rc;
 	}

@@ -57,12 +57,15 @@ static bool grow_one_pool(struct nic_verbs *nic)
 	return false;
 }
 
+/* A rebind handles events as well. Then the event may be of the new queue: the thread asks it when the rebind is over. */
 static void mark_qp_lost(struct verbs_qp *qp)
 {
 	const uint64_t one = 1;
 
-	if (vma_nic_qp_lost(&qp->base))
+	if (vma_nic_qp_lost(&qp->base)) {
+		atomic_store(&qp->broken, true);
 		return;
+	}
 	vma_log_warn("%s: RDMA device %s has stopped its queue: traffic is the kernel's until there is a new one",
 	             qp->name, qp->nic->device->place.device);
 	atomic_store_explicit(&qp->base.lost, true, memory_order_release);
@@ -90,12 +93,11 @@ static struct verbs_qp *qp_of_cq(struct nic_verbs *nic, const struct ibv_cq *cq)
 }
 
 /* A device may tell of a state twice, and that a port is up which nobody has heard to be down: a change has one line. */
-static void log_port_going_down_or_up(struct nic_verbs *nic, const struct ibv_async_event *event)
+static void log_port_going_down_or_up(struct nic_verbs *nic, bool is_down)
 {
 	const struct verbs_device_port *place = &nic->device->place;
-	const bool is_down = event->event_type == IBV_EVENT_PORT_ERR;
 
-	if (event->element.port_num != place->port || is_down == nic->port_is_down)
+	if (is_down == nic->port_is_down)
 		return;
 	nic->port_is_down = is_down;
 	if (is_down)
@@ -123,7 +125,8 @@ static void handle_rdma_async_event(struct nic_verbs *nic, const struct ibv_asyn
 		break;
 	case IBV_EVENT_PORT_ERR:
 	case IBV_EVENT_PORT_ACTIVE:
-		log_port_going_down_or_up(nic, event);
+		if (event->element.port_num == nic->device->place.port)
+			log_port_going_down_or_up(nic, event->event_type == IBV_EVENT_PORT_ERR);
 		break;
 	default:
 		break;
@@ -133,15 +136,33 @@ static void handle_rdma_async_event(struct nic_verbs *nic, const struct ibv_asyn
 		mark_qp_lost(qp);
 }
 
-static void handle_pending_rdma_async_events(struct nic_verbs *nic)
+/* True: there was one. */
+static bool handle_pending_rdma_async_events(struct nic_verbs *nic)
 {
 	const struct verbs_lib *lib = nic->device->lib;
 	struct ibv_async_event event;
+	bool any = false;
 
 	while (lib->ibv_get_async_event(nic->device->context, &event) == 0) {
 		handle_rdma_async_event(nic, &event);
 		lib->ibv_ack_async_event(&event);
+		any = true;
 	}
+	return any;
+}
+
+bool verbs_device_failure_explains_error(struct nic_verbs *nic, struct verbs_device *device)
+{
+	bool is_news;
+
+	if (device->broken)
+		return true;
+	is_news = device == nic->device && handle_pending_rdma_async_events(nic);
+	if (!device->broken)
+		device->broken = verbs_device_is_gone(device);
+	if (is_news || device->broken)
+		verbs_thread_wake(nic); /* for queue pairs that are lost by now */
+	return device->broken;
 }
 
 /* A failed receive or send need not have stopped its queue. A card whose rings cannot be read stops it here. */
@@ -248,9 +269,10 @@ static int verbs_nic_thread_run_once(struct nic_verbs *nic)
 	look_ms = min_timeout_ms(look_ms, verbs_timestamps_sample_if_due(nic));
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_lock(&nic->events);
+	report_revoked_flows(
+	        nic); /* first: if a rebind comes to something, its user takes the reason for another one */
 	if (report_lost_verbs_qps(nic))
 		more = false;
-	report_revoked_flows(nic);
 	pthread_mutex_unlock(&nic->events);
 	pthread_mutex_lock(&nic->lock);
 	linger_ms = verbs_flows_end_lingering(nic);

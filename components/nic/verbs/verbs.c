@@ -467,13 +467,15 @@ static int qp_bind(struct verbs_qp *qp)
 	        .rx_bufs = bufs_per_rx_packet(nic),
 	};
 	struct verbs_queue_sizes plan;
-	bool is_told = false; /* memory.c says it of the interface */
+	bool is_told = false; /* memory.c says it of the interface; or the line for the lost queue does */
 	int rc = verbs_compute_queue_sizes(&in, &plan) ? 0 : -ENOMEM;
 
 	qp->rx_bufs = in.rx_bufs;
+	atomic_store(&qp->broken, false); /* what is noted from here on is of this binding: mark_qp_lost */
 	if (rc == 0)
 		rc = qp_open_queue(qp, &plan, &what);
-	if (rc == 0 && qp->pace_kbps != 0 && verbs_queue_set_rate_limit(&qp->queue, qp->pace_kbps) != 0) {
+	if (rc == 0 && qp->pace_kbps != 0 && verbs_queue_set_rate_limit(&qp->queue, qp->pace_kbps) != 0 &&
+	    !verbs_device_failure_explains_error(nic, nic->device)) {
 		/* A device that has changed may have no pacing, or other limits. */
 		vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s paces this queue no longer", qp->name,
 		             nic->device->place.device);
@@ -486,6 +488,11 @@ static int qp_bind(struct verbs_qp *qp)
 	}
 	if (rc == 0)
 		rc = qp_alloc_send_places(qp, plan.tx_depth);
+	if (rc < 0 && verbs_device_failure_explains_error(nic, nic->device)) {
+		if (what == memory)
+			what = "registered memory";
+		is_told = vma_nic_qp_lost(&qp->base);
+	}
 	qp->lacks_memory = rc < 0 && what == memory;
 	if (rc < 0) {
 		if (!is_told)
@@ -504,7 +511,6 @@ static int qp_bind(struct verbs_qp *qp)
 		qp->tx_longest_ever = qp->tx_longest;
 	if (nic->base.info.inline_max < qp->queue.inline_max)
 		nic->base.info.inline_max = qp->queue.inline_max;
-	atomic_store(&qp->broken, false);
 	qp->rx_clock = nic->clock;
 	qp->rx_clock.sampled = false;
 	qp->rx_last = qp->rx_clock;
@@ -651,8 +657,11 @@ static int qp_rebind_to_device(struct verbs_qp *qp)
 	nic->frames_max = verbs_frames_max(nic->base.arena); /* what was met before need not be met again */
 	if (rc == 0)
 		rc = qp_bind(qp);
-	if (rc == 0)
-		verbs_flows_restore(qp);
+	if (rc < 0)
+		return rc;
+	rc = verbs_flows_restore(qp);
+	if (rc < 0)
+		qp_unbind(qp);
 	return rc;
 }
 
@@ -667,8 +676,12 @@ static int qp_rebind_keeping_old_queue(struct verbs_qp *qp)
 	int rc;
 
 	if (device != NULL) {
-		if (device->broken || !verbs_queue_stop(&qp->queue))
+		if (device->broken)
 			return -EAGAIN;
+		if (!verbs_queue_stop(&qp->queue)) {
+			verbs_device_failure_explains_error(qp->nic, device);
+			return -EAGAIN;
+		}
 		qp_unwatch_completion_channel(qp);
 		qp->before = qp->queue;
 		qp->queue = (struct verbs_queue){0};
@@ -815,6 +828,8 @@ static int verbs_qp_set_pacing_rate(struct vma_nic_qp *base, uint64_t bytes_per_
 	kbps = verbs_pace_kbps(bytes_per_sec, limits->pace_min, limits->pace_max);
 	if (qp->queue.qp != NULL && !vma_nic_qp_lost(base))
 		rc = verbs_queue_set_rate_limit(&qp->queue, kbps);
+	if (rc != 0 && verbs_device_failure_explains_error(qp->nic, qp->queue.device))
+		rc = 0;
 	if (rc == 0)
 		qp->pace_kbps = kbps; /* a rebind sets it again */
 	pthread_mutex_unlock(&qp->nic->lock);

@@ -22,6 +22,10 @@
  * The nic's thread asks the device, marks the queue pair as lost and tells its user. Device objects end in rebind and
  * destroy only, when both halves are held, so the hot path may be anywhere until then.
  *
+ * A device may go while a call on the control path uses it, and its event comes later. So a call that fails asks
+ * whether the device has failed (verbs_device_failure_explains_error). If it has, nothing is concluded from the error:
+ * no flow is given up, no limit is noted, and the log has no line but the one for the lost queue.
+ *
  * Threads: the receive half and the transmit half of a queue pair belong to one thread each, as nic.h says. The control
  * path has two locks: `events` (held while a callback runs, and to add or remove queue pairs) before `lock` (everything
  * else). A callback may call anything but vma_nic_qp_destroy and vma_nic_close.
@@ -91,6 +95,8 @@ struct verbs_device {
 /* 0; -EPERM, -EOPNOTSUPP, ...: the log has the line, `name` is the interface's. */
 int verbs_device_open(const char *name, const struct verbs_device_port *place, uint32_t generation,
                       struct verbs_device **out);
+/* The device is asked: it has gone, or nothing can be had of it. Its event may come later. */
+bool verbs_device_is_gone(const struct verbs_device *device);
 void verbs_device_put(struct verbs_device *device);
 bool verbs_has_capability(unsigned number); /* this process, CAP_... of <linux/capability.h> */
 void verbs_device_close_in_child(const struct verbs_device *device);
@@ -121,10 +127,10 @@ struct verbs_pool {
 };
 
 /* Lock held, all of them. With a first window of at most that; 0 or -errno. */
-int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, const char *name, uint32_t wanted,
+int verbs_pool_create(struct nic_verbs *nic, struct verbs_device *device, const char *name, uint32_t wanted,
                       struct verbs_pool **out);
 /* One more window. False: it has all it wants, or there is no more memory for it. */
-bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool);
+bool verbs_pool_grow(struct nic_verbs *nic, struct verbs_device *device, struct verbs_pool *pool);
 /* The device lets go of its memory; NULL is allowed. */
 void verbs_pool_deregister_and_retire(struct nic_verbs *nic, const struct verbs_device *device,
                                       struct verbs_pool *pool);
@@ -396,7 +402,8 @@ int verbs_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 bool verbs_tcp_port_has_flow(const struct vma_nic_qp *qp, uint16_t local_port_be);
 int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 void verbs_flows_destroy_rules(struct verbs_qp *qp); /* its rules leave the device */
-void verbs_flows_restore(struct verbs_qp *qp);       /* and come back; or those of its queue of before are this one's */
+/* And come back; or those of its queue of before are this one's. -ENODEV: the device has gone, and all flows are kept. */
+int verbs_flows_restore(struct verbs_qp *qp);
 void verbs_flows_end_of_qp(struct verbs_qp *qp);
 void verbs_flow_remove_handed_to_vmad(struct verbs_qp *qp,
                                       const struct vma_flow_key *key); /* vmad has it; if there is one */
@@ -496,6 +503,8 @@ void verbs_qp_give_flows_to_kernel(struct verbs_qp *qp);
 /* ---- thread.c ---- */
 int verbs_thread_start(struct nic_verbs *nic);
 void verbs_thread_wake(struct nic_verbs *nic);
+/* Lock held, after a call of a device's has failed: whether the device has failed, and not the call alone. */
+bool verbs_device_failure_explains_error(struct nic_verbs *nic, struct verbs_device *device) __attribute__((cold));
 void verbs_qp_note_maybe_broken(struct verbs_qp *qp) __attribute__((cold));
 
 #endif
