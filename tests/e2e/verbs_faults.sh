@@ -189,8 +189,39 @@ for _ in 1 2; do
 	says "... with a line for each" server 'RDMA device vmasoft1, port 1 is down' 'RDMA device vmasoft1, port 1 is up again'
 done
 
+check_eq "no connection has ended" "$(last 8)" 0
+
+# ---- the device goes while there is to be a new queue ----
+
+rules_held_more() { # THAN
+	[ "$(card_count b rules_held)" -gt "$1" ]
+}
+replaced_in_rebind() { # the next queue waits for its first rule; there is another device by then
+	local held
+	held=$(card_count b rules_held)
+	card b "rules hold"
+	fault "sends fail 1"
+	wait_for 20 rules_held_more "$held" && card b replace
+	card b "rules go"
+}
+check "the device goes during a rebind, and another one is there" replaced_in_rebind
+n=$((n + 1))
+check "... it is bound again" recovered $n
+over
+check "... and the traffic is the card's" offloaded
+loses_what_was_in_flight "... and the loss has a bound" 1
+says "... with a line for the loss, and for its end" server "$stopped" "$again"
+card b "port down"
+check "a port that is down has its line" wait_for 10 lines_are server 'port 1 is down' 3
+card b remove
+check "... its device goes" wait_for 10 lines_are server 'is not used: opening it' 1
+card b "port up"
+card b insert
+n=$((n + 1))
+check "... and is bound again, with the port up" recovered $n
+says "... with a line for each" server 'port 1 is down' "$stopped" 'is not used: opening it' 'port 1 is up again' "$again"
+
 check_eq "no answer was wrong" "$(last 10)" 0
-check_eq "... and no connection has ended" "$(last 8)" 0
 touch "$WORK/stop"
 finish client 20
 check_eq "... and no rule of the verbs is broken" "$(card_count b violations)" 0
@@ -233,6 +264,22 @@ check "... and no rule is left" bash -c "! '$CARD' --control '$WORK/card_b' rule
 
 # ---- the card goes, and its wire with it ----
 
+cat >"$WORK/later.py" <<'PY'
+import os, socket, sys, time
+early = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+early.bind((sys.argv[1], 7301))
+print("waits", flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], 7302))
+print("ready", flush=True)
+while True:
+    data, peer = s.recvfrom(100)
+    s.sendto(data, peer)
+PY
+start later b "${preloaded[@]}" python3 "$WORK/later.py" "$IP_B" "$WORK/back"
+check "a program has a socket" wait_for 20 log_has later waits
 check "the next server starts" serve last
 ask
 check "... and is answered by the card" offloaded
@@ -250,4 +297,19 @@ check "... and the kernel has its sockets" wait_for 20 served
 check_num "... by its own connections" $(($(snmp b Tcp PassiveOpens) - opens)) -gt 0
 says "... with a line for the loss, and for what comes of it" last "$stopped" 'RDMA device vmasoft1 is not used: opening it'
 check "... and the server runs on" alive last
+card b insert
+check "the card is back: there is a queue again" wait_for 20 lines_are last "$again" 1
+says "... with a line" last "$again"
+check "... also in the other program" wait_for 20 lines_are later "$again" 1
+touch "$WORK/back"
+check "... which makes a new socket" wait_for 20 log_has later ready
+datagrams=$(snmp b Udp InDatagrams)
+check "... that answers" in_ns a python3 -c '
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(10)
+s.sendto(b"z", (sys.argv[1], 7302))
+assert s.recv(100) == b"z"' "$IP_B"
+check_eq "... by the card" "$(snmp b Udp InDatagrams)" "$datagrams"
+check_eq "... and no rule of the verbs is broken" "$(card_count b violations)" 0
 done_testing

@@ -107,6 +107,17 @@ static void log_port_going_down_or_up(struct nic_verbs *nic, bool is_down)
 		vma_log_info("%s: RDMA device %s, port %u is up again", nic->name, place->device, place->port);
 }
 
+/* No event tells of it: the last device is gone, and this one's port may have changed before it was opened. */
+void verbs_port_state_log_change(struct nic_verbs *nic)
+{
+	const struct verbs_context *extended = verbs_get_ctx_op(nic->device->context, query_port);
+	struct ibv_port_attr attr = {.state = IBV_PORT_NOP};
+
+	if (extended != NULL &&
+	    extended->query_port(nic->device->context, nic->device->place.port, &attr, sizeof(attr)) == 0)
+		log_port_going_down_or_up(nic, attr.state != IBV_PORT_ACTIVE);
+}
+
 static void handle_rdma_async_event(struct nic_verbs *nic, const struct ibv_async_event *event)
 {
 	struct verbs_qp *qp = NULL;

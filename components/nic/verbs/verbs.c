@@ -631,9 +631,10 @@ static int reopen_device(struct nic_verbs *nic)
 		rc = verbs_find_device_of_interface(verbs_sysfs_path(), nic->name, &place);
 	if (rc == 0)
 		rc = open_device(nic, &place);
-	if (rc == 0)
+	if (rc == 0) {
 		verbs_device_put(old);
-	else if (nic->device != old) { /* opened, and of no use */
+		verbs_port_state_log_change(nic);
+	} else if (nic->device != old) { /* opened, and of no use */
 		verbs_device_put(nic->device);
 		nic->device = old;
 	}

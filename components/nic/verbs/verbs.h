@@ -503,6 +503,7 @@ void verbs_qp_give_flows_to_kernel(struct verbs_qp *qp);
 /* ---- thread.c ---- */
 int verbs_thread_start(struct nic_verbs *nic);
 void verbs_thread_wake(struct nic_verbs *nic);
+void verbs_port_state_log_change(struct nic_verbs *nic); /* lock held: its device is another one */
 /* Lock held, after a call of a device's has failed: whether the device has failed, and not the call alone. */
 bool verbs_device_failure_explains_error(struct nic_verbs *nic, struct verbs_device *device) __attribute__((cold));
 void verbs_qp_note_maybe_broken(struct verbs_qp *qp) __attribute__((cold));
