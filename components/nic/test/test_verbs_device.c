@@ -401,6 +401,29 @@ static void test_whatever_fails_nothing_is_left_open(void **state)
 	assert_true(worked >= 4);
 }
 
+/* A driver that gives no reason for what it does not make is not taken for one that has made it. */
+static void test_a_failure_without_an_error_number_is_a_failure(void **state)
+{
+	unsigned failed = 0;
+
+	(void)state;
+	skip_without_net_raw();
+	provider.error = 0;
+	for (unsigned at = 1; at == 1 || provider.step >= at - 1; at++) {
+		struct verbs_device *device = NULL;
+
+		provider.step = 0;
+		provider.fail_repair_call_at = at;
+		if (verbs_device_open("eth0", &place, 1, &device) == 0)
+			assert_non_null(device->pd);
+		else
+			failed++;
+		verbs_device_put(device);
+		assert_int_equal(provider.alive, 0);
+	}
+	assert_true(failed >= 7);
+}
+
 static void test_the_same_of_a_queue(void **state)
 {
 	struct verbs_device *device = open_eth0_verbs_device();
@@ -522,6 +545,7 @@ static void test_inline_data_is_what_the_device_takes(void **state)
 static const struct CMUnitTest tests[] = {
         DEVICE_CASE(test_limits_are_what_the_device_says_and_this_side_can),
         DEVICE_CASE(test_whatever_fails_nothing_is_left_open),
+        DEVICE_CASE(test_a_failure_without_an_error_number_is_a_failure),
         DEVICE_CASE(test_the_same_of_a_queue),
         DEVICE_CASE(test_a_device_without_right_library_or_name_is_not_opened),
         DEVICE_CASE(test_a_driver_without_queue_pairs_for_segmentation_sends_without_it),

@@ -201,8 +201,9 @@ int verbs_device_open(const char *name, const struct verbs_device_port *place, u
 	if (rc < 0)
 		goto fail;
 	what = "a protection domain";
+	errno = 0;
 	device->pd = lib->ibv_alloc_pd(device->context);
-	rc = device->pd != NULL ? probe_device_queues(device, &what) : -errno;
+	rc = device->pd != NULL ? probe_device_queues(device, &what) : errno != 0 ? -errno : -EIO;
 	if (rc < 0)
 		goto fail;
 	*out = device;
