@@ -1,5 +1,7 @@
 /* shadow.c - the kernel's socket: calls on it, and its number when the application's is another's or gone. */
 #include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <vma/inet.h>
 #include <vma/inet_iov_iter.h>
@@ -69,7 +71,7 @@ int vma_inet_dup_shadow_fd(int fd, uint64_t cookie)
 	/* The number may have been closed unseen by us, and given out anew. */
 	guarded = vma_sock_cookie(copy) == cookie ? vma_fd_move_high_and_guard(copy) : -ESTALE;
 	if (guarded < 0)
-		vma_os.close(copy);
+		syscall(SYS_close, copy); /* the C library's is a cancellation point, and this is inside */
 	else
 		vma_fd_guard_only_until_fork(guarded); /* the end that it waits for is the parent's */
 	return guarded;

@@ -1,9 +1,13 @@
 /*
  * nic - the front: finds the backend of a spec, checks what every backend would have to check, forwards.
+ *
+ * The calls of the control path put cancellation off. The backends use other libraries (libibverbs, libbpf), which
+ * open, read and write: those are cancellation points, and would leave the locks of the backend and of its user taken.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -12,6 +16,18 @@
 
 #include "backends.h"
 #include "tap.h"
+
+/* The value of an expression that is no cancellation point. */
+#define WITHOUT_CANCELLATION(expression)                                                                               \
+	({                                                                                                             \
+		int cancel_state;                                                                                      \
+		__typeof__(expression) value;                                                                          \
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);                                         \
+		value = (expression);                                                                                  \
+		pthread_setcancelstate(cancel_state, NULL);                                                            \
+		value;                                                                                                 \
+	})
+#define WITHOUT_CANCELLATION_VOID(call) ((void)WITHOUT_CANCELLATION(((call), 0)))
 
 /* 0, the backend, and what follows its name. */
 static int nic_spec_parse(const char *spec, const struct vma_nic_ops **ops, const char **arg)
@@ -41,7 +57,7 @@ int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_n
 	if (attr == NULL || attr->arena == NULL)
 		return -EINVAL;
 	rc = nic_spec_parse(spec, &ops, &arg);
-	return rc < 0 ? rc : ops->open(arg, attr, out);
+	return rc < 0 ? rc : WITHOUT_CANCELLATION(ops->open(arg, attr, out));
 }
 
 int vma_nic_probe(const char *spec, const struct vma_nic_attr *attr)
@@ -52,13 +68,13 @@ int vma_nic_probe(const char *spec, const struct vma_nic_attr *attr)
 
 	if (rc < 0)
 		return rc;
-	return ops->look != NULL ? ops->look(arg, attr) : -EOPNOTSUPP;
+	return ops->look != NULL ? WITHOUT_CANCELLATION(ops->look(arg, attr)) : -EOPNOTSUPP;
 }
 
 void vma_nic_close(struct vma_nic *nic)
 {
 	if (nic != NULL)
-		nic->ops->close(nic);
+		WITHOUT_CANCELLATION_VOID(nic->ops->close(nic));
 }
 
 int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
@@ -66,7 +82,7 @@ int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, s
 	int rc;
 
 	*out = NULL;
-	rc = nic->ops->qp_create(nic, attr, out);
+	rc = WITHOUT_CANCELLATION(nic->ops->qp_create(nic, attr, out));
 	if (rc == 0)
 		nic_tap_register_queue_pair(*out);
 	return rc;
@@ -77,12 +93,12 @@ void vma_nic_qp_destroy(struct vma_nic_qp *qp)
 	if (qp == NULL)
 		return;
 	nic_tap_unregister_queue_pair(qp);
-	qp->ops->qp_destroy(qp);
+	WITHOUT_CANCELLATION_VOID(qp->ops->qp_destroy(qp));
 }
 
 int vma_nic_qp_rebind(struct vma_nic_qp *qp)
 {
-	return qp->ops->qp_rebind != NULL ? qp->ops->qp_rebind(qp) : 0;
+	return qp->ops->qp_rebind != NULL ? WITHOUT_CANCELLATION(qp->ops->qp_rebind(qp)) : 0;
 }
 
 static bool all_zero(const uint8_t *bytes, size_t n)
@@ -137,7 +153,7 @@ int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 
 	if (rc == 0 && !vma_flow_flags_ok(rule))
 		rc = -EINVAL;
-	return rc != 0 ? rc : qp->ops->flow_add(qp, rule);
+	return rc != 0 ? rc : WITHOUT_CANCELLATION(qp->ops->flow_add(qp, rule));
 }
 
 int vma_nic_flow_stop_new_connections(struct vma_nic_qp *qp, const struct vma_flow_key *key)
@@ -146,14 +162,14 @@ int vma_nic_flow_stop_new_connections(struct vma_nic_qp *qp, const struct vma_fl
 
 	if (rc != 0)
 		return rc;
-	return qp->ops->flow_retire != NULL ? qp->ops->flow_retire(qp, key) : -ENOENT;
+	return qp->ops->flow_retire != NULL ? WITHOUT_CANCELLATION(qp->ops->flow_retire(qp, key)) : -ENOENT;
 }
 
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 {
 	int rc = nic_flow_key_check(qp, key);
 
-	return rc != 0 ? rc : qp->ops->flow_del(qp, key);
+	return rc != 0 ? rc : WITHOUT_CANCELLATION(qp->ops->flow_del(qp, key));
 }
 
 int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
@@ -164,7 +180,7 @@ int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const stru
 		return rc;
 	if (from == to || from->nic != to->nic || !vma_flow_may_move_to_other_qp(key))
 		return -EINVAL;
-	return from->ops->flow_move != NULL ? from->ops->flow_move(from, to, key) : -EOPNOTSUPP;
+	return from->ops->flow_move != NULL ? WITHOUT_CANCELLATION(from->ops->flow_move(from, to, key)) : -EOPNOTSUPP;
 }
 
 bool vma_nic_port_has_rule(const struct vma_nic_qp *qp, uint16_t local_port_be)
@@ -179,28 +195,29 @@ bool vma_nic_qp_is_only_tenant(const struct vma_nic_qp *qp)
 
 int vma_nic_export_tcp_states_to_daemon(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n)
 {
-	return qp->ops->minisock_export != NULL ? qp->ops->minisock_export(qp, minisocks, n) : -EOPNOTSUPP;
+	return qp->ops->minisock_export != NULL ? WITHOUT_CANCELLATION(qp->ops->minisock_export(qp, minisocks, n))
+	                                        : -EOPNOTSUPP;
 }
 
 int vma_nic_set_interrupt_moderation(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec)
 {
 	if (qp->ops->moderate == NULL || (qp->nic->info.caps & VMA_NIC_CAP_MODERATION) == 0)
 		return -EOPNOTSUPP;
-	return qp->ops->moderate(qp, count, period_usec);
+	return WITHOUT_CANCELLATION(qp->ops->moderate(qp, count, period_usec));
 }
 
 int vma_nic_set_tx_pacing_rate(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes)
 {
 	if (qp->ops->pace == NULL || (qp->nic->info.caps & VMA_NIC_CAP_PACING) == 0)
 		return -EOPNOTSUPP;
-	return qp->ops->pace(qp, bytes_per_sec, burst_bytes);
+	return WITHOUT_CANCELLATION(qp->ops->pace(qp, bytes_per_sec, burst_bytes));
 }
 
 int vma_nic_enable_hw_timestamps(struct vma_nic *nic)
 {
 	if (nic->ops->stamp == NULL || (nic->info.caps & VMA_NIC_CAP_HW_TIMESTAMP) == 0)
 		return -EOPNOTSUPP;
-	return nic->ops->stamp(nic);
+	return WITHOUT_CANCELLATION(nic->ops->stamp(nic));
 }
 
 int vma_nic_leave_connection_to_kernel(struct vma_nic *nic, const struct vma_flow_key *key)
@@ -209,13 +226,13 @@ int vma_nic_leave_connection_to_kernel(struct vma_nic *nic, const struct vma_flo
 		return -EOPNOTSUPP;
 	if (vma_flow_key_check(key) != 0 || key->proto != IPPROTO_TCP || key->peer_port_be == 0)
 		return -EINVAL;
-	return nic->ops->exempt(nic, key);
+	return WITHOUT_CANCELLATION(nic->ops->exempt(nic, key));
 }
 
 void vma_nic_end_leave_connection_to_kernel(struct vma_nic *nic, const struct vma_flow_key *key)
 {
 	if (nic->ops->unexempt != NULL)
-		nic->ops->unexempt(nic, key);
+		WITHOUT_CANCELLATION_VOID(nic->ops->unexempt(nic, key));
 }
 
 int vma_nic_mem_register(struct vma_nic *nic, uint32_t first, uint32_t count)
@@ -224,11 +241,11 @@ int vma_nic_mem_register(struct vma_nic *nic, uint32_t first, uint32_t count)
 		return -EOPNOTSUPP;
 	if (count == 0 || first >= nic->arena->capacity || count > nic->arena->capacity - first)
 		return -EINVAL;
-	return nic->ops->mem_register(nic, first, count);
+	return WITHOUT_CANCELLATION(nic->ops->mem_register(nic, first, count));
 }
 
 void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count)
 {
 	if (nic->ops->mem_unregister != NULL)
-		nic->ops->mem_unregister(nic, first, count);
+		WITHOUT_CANCELLATION_VOID(nic->ops->mem_unregister(nic, first, count));
 }

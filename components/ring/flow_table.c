@@ -4,17 +4,19 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { FIRST_SIZE = 16 };
 
 /* Without random numbers from the kernel (early boot, a sandbox) the clock and an address are what an outsider lacks.
- */
+ * Not the C library's getrandom, which is a cancellation point: locks of who makes a ring would stay taken. */
 static void flow_hash_choose_secret(uint64_t secret[4])
 {
 	struct timespec now;
 
-	if (getrandom(secret, 4 * sizeof(secret[0]), GRND_NONBLOCK) == 4 * (ssize_t)sizeof(secret[0]))
+	if (syscall(SYS_getrandom, secret, 4 * sizeof(secret[0]), GRND_NONBLOCK) == 4 * (long)sizeof(secret[0]))
 		return;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	secret[0] = flow_hash_multiply_fold((uint64_t)now.tv_nsec ^ 0x9e3779b97f4a7c15,

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "stream_priv.h"
 
@@ -88,7 +90,7 @@ static uint16_t kernel_choose_free_port(int fd, int family, struct sockaddr_in n
 		n += asked[n] >= 0;
 	} while (port_be != 0 && port_has_our_connections(&name) && n < CHOICES_MAX);
 	while (n > 0)
-		vma_os.close(asked[--n]);
+		syscall(SYS_close, asked[--n]); /* bind is no cancellation point, as the C library's close is */
 	return port_be;
 }
 

@@ -18,7 +18,9 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <vma/packet.h>
 
@@ -705,7 +707,7 @@ static bool listener_await_successor(struct vma_tcp_listener *listener)
 
 	while (tcp_has_pending_conns(tcp) && tcp->host.now_ns(tcp->host.arg) - begun < SUCCESSOR_NS) {
 		listener_progress_ring_and_run_control(listener);
-		nanosleep(&nap, NULL);
+		syscall(SYS_nanosleep, &nap, NULL); /* the C library's is a cancellation point */
 		if (vma_ring_stop_new_conns_of_listener(tcp->ring, &listener->flow))
 			return true;
 	}

@@ -252,7 +252,8 @@ static uint64_t ip_id_hash_secret(void)
 
 	if (fresh != 0)
 		return fresh;
-	if (getrandom(&fresh, sizeof(fresh), GRND_NONBLOCK) != sizeof(fresh))
+	/* By number: the C library's is a cancellation point, and this is inside. */
+	if (syscall(SYS_getrandom, &fresh, sizeof(fresh), GRND_NONBLOCK) != sizeof(fresh))
 		fresh = vma_now_ns();
 	fresh |= 1;
 	return atomic_compare_exchange_strong(&ip_id_secret, &none, fresh) ? fresh : none;

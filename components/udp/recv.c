@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <vma/probe.h>
 
@@ -175,7 +177,8 @@ _Static_assert(VMA_FILE_READABLE == (EPOLLIN | EPOLLRDNORM), "of sock.h, without
 /*
  * The reader's lock: held for some ten instructions by a thread that is inside, so no handler and no sleep comes
  * between; only the scheduler may. Those who find it taken wait one behind the other in the mutex, and the first of
- * them naps, which also works when it has a higher real-time priority than the holder.
+ * them naps, which also works when it has a higher real-time priority than the holder. The C library's nanosleep is a
+ * cancellation point: the mutex would stay taken.
  */
 static void __attribute__((cold, noinline)) udp_receive_lock_acquire_slow(struct udp_sock *sock)
 {
@@ -185,7 +188,7 @@ static void __attribute__((cold, noinline)) udp_receive_lock_acquire_slow(struct
 	pthread_mutex_lock(&sock->reader);
 	while (atomic_exchange_explicit(&sock->taking, true, memory_order_acquire)) {
 		if (++tries > 100)
-			nanosleep(&nap, NULL);
+			syscall(SYS_nanosleep, &nap, NULL);
 	}
 	pthread_mutex_unlock(&sock->reader);
 }

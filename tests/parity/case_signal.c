@@ -1,4 +1,6 @@
 /* Signals while a call waits or works: EINTR, SA_RESTART, masks, handlers that send and jump; and cancellation. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -419,4 +421,58 @@ CASE(cancel_waiters, "pthread_cancel of threads in recv, poll and epoll_wait; th
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	take(s, 2000, 0);
 	check_kernel_udp_was_bypassed(1, 0);
+}
+
+/* ---- calls that are no cancellation points ---- */
+
+struct made_sockets {
+	int udp, listener;
+	int results[6];
+};
+
+/* All that the process's first sockets take: the engine, the interface, a ring and its rules. */
+static void *make_sockets_before_cancellation(void *arg)
+{
+	struct made_sockets *made = arg;
+	struct sockaddr_in at = {.sin_family = AF_INET};
+	struct ip_mreq group;
+
+	inet_aton(here, &at.sin_addr);
+	group.imr_interface = at.sin_addr;
+	inet_aton("239.9.0.77", &group.imr_multiaddr);
+	pthread_cancel(pthread_self());
+	made->udp = socket(AF_INET, SOCK_DGRAM, 0);
+	made->results[0] = bind(made->udp, (struct sockaddr *)&at, sizeof(at));
+	made->results[1] = setsockopt(made->udp, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof(group));
+	made->results[2] = setsockopt(made->udp, IPPROTO_IP, IP_DROP_MEMBERSHIP, &group, sizeof(group));
+	made->listener = socket(AF_INET, SOCK_STREAM, 0);
+	made->results[3] = bind(made->listener, (struct sockaddr *)&at, sizeof(at));
+	made->results[4] = listen(made->listener, 5);
+	made->results[5] = 1;
+	pthread_testcancel();
+	made->results[5] = 2;
+	return NULL;
+}
+
+CASE(udp_cancel_while_sockets_are_made, "a thread that is to be cancelled makes the first sockets; they work on")
+{
+	struct made_sockets made = {.udp = -1, .listener = -1};
+	pthread_t thread;
+	void *how;
+
+	SAY_RESULT(pthread_create(&thread, NULL, make_sockets_before_cancellation, &made));
+	SAY_RESULT(pthread_join(thread, &how));
+	say("cancelled %d", how == PTHREAD_CANCELED);
+	for (int i = 0; i < 6; i++)
+		say("call %d: %d", i, made.results[i]);
+	say("sockets %d %d", made.udp >= 0, made.listener >= 0);
+	expect_offloaded(made.udp);
+	expect_offloaded(made.listener);
+	register_port_name(peer_ask_to_open_socket(far(), 0, there, 0), "peer");
+	save_kernel_udp_counters();
+	peer_send(far(), 0, here, port_of(made.udp), 20, 1);
+	take(made.udp, 2000, 0);
+	check_kernel_udp_was_bypassed(1, 0);
+	close(made.udp);
+	close(made.listener);
 }

@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <net/if.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,10 +163,13 @@ LOOP void loop_copy(void *to, const void *from, size_t len)
 		out[i] = in[i];
 }
 
+/* For libibverbs, making something is a write: a cancellation point. */
 LOOP void *loop_alloc_object(size_t size)
 {
-	void *object = calloc(1, size);
+	void *object;
 
+	pthread_testcancel();
+	object = calloc(1, size);
 	loop_must(object != NULL, "memory");
 	loop_lock();
 	loop.alive++;
@@ -519,8 +523,10 @@ static int loop_req_notify_cq(struct ibv_cq *of, int solicited)
 	return 0;
 }
 
+/* libibverbs reads here. */
 LOOP int loop_get_cq_event(struct ibv_comp_channel *of, struct ibv_cq **cq, void **context)
 {
+	pthread_testcancel();
 	*cq = ((struct loop_channel *)of)->cq;
 	*context = NULL;
 	return loop_fd_take(of->fd) ? 0 : -1;
@@ -698,6 +704,11 @@ LOOP struct ibv_comp_channel *loop_create_channel(struct ibv_context *context)
 	channel = loop_alloc_object(sizeof(*channel));
 	channel->channel.context = context;
 	channel->channel.fd = loop_fd_open();
+	if (channel->channel.fd < 0) {
+		loop_free_object(channel);
+		errno = EMFILE;
+		return NULL;
+	}
 	return &channel->channel;
 }
 
@@ -900,6 +911,15 @@ LOOP void loop_ack_async_event(struct ibv_async_event *event)
 	(void)event;
 }
 
+LOOP int loop_close_device(struct ibv_context *context)
+{
+	struct loop_device *device = loop_device(context);
+
+	syscall(SYS_close, context->cmd_fd);
+	syscall(SYS_close, context->async_fd);
+	return loop_free_object(device);
+}
+
 LOOP struct ibv_context *loop_open_device(struct ibv_device *of_list)
 {
 	struct loop_device *device;
@@ -927,16 +947,12 @@ LOOP struct ibv_context *loop_open_device(struct ibv_device *of_list)
 	verbs->context.ops.req_notify_cq = loop_req_notify_cq;
 	verbs->context.cmd_fd = loop_fd_open();
 	verbs->context.async_fd = loop_fd_open();
+	if (verbs->context.cmd_fd < 0 || verbs->context.async_fd < 0) {
+		loop_close_device(&verbs->context);
+		errno = EMFILE;
+		return NULL;
+	}
 	return &verbs->context;
-}
-
-LOOP int loop_close_device(struct ibv_context *context)
-{
-	struct loop_device *device = loop_device(context);
-
-	syscall(SYS_close, context->cmd_fd);
-	syscall(SYS_close, context->async_fd);
-	return loop_free_object(device);
 }
 
 /* The plain ones, which the backend tries if an extended one has failed. */

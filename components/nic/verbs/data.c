@@ -406,9 +406,13 @@ static bool ack_cq_events(struct verbs_qp *qp)
 	struct ibv_cq *cq;
 	void *context;
 	unsigned n = 0;
+	int cancel_state;
 
+	/* libibverbs reads here, which is a cancellation point: the ring's flag would stay taken. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
 	while (lib->ibv_get_cq_event(qp->queue.channel, &cq, &context) == 0)
 		n++;
+	pthread_setcancelstate(cancel_state, NULL);
 	if (n != 0)
 		lib->ibv_ack_cq_events(qp->queue.rx_cq, n);
 	if (qp->queue.mlx5 != NULL)

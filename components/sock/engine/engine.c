@@ -200,13 +200,16 @@ static struct vma_engine *engine_start(void)
 	return NULL;
 }
 
+/* Files and netlink are read by calls that are cancellation points, and the program's call is none. */
 struct vma_engine *vma_engine_start(void)
 {
 	const int saved = errno;
 	struct vma_engine *engine;
+	int cancel_state;
 
 	if (atomic_load_explicit(&failed, memory_order_relaxed))
 		return NULL;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
 	pthread_mutex_lock(&start_lock);
 	engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
 	if (engine == NULL && !atomic_load_explicit(&failed, memory_order_relaxed)) {
@@ -215,6 +218,7 @@ struct vma_engine *vma_engine_start(void)
 		atomic_store_explicit(&vma_engine_now, engine, memory_order_release);
 	}
 	pthread_mutex_unlock(&start_lock);
+	pthread_setcancelstate(cancel_state, NULL);
 	errno = saved;
 	return engine;
 }
