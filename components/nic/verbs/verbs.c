@@ -470,6 +470,11 @@ static int qp_bind(struct verbs_qp *qp)
 	bool is_told = false; /* memory.c says it of the interface; or the line for the lost queue does */
 	int rc = verbs_compute_queue_sizes(&in, &plan) ? 0 : -ENOMEM;
 
+	/* The MTU may have grown since the device was opened: a packet has no more pieces than there are places for. */
+	if (in.rx_bufs > nic->device->limits.sge_max) {
+		rc = -EOPNOTSUPP;
+		what = "receives for its MTU";
+	}
 	qp->rx_bufs = in.rx_bufs;
 	atomic_store(&qp->broken, false); /* what is noted from here on is of this binding: mark_qp_lost */
 	if (rc == 0)
