@@ -44,7 +44,7 @@ unset fd
 # As in mk/run-tests; what is to work with fewer says so.
 [ "$(ulimit -Sn)" = unlimited ] || [ "$(ulimit -Sn)" -ge 4096 ] || ulimit -Sn 4096 2>/dev/null
 declare -A PID=()
-_namespaces=() _count=0 _failed=0
+_namespaces=() _count=0 _failed=0 _bad_ends=()
 
 LIBRARY=$BUILD/libvma.so
 NIC=${NIC:-xdp}
@@ -122,8 +122,10 @@ remeasure() { # TIMES SENTENCE VARIABLE -lt|-le|-eq|-ge|-gt LIMIT COMMAND...: wh
 }
 
 done_testing() {
-	local name
+	local name end
 	! any_card || [ "$NIC" != verbs ] || cards_check
+	for name in "${!PID[@]}"; do ! gone "${PID[$name]}" || stop "$name"; done
+	for end in "${_bad_ends[@]}"; do not_ok "${end%%$'\n'*}" "${end#*$'\n'}"; done
 	if [ $_failed -gt 0 ]; then
 		for name in "${!PID[@]}"; do
 			note "--- $name: $(tail -n 20 "$WORK/$name.log" 2>/dev/null)"
@@ -340,10 +342,32 @@ log_has() { # LABEL REGEX
 	grep -qE -- "$2" "$WORK/$1.log"
 }
 
-# Ends a process and gives its exit status; one that does not end within 5 s is killed (status 137).
+# Ends a process and gives its exit status; one that does not end within 5 s is killed (status 137). The script fails if
+# the status is neither 0 nor the signal's: the process has crashed or given up, then or before. If the end of a process
+# is not what is tested, and may be anything, `reap` ends it.
 stop() { # LABEL [SIGNAL]
+	local pid=${PID[$1]:-} signal=${2:-TERM} when rc
+	[ -n "$pid" ] || return 0
+	when="after SIG$signal"
+	! gone "$pid" || when="before it was stopped"
+	reap "$1" "$signal"
+	rc=$?
+	[ $rc -eq 0 ] || [ $rc -eq $((128 + $(kill -l "$signal"))) ] || _note_bad_end "$1" "$when" $rc
+	return $rc
+}
+
+# Told by done_testing: here the output may be a file of `check`.
+_note_bad_end() { # LABEL WHEN STATUS
+	local status=$3 at=0
+	while [ "${BASH_SOURCE[at]##*/}" = lib.sh ] && [ $at -lt $((${#BASH_SOURCE[@]} - 1)) ]; do at=$((at + 1)); done
+	[ "$3" -le 128 ] || status="$3, SIG$(kill -l "$3" 2>/dev/null)"
+	_bad_ends+=("$1, of line ${BASH_LINENO[at - 1]}, ends by its stop"$'\n'"status $status $2"$'\n'"$(tail -n 20 "$WORK/$1.log" 2>&1)")
+}
+
+reap() { # LABEL [SIGNAL]: as stop, but that any end is as good
 	local pid=${PID[$1]:-} rc
 	[ -n "$pid" ] || return 0
+	wait_for 5 _has_begun "$pid" # until then it is a copy of this shell, which may lose the signal
 	kill "-${2:-TERM}" "$pid" 2>/dev/null
 	wait_for 5 gone "$pid" || kill -KILL "$pid" 2>/dev/null
 	wait "$pid" 2>/dev/null
@@ -361,6 +385,10 @@ finish() { # LABEL SECONDS
 	unset "PID[$1]"
 	[ $rc -eq 0 ] || tail -n 20 "$WORK/$1.log"
 	return $rc
+}
+
+_has_begun() { # PID: of a child of this shell, which becomes its command
+	! cmp -s "/proc/$1/cmdline" "/proc/$$/cmdline"
 }
 
 gone() { # PID: ended (perhaps not yet waited for)
@@ -410,7 +438,7 @@ _cleanup() {
 	[ "$BASHPID" = $$ ] || return
 	trap '' INT TERM
 	for label in "${!PID[@]}"; do kill "${PID[$label]}" 2>/dev/null; done
-	for label in "${!PID[@]}"; do stop "$label"; done
+	for label in "${!PID[@]}"; do reap "$label"; done
 	for name in "${_namespaces[@]}"; do ns_end "$name" 2>/dev/null; done
 	rm -rf "$WORK"
 }

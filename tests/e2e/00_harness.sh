@@ -26,6 +26,53 @@ pid=${PID[sleeper]}
 stop sleeper
 check_eq "a stopped process gives its signal" $? 143
 check "a stopped process is gone" gone "$pid"
+check_eq "its end is nothing to tell" "${_bad_ends[*]}" ""
+
+# Others do not end by their stop: each is told, with its status and what it said last.
+bad_end() { # STATUS_OF_STOP WORDS: there is one, and it is forgotten
+	check_eq "stop gives the status" "$1" "$2"
+	check_eq "it is told" "${_bad_ends[*]}" "$3"
+	_bad_ends=()
+}
+crashed() { # LABEL COMMAND: it has ended
+	start "$1" a sh -c "echo last words; $2"
+	wait_for 5 gone "${PID[$1]}"
+}
+crashed crashing 'kill -SEGV $$'
+stop crashing
+bad_end $? 139 "crashing, of line $((LINENO - 1)), ends by its stop
+status 139, SIGSEGV before it was stopped
+last words"
+crashed failing 'exit 3'
+stop failing
+bad_end $? 3 "failing, of line $((LINENO - 1)), ends by its stop
+status 3 before it was stopped
+last words"
+start unwilling a sh -c 'trap "exit 1" TERM; echo trapped; while :; do sleep 0.1; done'
+wait_for 5 log_has unwilling trapped
+stop unwilling
+bad_end $? 1 "unwilling, of line $((LINENO - 1)), ends by its stop
+status 1 after SIGTERM
+trapped"
+start killed a sh -c 'trap "kill -ABRT $$" TERM; echo trapped; while :; do sleep 0.1; done'
+wait_for 5 log_has killed trapped
+stop killed
+bad_end $? 134 "killed, of line $((LINENO - 1)), ends by its stop
+status 134, SIGABRT after SIGTERM
+trapped"
+crashed ready 'exit 0'
+stop ready
+check_eq "a process that has ended well may be stopped" "$? ${_bad_ends[*]}" "0 "
+crashed reaped 'kill -SEGV $$'
+reap reaped
+check_eq "any end of one that is reaped is as good" "$? ${_bad_ends[*]}" "139 "
+crashed left 'exit 4'
+check_eq "a script fails for one that it has left" "$(done_testing)" "not ok $((_count + 1)) - left, of line $LINENO, ends by its stop
+# status 4 before it was stopped
+# last words
+1..$((_count + 1))"
+reap left
+
 ns_add c
 start parent c sh -c 'sleep 100 & echo $!; wait'
 wait_for 5 log_has parent '^[0-9]'

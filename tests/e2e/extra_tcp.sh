@@ -63,7 +63,7 @@ for i in 1 2 3 4; do
 	check_num "a process holds frames of a stream ($i)" "${got#kept }" -gt 16
 	stop "kept$i" KILL
 	check "its peer gets its end when it is killed ($i)" wait_for 60 gone "${PID[sender$i]}"
-	stop "sender$i"
+	reap "sender$i" # by its error
 done
 in_ns a timeout 120 "$program" send "$IP_B" $other_port 3000000
 finish other 60

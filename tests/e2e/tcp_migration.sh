@@ -63,7 +63,7 @@ in_turns() { # SENTENCE connect|listen BYTES TURNS VARIABLE=VALUE...
 		"sent again here $(stat_of tcp_retransmits), there $resent_there"
 	resent_here=$(stat_of tcp_retransmits)
 	stop turns
-	stop peer
+	reap peer # by a reset
 }
 
 in_turns "receives are counted" connect 500000000 202 VMA_RING_ALLOCATION_LOGIC_RX=20 VMA_RING_MIGRATION_RATIO_RX=$RATIO

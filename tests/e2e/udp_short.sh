@@ -131,7 +131,7 @@ exec 9>"$WORK/go"
 echo go >&9
 start killed a env "$preload" /usr/bin/python3 "$WORK/short.py" ask "$IP_B" $PORT $((COUNT * 20)) 4
 sleep 0.3
-kill -KILL "${PID[vmad]}"
+stop vmad KILL
 check "vmad is killed while a process asks: all is answered" finish killed 100
 check "each by its own" log_has killed '^wrong 0$'
 check "and hardly any twice" log_has killed '^again [0-3]$'

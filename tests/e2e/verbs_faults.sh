@@ -259,7 +259,7 @@ kill -KILL "$server_pid"
 echo go >&8
 exec 8>&-
 check "the server is killed: its peer gets a reset" finish peer 20
-wait "${PID[server]}" 2>/dev/null
+stop server KILL
 check "... and no rule is left" bash -c "! '$CARD' --control '$WORK/card_b' rules | grep -q ':7200'"
 
 # ---- the card goes, and its wire with it ----

@@ -321,6 +321,7 @@ check "... and lives" alive vmad
 now go11
 finish server 5
 stop vmad
+stop resets
 
 for name in a b; do check_eq "no rule of the verbs is broken ($name)" "$(card_count $name violations)" 0; done
 cards_end

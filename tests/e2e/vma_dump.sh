@@ -277,7 +277,7 @@ start asker a $TRAFFIC ask "$IP_B" 7001 1000
 check "the program goes on" finish asker 100
 kill -TERM "${PID[stuck]}"
 check "ends by a signal" wait_for 20 gone "${PID[stuck]}"
-stop stuck
+reap stuck
 check_eq "and says that it has failed" $? 1
 kill "$holder"
 

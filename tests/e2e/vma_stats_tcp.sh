@@ -51,7 +51,7 @@ words() { # FILE: keys of lines that begin with a tab
 in_ns a ss -tin >"$WORK/ss"
 check_eq "ss has each word, too" "$(comm -23 <(words "$WORK/table") <(words "$WORK/ss"))" ""
 stop kernel
-stop plain
+reap plain # by a reset
 
 for arguments in "-t -v 1" "-t --json" "-t -d 2"; do
 	# shellcheck disable=SC2086 # words
@@ -59,5 +59,5 @@ for arguments in "-t -v 1" "-t --json" "-t -d 2"; do
 	check_eq "$arguments: no" "$? $(grep -c "does not go with" "$WORK/out")" "64 1"
 done
 stop client
-stop listener
+reap listener # by a reset
 done_testing
