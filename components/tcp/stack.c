@@ -97,7 +97,7 @@ uint64_t stack_retry_time_ns(const struct vma_tcp *tcp)
 /*
  * With one kick. If the peer is near, in another network namespace for example, the answers are there when the kick
  * returns: ACKs of what was sent, and data for what was acknowledged. Each lets more go, so they are read before more
- * is sent, or the receive queue would run over.
+ * is sent, or the receive queue would run over. If nothing has come, there is nothing to read, and output goes on.
  *
  * What the NIC does not take stays at the front, until it is tried again.
  */
@@ -132,7 +132,7 @@ bool tcp_frames_send_all(struct vma_tcp *tcp)
 {
 	send_frames(tcp);
 	tcp->acked_since_kick = 0;
-	tcp->output_deferred = !vma_nic_rx_is_empty(vma_ring_qp(tcp->ring));
+	tcp->output_deferred = vma_nic_rx_has_packet(vma_ring_qp(tcp->ring));
 	return tcp->frames_count < TCP_FRAMES;
 }
 

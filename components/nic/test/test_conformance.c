@@ -785,6 +785,27 @@ static void test_quiet_is_said_of_an_empty_queue_only(void **state)
 		assert_true(vma_nic_rx_is_empty(qp));
 }
 
+/* Every backend knows, if its receive half asks: also again and again, and the poll finds all of it. */
+static void test_whether_a_packet_has_come_is_known_to_the_receive_half(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_nic_qp *qp = w->qp[1][0];
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+
+	fixture_add_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t i = 0; i < 5; i++) {
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i));
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
+		while (!vma_nic_rx_has_packet(qp))
+			assert_true(fixture_now_ns() < give_up);
+		assert_true(vma_nic_rx_has_packet(qp));
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i));
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
+	}
+	if (vma_nic_info(w->nic[1])->device_queues == 1)
+		assert_false(vma_nic_rx_has_packet(qp));
+}
+
 /* Also of frames that nobody has polled: each next one is told of, and all of them are counted. */
 static void test_each_next_arrival_is_told_of_beside_what_waits(void **state)
 {
@@ -1091,6 +1112,7 @@ static const struct {
         CASE(test_unarmed_fd_is_armed_again_by_the_next_arm),
         CASE(test_arm_says_when_something_is_already_there),
         CASE(test_quiet_is_said_of_an_empty_queue_only),
+        CASE(test_whether_a_packet_has_come_is_known_to_the_receive_half),
         CASE(test_each_next_arrival_is_told_of_beside_what_waits),
         CASE(test_a_sleeping_thread_misses_no_frame),
         CASE(test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread),

@@ -272,6 +272,38 @@ static void test_received_packets_are_the_users(void **state)
 	assert_int_equal(vma_stats_read_counter(&qp->stats->fill_posted), 5);
 }
 
+static void test_a_look_for_a_packet_keeps_what_it_finds_for_the_next_poll(void **state)
+{
+	struct vma_buf *bufs[16];
+
+	(void)state;
+	post(4);
+	assert_false(vma_nic_rx_has_packet(&qp->base));
+	fake.due = 3;
+	assert_true(vma_nic_rx_has_packet(&qp->base));
+	assert_true(vma_nic_rx_has_packet(&qp->base));
+	assert_int_equal(fake.due, 2);
+	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 3);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal((uintptr_t)bufs[i], fake.posted[i]);
+	fake.due = 0;
+	assert_false(vma_nic_rx_has_packet(&qp->base));
+	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs + 3, 13), 0);
+	vma_buf_put_burst(fake.arena, bufs, 3);
+}
+
+static void test_a_receive_that_has_failed_is_no_packet(void **state)
+{
+	(void)state;
+	atomic_store(&qp->broken, true);
+	post(4);
+	fake.due = 1;
+	fake.status = IBV_WC_GENERAL_ERR;
+	assert_false(vma_nic_rx_has_packet(&qp->base));
+	assert_int_equal(qp->rx_with_nic, 4);
+	assert_int_equal(fake.posted_to - fake.posted_from, 4);
+}
+
 static void test_no_more_is_posted_than_the_queue_holds(void **state)
 {
 	struct vma_buf *buf;
@@ -332,7 +364,7 @@ static bool lost_qp_calls_do_nothing(void)
 	return vma_nic_tx(&qp->base, segs, 1) == 0 && vma_nic_tx(&qp->base, segs, 2) == 0 &&
 	       vma_nic_kick(&qp->base) == -ENODEV && vma_nic_post_rx(&qp->base, bufs, 1) == 0 &&
 	       vma_nic_post_rx(&qp->base, bufs, 2) == 0 && vma_nic_poll_rx(&qp->base, bufs, 1) == 0 &&
-	       vma_nic_reap_tx(&qp->base, bufs, 1) == 0 && fake.sends == 0;
+	       !vma_nic_rx_has_packet(&qp->base) && vma_nic_reap_tx(&qp->base, bufs, 1) == 0 && fake.sends == 0;
 }
 
 static void queue_test_packet(void)
@@ -413,6 +445,8 @@ int main(void)
 	        CASE(test_inline_packets_keep_no_buffer),
 	        CASE(test_what_the_provider_refuses_goes_home),
 	        CASE(test_received_packets_are_the_users),
+	        CASE(test_a_look_for_a_packet_keeps_what_it_finds_for_the_next_poll),
+	        CASE(test_a_receive_that_has_failed_is_no_packet),
 	        CASE(test_no_more_is_posted_than_the_queue_holds),
 	        CASE(test_a_receive_that_has_failed_is_posted_again_and_the_look_goes_on),
 	        CASE(test_a_refused_post_is_the_nics_until_the_end),

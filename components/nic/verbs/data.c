@@ -385,6 +385,20 @@ static __attribute__((noinline)) unsigned verbs_poll_rx_slow(struct verbs_qp *qp
 	return got + poll_single_buffer_packets(qp, qp->queue.rx_cq_ex, bufs, n, true);
 }
 
+/* As an arm looks: what the poll finds is kept in rx_pending. A receive that has failed is no packet. */
+bool verbs_rx_has_packet(struct vma_nic_qp *base)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+
+	if (!qp_is_usable_in_this_process(qp))
+		return false;
+	data_set_has_pending_rx(qp, true);
+	while (qp->rx_pending_n == 0 && poll_into_pending(qp))
+		;
+	data_set_has_pending_rx(qp, qp->rx_pending_n != 0);
+	return qp->rx_pending_n != 0;
+}
+
 unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);

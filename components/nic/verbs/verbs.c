@@ -857,8 +857,8 @@ static uint64_t verbs_now_ns(const struct vma_nic *nic)
 	.exempt = verbs_flow_begin_kernel_exemption, .unexempt = verbs_flow_end_kernel_exemption,                      \
 	.moderate = verbs_set_cq_moderation, .pace = verbs_qp_set_pacing_rate, .stamp = verbs_enable_timestamps,       \
 	.tx = verbs_tx_queue_packets, .reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle,                        \
-	.arm = verbs_arm_rx_wakeup, .unarm = verbs_unarm_rx_wakeup, .fd = verbs_qp_epoll_fd,                           \
-	.to_kernel = verbs_reinject_packet_to_kernel, .now_ns = verbs_now_ns
+	.arm = verbs_arm_rx_wakeup, .unarm = verbs_unarm_rx_wakeup, .rx_has_packet = verbs_rx_has_packet,              \
+	.fd = verbs_qp_epoll_fd, .to_kernel = verbs_reinject_packet_to_kernel, .now_ns = verbs_now_ns
 
 const struct vma_nic_ops vma_nic_verbs_ops = {
         VERBS_OPS,

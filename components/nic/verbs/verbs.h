@@ -484,6 +484,8 @@ void verbs_peers_disconnect_from_vmad(struct nic_verbs *nic);
 /* ---- data.c ---- */
 unsigned verbs_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 unsigned verbs_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+/* The same, but what is found is kept for the next poll. */
+bool verbs_rx_has_packet(struct vma_nic_qp *qp);
 unsigned verbs_tx_queue_packets(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 int verbs_kick(struct vma_nic_qp *qp);
 unsigned verbs_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);

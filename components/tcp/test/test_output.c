@@ -142,13 +142,45 @@ static struct app *stack_opens_second_connection_to_raw_peer(void)
 	return app;
 }
 
+static void test_a_run_goes_on_after_a_kick_if_nothing_has_come(void **state)
+{
+	struct app *app = stack_connects_without_window_limits();
+
+	(void)state;
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(fixture_send_bytes(app, 200000), 200000);
+	conn_enqueue_ready(app->conn);
+	assert_false(side[0].tcp->proto_ops.run(&side[0].tcp->proto_ops, false));
+	assert_int_equal(vma_tcp_tx_unsent(app->conn), 0);
+	vma_ring_release(side[0].ring);
+	fixture_run_until_idle();
+	app_free(app);
+}
+
+static void test_a_run_ends_after_a_kick_if_something_has_come(void **state)
+{
+	struct app *app = stack_connects_without_window_limits();
+	uint8_t data[100] = {0};
+
+	(void)state;
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(fixture_send_bytes(app, 200000), 200000);
+	raw_send_segment(1, 1, TCP_ACK, data, sizeof(data));
+	conn_enqueue_ready(app->conn);
+	assert_true(side[0].tcp->proto_ops.run(&side[0].tcp->proto_ops, false));
+	assert_int_equal(vma_tcp_tx_unsent(app->conn), 200000 - (TCP_FRAMES + 1) * 1000); /* one had no room before */
+	vma_ring_release(side[0].ring);
+	fixture_run_until_idle();
+	app_free(app);
+}
+
 static bool event_came_before_return;
 
 static void note_event_during_return(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	(void)conn, (void)arg;
 	if (events & VMA_TCP_READABLE)
-		event_came_before_return = side[0].tcp->output_deferred;
+		event_came_before_return |= side[0].tcp->output_deferred;
 }
 
 static void test_what_comes_while_another_sends_much_is_told_in_between(void **state)
@@ -163,7 +195,9 @@ static void test_what_comes_while_another_sends_much_is_told_in_between(void **s
 	atomic_store(&reader->conn->owner, &watcher);
 	assert_true(vma_ring_acquire(side[0].ring));
 	assert_int_equal(fixture_send_bytes(sender, 200000), 200000);
-	raw_send_segment(1, 1, TCP_ACK, data, sizeof(data));
+	/* More than is read at once, so that something waits still when the second kick returns. */
+	for (uint32_t i = 0; i < 300; i++)
+		raw_send_segment(1 + i * (uint32_t)sizeof(data), 1, TCP_ACK, data, sizeof(data));
 	vma_ring_release(side[0].ring);
 	assert_true(event_came_before_return);
 	fixture_run_until_idle();
@@ -697,6 +731,8 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_metrics_of_the_route_are_kept),
         RAW_CASE(test_what_was_told_of_the_route_is_in_force_for_whoever_asks_next),
         RAW_CASE(test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent),
+        RAW_CASE(test_a_run_goes_on_after_a_kick_if_nothing_has_come),
+        RAW_CASE(test_a_run_ends_after_a_kick_if_something_has_come),
         RAW_CASE(test_what_comes_while_another_sends_much_is_told_in_between),
         RAW_CASE(test_small_segments_of_one_do_not_keep_another_waiting),
         RAW_CASE(test_no_segments_are_made_without_memory_for_them),

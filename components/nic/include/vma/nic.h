@@ -292,6 +292,7 @@ struct vma_nic_ops {
 	int (*arm)(struct vma_nic_qp *qp);
 	int (*arm_next)(struct vma_nic_qp *qp);        /* NULL: it cannot tell of more than the first */
 	unsigned (*rx_waiting)(struct vma_nic_qp *qp); /* NULL: it cannot be counted */
+	bool (*rx_has_packet)(struct vma_nic_qp *qp);  /* NULL: rx_waiting tells; a backend has one of the two */
 	void (*unarm)(struct vma_nic_qp *qp);          /* NULL: an arm costs nothing later */
 	int (*fd)(const struct vma_nic_qp *qp);
 	int (*to_kernel)(struct vma_nic_qp *qp,
@@ -507,6 +508,19 @@ static inline int vma_nic_arm(struct vma_nic_qp *qp)
 static inline int vma_nic_rx_waiting_count(struct vma_nic_qp *qp)
 {
 	return vma_nic_qp_ops(qp)->rx_waiting != NULL ? (int)vma_nic_qp_ops(qp)->rx_waiting(qp) : -EOPNOTSUPP;
+}
+/*
+ * Receive half: true if something has been received and not polled. Unlike vma_nic_rx_is_empty it knows on every backend:
+ * a device that tells only if it is polled is polled, and the next poll_rx returns what was found. False if the device
+ * is lost, or is the parent's.
+ */
+static inline bool vma_nic_rx_has_packet(struct vma_nic_qp *qp)
+{
+	const struct vma_nic_ops *ops = vma_nic_qp_ops(qp);
+
+	if (ops->rx_has_packet != NULL)
+		return ops->rx_has_packet(qp);
+	return ops->rx_waiting != NULL && ops->rx_waiting(qp) != 0;
 }
 static inline int vma_nic_arm_for_next_packet(struct vma_nic_qp *qp)
 {
