@@ -70,6 +70,23 @@ static ssize_t splice_take_datagram(struct vma_file *file, int fd, void *datagra
 }
 
 /*
+ * Inside before, outside after. The memory is freed also if the thread is cancelled in one of the two waits, or ends in
+ * a receive callback. The file needs no reference of this call: the wait for a datagram has its own, and the write
+ * needs no file.
+ */
+static ssize_t splice_through_memory(struct call *call, int in, int out, void *datagram, size_t size)
+{
+	ssize_t rc;
+
+	pthread_cleanup_push(vma_free, datagram);
+	rc = call_end(call, splice_take_datagram(call->file, in, datagram, size));
+	if (rc > 0)
+		rc = vma_os.write(out, datagram, (size_t)rc);
+	pthread_cleanup_pop(1);
+	return rc;
+}
+
+/*
  * There is room before a datagram is taken, so the write neither waits nor falls short, unless another thread writes
  * to the same pipe between; then the write waits as for any writer, or, where it may not, the datagram is lost, and
  * EAGAIN says it.
@@ -80,7 +97,6 @@ static __attribute__((noinline)) ssize_t splice_from_offloaded_fd(int in, off64_
 	int room = 0, pipe_flags = vma_os.fcntl(out, F_GETFL, NULL);
 	struct call call;
 	void *datagram;
-	ssize_t rc;
 
 	if (size > 0 && off_in == NULL && off_out == NULL && (flags & ~SPLICE_FLAGS) == 0 &&
 	    fd_flags_allow_access_mode(pipe_flags, O_WRONLY) && pipe_space(out) >= 0)
@@ -98,13 +114,7 @@ static __attribute__((noinline)) ssize_t splice_from_offloaded_fd(int in, off64_
 	datagram = vma_alloc(size);
 	if (datagram == NULL)
 		return call_end(&call, -ENOMEM);
-	vma_file_get(call.file);
-	rc = call_end(&call, splice_take_datagram(call.file, in, datagram, size));
-	if (rc > 0)
-		rc = vma_os.write(out, datagram, (size_t)rc);
-	vma_free(datagram);
-	vma_file_put(call.file);
-	return rc;
+	return splice_through_memory(&call, in, out, datagram, size);
 }
 
 /* ---- into a connection ---- */

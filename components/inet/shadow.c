@@ -18,10 +18,9 @@ int vma_inet_os_ioctl(int fd, unsigned long request, void *arg)
 
 ssize_t vma_inet_os_recv(int fd, struct msghdr *msg, int flags)
 {
-	struct vma_thread *self = vma_thread_self();
 	ssize_t len;
 
-	vma_leave(self);
+	vma_leave_to_block();
 	len = vma_os.recvmsg(fd, msg, flags);
 	if (len < 0)
 		len = -errno;

@@ -260,14 +260,13 @@ static void accept_in_kernel_on_cancel(void *arg)
 static int accept_in_kernel_allow_signals(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len,
                                           int flags)
 {
-	struct vma_thread *self = vma_thread_self();
 	int rc;
 
 	if (atomic_exchange(&listener->os_accept, true))
 		return -EAGAIN;
 	vma_file_get(&listener->file);
-	vma_leave(self);
 	pthread_cleanup_push(accept_in_kernel_on_cancel, listener);
+	vma_leave_to_block();
 	rc = vma_os.accept4(fd, addr, len, flags);
 	if (rc < 0)
 		rc = -errno;

@@ -263,6 +263,33 @@ static bool linger_is_over(struct stream_sock *sock, const struct stream_wait_co
 	return atomic_load(&sock->drained);
 }
 
+static void linger_end(struct stream_sock *sock)
+{
+	pthread_mutex_lock(&sock->file.lock);
+	stream_end_conn_now_or_when_drained(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+	vma_file_put(&sock->file);
+}
+
+static struct stream_sock *linger_take_next(void)
+{
+	struct stream_sock *sock = vma_stream_lingering_socket;
+
+	if (sock != NULL)
+		vma_stream_lingering_socket = sock->next_lingering;
+	return sock;
+}
+
+/* Nobody waits for the others any more, either: they are sent in the background. */
+static void linger_on_cancel(void *arg)
+{
+	struct vma_thread *self = vma_enter();
+
+	for (struct stream_sock *sock = arg; sock != NULL; sock = linger_take_next())
+		linger_end(sock);
+	vma_leave(self);
+}
+
 /* A signal ends it, as it ends the kernel's; close succeeds all the same. */
 static void stream_wait_so_linger(struct stream_sock *sock)
 {
@@ -271,28 +298,22 @@ static void stream_wait_so_linger(struct stream_sock *sock)
 	                                           .deadline_ns = vma_inet_deadline(sock->linger_sec * 1000000000ULL),
 	                                           .shadow_fd = -1};
 
-	vma_file_get(&sock->file); /* the wait's: it is given back when the thread is cancelled in it */
-	atomic_fetch_add(&sock->waiting, 1);
+	atomic_fetch_add(&sock->waiting, 1); /* the wait takes it back if the thread is cancelled there */
+	pthread_cleanup_push(linger_on_cancel, sock);
 	stream_wait(sock, &what);
+	pthread_cleanup_pop(0);
 	vma_inet_remove_waiting_call(&sock->file, &sock->waiting);
-	vma_file_put(&sock->file);
-	pthread_mutex_lock(&sock->file.lock);
-	stream_end_conn_now_or_when_drained(sock);
-	pthread_mutex_unlock(&sock->file.lock);
-	vma_file_put(&sock->file);
+	linger_end(sock);
 }
 
 void vma_stream_wait_for_lingering_sockets(void)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
+	struct stream_sock *sock;
 
-	while (vma_stream_lingering_socket != NULL) {
-		struct stream_sock *sock = vma_stream_lingering_socket;
-
-		vma_stream_lingering_socket = sock->next_lingering;
+	while ((sock = linger_take_next()) != NULL)
 		stream_wait_so_linger(sock);
-	}
 	vma_leave(self);
 	vma_run_due_deferred_frees();
 	errno = saved;

@@ -32,10 +32,18 @@ static bool connect_error_is_immediate(int error)
 	       error == EADDRNOTAVAIL || error == EACCES || error == EPERM;
 }
 
-/* file.lock, which is given back: the call may wait, outside. */
+static void connect_by_kernel_on_cancel(void *arg)
+{
+	struct stream_sock *sock = arg;
+	struct vma_thread *self = vma_enter();
+
+	vma_file_put(&sock->file);
+	vma_leave(self);
+}
+
+/* file.lock, which is given back: the call may wait, outside. If the thread is cancelled there, the kernel goes on. */
 static int connect_by_kernel(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
-	struct vma_thread *self = vma_thread_self();
 	int rc;
 
 	sock->file.os_only = true;
@@ -43,8 +51,10 @@ static int connect_by_kernel(struct stream_sock *sock, int fd, const struct sock
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_file_set_poll_without_shadow(&sock->file, false);
 	vma_file_get(&sock->file);
-	vma_leave(self);
+	pthread_cleanup_push(connect_by_kernel_on_cancel, sock);
+	vma_leave_to_block();
 	rc = vma_os.connect(fd, addr, len) < 0 ? -errno : 0;
+	pthread_cleanup_pop(0);
 	vma_enter();
 	if (rc < 0 && connect_error_is_immediate(-rc)) {
 		sock->file.os_only = false;

@@ -123,10 +123,12 @@ static bool recv_wait_is_over(struct stream_sock *sock, const struct stream_wait
 	       stream_sock_phase(sock) == STREAM_FAILED;
 }
 
-static int recv_wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t deadline_ns)
+static int recv_wait_for_bytes(const struct reading *r, uint64_t deadline_ns)
 {
+	struct stream_sock *sock = r->sock;
 	const struct stream_wait_condition what = {.ready = recv_wait_is_over,
-	                                           .seen = seen,
+	                                           .iov_memory = r->iov_iter->many,
+	                                           .seen = r->skip,
 	                                           .spin = &sock->rx_spin,
 	                                           .deadline_ns = deadline_ns,
 	                                           .spin_loops = vma_engine_get_or_start()->conf.rx_poll,
@@ -167,7 +169,7 @@ static int recv_call_wait_for_more(struct reading *r, const struct vma_tcp_conn 
 	}
 	if (*deadline_ns == 0)
 		*deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed));
-	rc = recv_wait_for_bytes(sock, r->skip, *deadline_ns);
+	rc = recv_wait_for_bytes(r, *deadline_ns);
 	if (rc > 0)
 		return 0;
 	return r->done != 0 ? 1 : rc < 0 ? (int)rc : -EAGAIN;

@@ -89,44 +89,7 @@ static void tx_batch_count_send_queued_on_ring(struct vma_thread *self, struct v
 	vma_engine_flush_rings_within_1ms(ring_ctxs);
 }
 
-/* ---- waiting ---- */
-
-static bool send_connecting_is_over(struct stream_sock *sock, const struct stream_wait_condition *what)
-{
-	(void)what;
-	return stream_sock_phase(sock) != STREAM_CONNECTING;
-}
-
-/* As the kernel's: again when a third of the buffer is free. */
-static bool stream_is_writeable(struct stream_sock *sock, const struct stream_wait_condition *what)
-{
-	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
-
-	(void)what;
-	return conn == NULL || send_has_failed(sock) || (vma_tcp_poll_events(conn) & (EPOLLOUT | EPOLLHUP)) != 0;
-}
-
-static int send_wait_until(struct stream_sock *sock,
-                           bool (*ready)(struct stream_sock *sock, const struct stream_wait_condition *what),
-                           uint64_t *deadline_ns)
-{
-	struct stream_wait_condition what = {.ready = ready,
-	                                     .spin = &sock->tx_spin,
-	                                     .spin_loops = vma_engine_get_or_start()->conf.rx_poll,
-	                                     .shadow_fd = -1};
-	int rc;
-
-	vma_inet_flush_sends(vma_thread_self());
-	if (*deadline_ns == 0)
-		*deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
-	what.deadline_ns = *deadline_ns;
-	if (sock->stats != NULL)
-		vma_stats_add(&sock->stats->tx_waits, 1);
-	rc = stream_wait(sock, &what);
-	return rc > 0 ? 0 : rc < 0 ? rc : -EAGAIN;
-}
-
-/* ---- giving ---- */
+/* ---- a call ---- */
 
 struct writing {
 	struct stream_sock *sock;
@@ -145,6 +108,46 @@ struct writing {
 	bool queues;           /* what is committed last goes into a tx batch, */
 	struct vma_ring *ring; /* here */
 };
+
+/* ---- waiting ---- */
+
+static bool send_connecting_is_over(struct stream_sock *sock, const struct stream_wait_condition *what)
+{
+	(void)what;
+	return stream_sock_phase(sock) != STREAM_CONNECTING;
+}
+
+/* As the kernel's: again when a third of the buffer is free. */
+static bool stream_is_writeable(struct stream_sock *sock, const struct stream_wait_condition *what)
+{
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
+
+	(void)what;
+	return conn == NULL || send_has_failed(sock) || (vma_tcp_poll_events(conn) & (EPOLLOUT | EPOLLHUP)) != 0;
+}
+
+static int send_wait_until(struct writing *w,
+                           bool (*ready)(struct stream_sock *sock, const struct stream_wait_condition *what))
+{
+	struct stream_sock *sock = w->sock;
+	struct stream_wait_condition what = {.ready = ready,
+	                                     .iov_memory = w->iov_iter != NULL ? w->iov_iter->many : NULL,
+	                                     .spin = &sock->tx_spin,
+	                                     .spin_loops = vma_engine_get_or_start()->conf.rx_poll,
+	                                     .shadow_fd = -1};
+	int rc;
+
+	vma_inet_flush_sends(vma_thread_self());
+	if (w->deadline_ns == 0)
+		w->deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
+	what.deadline_ns = w->deadline_ns;
+	if (sock->stats != NULL)
+		vma_stats_add(&sock->stats->tx_waits, 1);
+	rc = stream_wait(sock, &what);
+	return rc > 0 ? 0 : rc < 0 ? rc : -EAGAIN;
+}
+
+/* ---- giving ---- */
 
 /* What is not the last of a call may still be sent by itself: room for the rest may depend on that. */
 static unsigned send_commit_flags(const struct writing *w, bool last)
@@ -289,7 +292,7 @@ static int send_call_wait_for_space(struct writing *w, bool *driven)
 	}
 	if (!send_call_hold_socket(w))
 		return -EBADF;
-	return send_wait_until(w->sock, stream_is_writeable, &w->deadline_ns);
+	return send_wait_until(w, stream_is_writeable);
 }
 
 /* Part of a call's bytes may be in when a fault, a signal or an end stops the rest. */
@@ -336,7 +339,7 @@ static ssize_t __attribute__((cold, noinline)) send_wait_for_connection_then_sen
 	vma_ring_ctxs_catch_up(
 	        stream_ring_bits(&sock->file)); /* a refusal that has come is known before connect is back */
 	if (stream_sock_phase(sock) == STREAM_CONNECTING)
-		rc = w->nonblocking ? -EAGAIN : send_wait_until(sock, send_connecting_is_over, &w->deadline_ns);
+		rc = w->nonblocking ? -EAGAIN : send_wait_until(w, send_connecting_is_over);
 	return rc == 0 ? send_loop_until_all_bytes_queued(w) : rc;
 }
 

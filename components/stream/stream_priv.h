@@ -499,7 +499,8 @@ struct stream_wait_condition {
 	struct vma_spin *spin;
 	uint64_t deadline_ns;
 	int64_t spin_loops;
-	int shadow_fd; /* asked and slept on, too, for input; -1: not */
+	int shadow_fd;    /* asked and slept on, too, for input; -1: not */
+	void *iov_memory; /* of the call's pieces: freed if the thread is cancelled; or NULL */
 };
 /*
  * Inside, with the socket held by stream_call_enter. 1 ready; 0 the deadline passed; -EINTR a handler ran and the call

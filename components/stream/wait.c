@@ -62,6 +62,7 @@ static void stream_wait_abandon(struct vma_wait *wait)
 {
 	struct stream_sock *sock = stream_waiter_of(wait)->sock;
 
+	vma_free(stream_waiter_of(wait)->condition->iov_memory);
 	stream_call_leave(sock);
 	vma_file_put(&sock->file);
 }

@@ -386,18 +386,35 @@ ssize_t udp_recv_when_queue_is_empty(struct udp_sock *sock, int fd, struct msghd
 	return len;
 }
 
+static void deferred_recv_on_cancel(void *arg)
+{
+	struct vma_thread *self = vma_enter();
+
+	udp_deferred_end_kernel_recv(arg);
+	vma_leave(self);
+}
+
+static ssize_t __attribute__((noinline))
+recv_in_kernel_of_deferred(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+{
+	ssize_t len;
+
+	pthread_cleanup_push(deferred_recv_on_cancel, sock);
+	len = recv_from_kernel_blocking(fd, msg, flags);
+	pthread_cleanup_pop(0);
+	stats_count_recv_from_kernel(sock, len);
+	udp_deferred_end_kernel_recv(sock);
+	return len;
+}
+
 ssize_t udp_recv_slow_path(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	ssize_t len;
 
 	if (sock->file.os_only || flags & MSG_ERRQUEUE)
 		return recv_from_kernel_blocking(fd, msg, flags);
-	if (udp_offload_is_deferred(sock) && udp_deferred_begin_recv_or_offload(sock, fd)) {
-		len = recv_from_kernel_blocking(fd, msg, flags);
-		stats_count_recv_from_kernel(sock, len);
-		udp_deferred_end_kernel_recv(sock);
-		return len;
-	}
+	if (udp_offload_is_deferred(sock) && udp_deferred_begin_recv_or_offload(sock, fd))
+		return recv_in_kernel_of_deferred(sock, fd, msg, flags);
 	if (udp_fork_shared_has_changed(sock))
 		udp_apply_changes_of_forked_processes(sock);
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))

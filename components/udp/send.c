@@ -141,21 +141,28 @@ static void send_by_kernel_on_cancel(void *arg)
 	vma_leave(self);
 }
 
+/* Outside. */
+static ssize_t __attribute__((noinline))
+send_error_or_message(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	ssize_t sent = 0;
+
+	if (__builtin_expect(atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0, 0))
+		sent = return_deferred_error(sock, fd, msg, flags);
+	return sent == 0 ? vma_inet_os_send(fd, msg, flags) : sent;
+}
+
 /* Outside, since it may block. Frames of before leave first. */
 static ssize_t __attribute__((cold, noinline))
 udp_send_by_kernel_socket(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
-	struct vma_thread *self = vma_thread_self();
-	ssize_t sent = 0;
+	ssize_t sent;
 
-	vma_inet_flush_sends(self);
+	vma_inet_flush_sends(vma_thread_self());
 	vma_file_get(&sock->file);
-	vma_leave(self);
 	pthread_cleanup_push(send_by_kernel_on_cancel, sock);
-	if (__builtin_expect(atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0, 0))
-		sent = return_deferred_error(sock, fd, msg, flags);
-	if (sent == 0)
-		sent = vma_inet_os_send(fd, msg, flags);
+	vma_leave_to_block();
+	sent = send_error_or_message(sock, fd, msg, flags);
 	pthread_cleanup_pop(0);
 	vma_enter();
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
@@ -230,7 +237,22 @@ struct send_wait {
 	uint64_t deadline_ns; /* 0: not waited yet */
 	struct vma_ring_backoff backoff;
 	uint32_t signals, interrupts, tries;
+	/* given back if the thread is cancelled in a wait */
+	struct udp_sock *sock;
+	struct vma_ring_ctx *ring_ctx;
+	void *iov_memory; /* of the call's pieces, or NULL */
 };
+
+static void send_wait_on_cancel(void *arg)
+{
+	const struct send_wait *send_wait = arg;
+	struct vma_thread *self = vma_enter();
+
+	vma_ring_ctx_put(send_wait->ring_ctx);
+	vma_free(send_wait->iov_memory);
+	vma_file_put(&send_wait->sock->file);
+	vma_leave(self);
+}
 
 /* Outside, until a paced socket may send; it is looked at again now and then, as its pace may change. */
 static void send_sleep_until(uint64_t until_ns, const struct send_wait *send_wait)
@@ -260,6 +282,18 @@ static void send_wait_for_tx_ring_progress(struct vma_ring *ring, struct send_wa
 	else
 		nanosleep(&nap, NULL);
 	send_wait->tries++;
+}
+
+static void __attribute__((noinline)) send_wait_outside(uint64_t until_ns, struct send_wait *send_wait)
+{
+	pthread_cleanup_push(send_wait_on_cancel, send_wait);
+	vma_leave_to_block();
+	if (until_ns != 0)
+		send_sleep_until(until_ns, send_wait);
+	else
+		send_wait_for_tx_ring_progress(send_wait->ring_ctx->ring, send_wait);
+	pthread_cleanup_pop(0);
+	vma_enter();
 }
 
 /*
@@ -315,14 +349,10 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 	/* The socket may move to another ring meanwhile. It held this one when it was found, inside, so there is one.
 	 * */
 	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed);
+	send_wait->ring_ctx = ring_ctx;
 	if (until_ns != 0)
 		vma_inet_flush_sends(self);
-	vma_leave(self);
-	if (until_ns != 0)
-		send_sleep_until(until_ns, send_wait);
-	else
-		send_wait_for_tx_ring_progress(ring_ctx->ring, send_wait);
-	vma_enter();
+	send_wait_outside(until_ns, send_wait);
 	vma_ring_ctx_put(ring_ctx);
 	if (self->signals != send_wait->signals &&
 	    (timeout_ns != UINT64_MAX || self->interrupts != send_wait->interrupts))
@@ -416,12 +446,12 @@ static ssize_t send_at_pace(struct udp_sock *sock, const struct udp_dst *dst, co
 	return sent;
 }
 
-/* With the socket held. -ENOTSUP: by the OS. */
+/* With a reference to the socket, which goes with a cancelled thread. -ENOTSUP: by the OS. */
 static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, int flags,
                               const struct vma_inet_iov_iter *iov_iter, const struct udp_tx_cmsgs *cmsgs)
 {
 	bool nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
-	struct send_wait send_wait = {0};
+	struct send_wait send_wait = {.sock = sock, .iov_memory = iov_iter->many};
 	struct udp_dst own;
 	uint64_t key, until_ns;
 

@@ -122,6 +122,7 @@ check_probe reopened "freopen puts a file in a socket's place"
 check_probe written "fprintf and dprintf send, answers come offloaded"
 check_probe read_by_stream "a socket that a stream reads from is the kernel's"
 check_probe spliced "splice and sendfile, from and to a socket"
+check_probe splice_cancelled "a splice that is cancelled leaves nothing of its socket behind" "VMA_STATS_FILE=$WORK/spliced"
 
 check_probe commands "system, popen and posix_spawn leave sockets alone"
 if [ "$SAN" = thread ]; then

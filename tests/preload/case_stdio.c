@@ -1,11 +1,13 @@
 /* case_stdio - streams and dprintf on sockets of the library. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fixture.h"
@@ -108,8 +110,72 @@ static void check_splice_and_sendfile_on_socket(const struct fixture *fixture)
 	EXPECT(recv(fd, back, sizeof(back), 0) == 4 && memcmp(back, "nten", 4) == 0);
 }
 
+static _Atomic int splicer_tid;
+static int splicer_fds[2]; /* from, to */
+
+static void *splice_thread(void *unused)
+{
+	(void)unused;
+	splicer_tid = gettid();
+	splice(splicer_fds[0], NULL, splicer_fds[1], NULL, 4096, 0);
+	return NULL;
+}
+
+static bool thread_sleeps(int tid)
+{
+	char path[64], state = 0;
+	FILE *stat;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	stat = fopen(path, "r");
+	if (stat != NULL && fscanf(stat, "%*d (%*[^)]) %c", &state) != 1)
+		state = 0;
+	if (stat != NULL)
+		fclose(stat);
+	return state == 'S';
+}
+
+static off_t bytes_of(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 ? st.st_size : 0;
+}
+
+/* VMA_STATS_FILE gets a socket's line when its memory is given back: after the close, and not at the exit. */
+static void cancelled_splice_gives_its_socket_back(const struct fixture *fixture)
+{
+	const struct timeval for_ever = {0, 0};
+	const char *path = getenv("VMA_STATS_FILE");
+	const int fd = fixture_socket(fixture);
+	void *how = NULL;
+	pthread_t thread;
+	int pair[2], ms;
+
+	EXPECT(path != NULL && bytes_of(path) == 0);
+	EXPECT(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &for_ever, sizeof(for_ever)) == 0);
+	EXPECT(pipe(pair) == 0);
+	splicer_fds[0] = fd;
+	splicer_fds[1] = pair[1];
+	EXPECT(pthread_create(&thread, NULL, splice_thread, NULL) == 0);
+	for (ms = 0; ms < 10000 && (splicer_tid == 0 || !thread_sleeps(splicer_tid)); ms++)
+		usleep(1000);
+	EXPECT(ms < 10000);
+	EXPECT(pthread_cancel(thread) == 0);
+	EXPECT(pthread_join(thread, &how) == 0 && how == PTHREAD_CANCELED);
+	EXPECT(fixture_echo(fd));
+	EXPECT(close(fd) == 0);
+	for (ms = 0; ms < 10000 && bytes_of(path) == 0; ms++)
+		usleep(1000);
+	EXPECT(ms < 10000);
+}
+
 const struct fixture_case cases_stdio[] = {
-        {"reused_after_fclose", reused_after_fclose},     {"reopened", check_freopen_of_socket_stream},
-        {"written", check_socket_stream_written},         {"read_by_stream", read_by_stream},
-        {"spliced", check_splice_and_sendfile_on_socket}, {NULL, NULL},
+        {"reused_after_fclose", reused_after_fclose},
+        {"reopened", check_freopen_of_socket_stream},
+        {"written", check_socket_stream_written},
+        {"read_by_stream", read_by_stream},
+        {"spliced", check_splice_and_sendfile_on_socket},
+        {"splice_cancelled", cancelled_splice_gives_its_socket_back},
+        {NULL, NULL},
 };

@@ -52,6 +52,11 @@ static bool membarrier_register_private(void)
 #endif
 }
 
+__attribute__((cold, noinline)) void vma_leave_to_block(void)
+{
+	vma_leave(vma_thread_self());
+}
+
 /* The thread ends. A later destructor of the application that calls us makes it a thread again, with this run anew. */
 static void thread_on_exit(void *arg)
 {

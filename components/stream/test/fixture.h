@@ -447,6 +447,15 @@ static inline void fixture_progress_all_rings(void)
 		call_rc;                                                                                               \
 	})
 
+/* Another thread's doing, while no ring is driven: `what` is evaluated until it is true, for ten seconds at most. */
+#define fixture_wait_ms_until(what)                                                                                    \
+	do {                                                                                                           \
+		bool is_so = false;                                                                                    \
+		for (int ms = 0; ms < 10000 && !(is_so = (what)); ms++)                                                \
+			usleep(1000);                                                                                  \
+		assert_true(is_so);                                                                                    \
+	} while (0)
+
 static inline struct stream_sock *fixture_sock_of(int fd)
 {
 	return stream_sock(vma_fd_lookup(fd));

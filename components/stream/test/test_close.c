@@ -101,6 +101,39 @@ static void test_linger_waits_no_longer_than_it_is_told(void **state)
 	fixture_close_conn_pair(-1, listener, peer);
 }
 
+static void *close_socket_thread(void *arg)
+{
+	do_close(*(int *)arg);
+	return NULL;
+}
+
+/* It is delivered all the same, and nothing is left of the socket. */
+static void test_cancelled_in_its_linger_a_close_goes_on_in_the_background(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct fixture_conn *peer;
+	int fd = fixture_open_conn_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct stream_sock *sock = fixture_sock_of(fd);
+	pthread_t thread;
+	void *how = NULL;
+
+	(void)state;
+	vma_file_get(&sock->file);
+	set_linger(fd, 3600);
+	assert_int_equal(do_send(fd, "bye", 3, 0), 3);
+	pthread_create(&thread, NULL, close_socket_thread, &fd); /* the peer is not driven */
+	fixture_wait_ms_until(atomic_load(&sock->waiting) != 0);
+	pthread_cancel(thread);
+	pthread_join(thread, &how);
+	assert_ptr_equal(how, PTHREAD_CANCELED);
+	assert_int_equal(atomic_load(&sock->waiting), 0);
+	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
+	assert_int_equal(vma_tcp_readable_bytes(peer->conn), 3);
+	fixture_close_conn_pair(-1, listener, peer);
+	fixture_until(atomic_load(&sock->file.refs) == 1);
+	CALL(int, (vma_file_put(&sock->file), 0));
+}
+
 static void test_half_closed_it_reads_on(void **state)
 {
 	struct vma_tcp_listener *listener;
@@ -210,10 +243,28 @@ static void *send_on_found_file_thread(void *arg)
 	return (void *)(intptr_t)CALL(ssize_t, stream_sendmsg(arg, -1, &m.msg, 0)); /* SIGPIPE would end the test */
 }
 
-static void *close_socket_thread(void *arg)
+/* A send that is cancelled while it waits for its turn would keep the mutex, and no thread could send any more. */
+static void test_a_send_that_waits_for_its_turn_is_not_cancelled_there(void **state)
 {
-	do_close(*(int *)arg);
-	return NULL;
+	struct vma_tcp_listener *listener;
+	struct fixture_conn *peer;
+	int fd = fixture_open_conn_pair(&listener, &peer, 0);
+	struct stream_sock *sock = fixture_sock_of(fd);
+	pthread_t sender;
+	void *sent = NULL;
+
+	(void)state;
+	stream_io_lock_acquire(&sock->writer);
+	pthread_create(&sender, NULL, send_on_found_file_thread, &sock->file);
+	fixture_wait_ms_until(pthread_mutex_trylock(&sock->writer.queue) != 0 ||
+	                      pthread_mutex_unlock(&sock->writer.queue) != 0);
+	pthread_cancel(sender);
+	usleep(50000); /* many naps */
+	stream_io_lock_release(&sock->writer);
+	pthread_join(sender, &sent);
+	assert_int_equal((intptr_t)sent, 4);
+	assert_int_equal(do_send(fd, "more", 4, 0), 4);
+	fixture_close_conn_pair(fd, listener, peer);
 }
 
 /* A send that does not wait has the writer's turn, and who closes waits for that; what comes after it is EBADF. */
@@ -487,10 +538,12 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linger_zero_resets),
         cmocka_unit_test(test_linger_waits_until_all_is_acknowledged),
         cmocka_unit_test(test_linger_waits_no_longer_than_it_is_told),
+        cmocka_unit_test(test_cancelled_in_its_linger_a_close_goes_on_in_the_background),
         cmocka_unit_test(test_half_closed_it_reads_on),
         cmocka_unit_test(test_shut_for_reading_it_says_the_end),
         cmocka_unit_test(test_closed_by_another_thread_a_read_goes_on),
         cmocka_unit_test(test_a_call_that_finds_it_closed_is_ebadf),
+        cmocka_unit_test(test_a_send_that_waits_for_its_turn_is_not_cancelled_there),
         cmocka_unit_test(test_closed_by_another_thread_a_send_goes_first_or_not_at_all),
         cmocka_unit_test(test_shut_by_another_thread_a_read_ends),
         cmocka_unit_test(test_shut_while_another_thread_writes_all_that_was_written_arrives),

@@ -209,6 +209,51 @@ static void test_without_a_device_the_kernel_connects(void **state)
 	connect_to_loopback_is_left_to_kernel(true);
 }
 
+static void *connect_thread(void *arg)
+{
+	const struct sockaddr_in *name = arg;
+	const int fd = name->sin_zero[0];
+
+	do_connect(fd, "127.0.0.1", ntohs(name->sin_port));
+	return NULL;
+}
+
+/* To a listener whose queue is full, so that the kernel waits. */
+static void test_cancelled_in_the_kernel_a_connect_gives_back_what_it_holds(void **state)
+{
+	int fd = fixture_stream_socket(0), server = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), queued[3];
+	struct sockaddr_in name = fixture_sockaddr_of("127.0.0.1", 0);
+	struct stream_sock *sock = fixture_sock_of(fd);
+	socklen_t len = sizeof(name);
+	pthread_t thread;
+	void *how = NULL;
+	uint32_t refs;
+
+	(void)state;
+	assert_int_equal(vma_os.bind(server, (struct sockaddr *)&name, sizeof(name)), 0);
+	assert_int_equal(vma_os.listen(server, 0), 0);
+	assert_int_equal(vma_os.getsockname(server, (struct sockaddr *)&name, &len), 0);
+	for (int i = 0; i < 3; i++) {
+		queued[i] = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		vma_os.connect(queued[i], (struct sockaddr *)&name, sizeof(name));
+	}
+	fixture.path.state = VMA_NET_USE_OS;
+	fixture.path.reason = VMA_NET_REASON_LOCAL;
+	refs = atomic_load(&sock->file.refs);
+	name.sin_zero[0] = (unsigned char)fd;
+	assert_int_equal(pthread_create(&thread, NULL, connect_thread, &name), 0);
+	fixture_wait_ms_until(atomic_load(&sock->file.refs) > refs);
+	assert_int_equal(pthread_cancel(thread), 0);
+	assert_int_equal(pthread_join(thread, &how), 0);
+	assert_ptr_equal(how, PTHREAD_CANCELED);
+	assert_int_equal(atomic_load(&sock->file.refs), refs);
+	fixture_reset();
+	do_close(fd);
+	for (int i = 0; i < 3; i++)
+		vma_os.close(queued[i]);
+	vma_os.close(server);
+}
+
 /* Nothing was begun by then: with a device it connects. */
 static void test_exception_handling_2_makes_a_connect_fail_that_would_be_the_kernel_s(void **state)
 {
@@ -510,6 +555,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_shadow_has_the_port),
         cmocka_unit_test(test_a_bound_port_is_kept),
         cmocka_unit_test(test_without_a_device_the_kernel_connects),
+        cmocka_unit_test(test_cancelled_in_the_kernel_a_connect_gives_back_what_it_holds),
         cmocka_unit_test(test_exception_handling_2_makes_a_connect_fail_that_would_be_the_kernel_s),
         cmocka_unit_test(test_loopback_is_the_kernel_s_without_a_question),
         cmocka_unit_test(test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel),

@@ -2,6 +2,7 @@
 #include "control_fixture.h"
 
 #include "../deferred.h"
+#include "../recv.h"
 
 /* Closed after its first datagram, as many times. */
 static void deferred_make_short_lived_sockets(unsigned times)
@@ -121,6 +122,47 @@ static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in
 	control_fixture_close(fd);
 }
 
+static void *receive_in_kernel_thread(void *arg)
+{
+	const int fd = *(const int *)arg;
+	struct vma_thread *self = vma_enter();
+	char byte;
+	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	udp_recv_slow_path(control_fixture_sock_of(fd), fd, &msg, 0);
+	vma_leave(self);
+	return NULL;
+}
+
+static void test_cancelled_in_the_kernels_a_receive_gives_back_what_it_holds(void **state)
+{
+	struct udp_sock *sock;
+	pthread_t thread;
+	void *how = NULL;
+	uint32_t refs;
+	int fd;
+
+	(void)state;
+	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
+	fd = fixture_open_offloaded_udp_socket();
+	sock = control_fixture_sock_of(fd);
+	bind_shadow(fd);
+	assert_true(udp_deferred_count_send_and_may_offload(sock, fd));
+	assert_int_equal(vma_os.fcntl(fd, F_SETFL, NULL), 0); /* it waits */
+	refs = atomic_load(&sock->file.refs);
+	assert_int_equal(pthread_create(&thread, NULL, receive_in_kernel_thread, &fd), 0);
+	for (int ms = 0; ms < 10000 && atomic_load(&sock->in_kernel) == 0; ms++)
+		usleep(1000);
+	assert_int_equal(atomic_load(&sock->in_kernel), 1);
+	assert_int_equal(pthread_cancel(thread), 0);
+	assert_int_equal(pthread_join(thread, &how), 0);
+	assert_ptr_equal(how, PTHREAD_CANCELED);
+	assert_int_equal(atomic_load(&sock->in_kernel), 0);
+	assert_int_equal(atomic_load(&sock->file.refs), refs);
+	control_fixture_close(fd);
+}
+
 static void test_bind_ends_it(void **state)
 {
 	int fd;
@@ -156,6 +198,7 @@ static const struct CMUnitTest tests[] = {
         T(one_less_is_not_many_and_a_long_life_starts_anew),
         T(sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothing),
         T(it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in_the_kernels),
+        T(cancelled_in_the_kernels_a_receive_gives_back_what_it_holds),
         T(bind_ends_it),
         T(under_the_latency_profile_nobody_is_deferred),
 };

@@ -582,6 +582,34 @@ static void test_inherited_socket_is_taken_up_by_its_first_receive(void **state)
 
 /* ---- waiting ---- */
 
+static void *receive_one_thread(void *unused)
+{
+	char byte;
+
+	(void)unused;
+	return (void *)(intptr_t)udp_recv_receive(&byte, 1, 0);
+}
+
+/* Dead in the middle of its wait for the lock it would keep the mutex, and no thread could receive any more. */
+static void test_a_receive_that_waits_for_another_s_lock_is_not_cancelled_there(void **state)
+{
+	pthread_t thread;
+	void *got = NULL;
+
+	(void)state;
+	come("x");
+	atomic_store(&sock->taking, true);
+	assert_int_equal(pthread_create(&thread, NULL, receive_one_thread, NULL), 0);
+	fixture_wait_until(pthread_mutex_trylock(&sock->reader) != 0 || pthread_mutex_unlock(&sock->reader) != 0);
+	assert_int_equal(pthread_cancel(thread), 0);
+	usleep(50000); /* many naps */
+	atomic_store(&sock->taking, false);
+	assert_int_equal(pthread_join(thread, &got), 0);
+	assert_int_equal((intptr_t)got, 1);
+	assert_int_equal(pthread_mutex_trylock(&sock->reader), 0);
+	pthread_mutex_unlock(&sock->reader);
+}
+
 static void *peer_send_datagram_after_20ms_thread(void *text)
 {
 	usleep(20000);
@@ -791,6 +819,7 @@ static void test_poll_tells_what_is_queued(void **state)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 static const struct CMUnitTest tests[] = {
+        CASE(test_a_receive_that_waits_for_another_s_lock_is_not_cancelled_there),
         CASE(test_a_receive_with_data_looks_as_often_as_the_environment_says),
         CASE(test_datagrams_come_in_order_each_once),
         CASE(test_statistics_tell_how_long_the_queue_is_and_was),

@@ -1042,6 +1042,34 @@ static void test_a_paced_send_waits_no_longer_than_its_time(void **state)
 	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
 }
 
+static void *send_paced_thread(void *unused)
+{
+	(void)unused;
+	for (unsigned n = 0; n < 4; n++)
+		send_paced(0);
+	return NULL;
+}
+
+static void test_a_paced_send_that_is_cancelled_gives_back_what_it_holds(void **state)
+{
+	uint32_t refs, ring_ctx_refs;
+	pthread_t thread;
+	void *how = NULL;
+
+	(void)state;
+	connect_send_once_then_set_pacing_rate();
+	udp_set_pacing_rate(sock, 1000); /* a frame counts a second at most */
+	refs = atomic_load(&sock->file.refs);
+	ring_ctx_refs = atomic_load(&fixture.ring_ctx->refs);
+	assert_int_equal(pthread_create(&thread, NULL, send_paced_thread, NULL), 0);
+	fixture_wait_until(vma_stats_read_counter(&sock->stats->tx_waits) != 0);
+	assert_int_equal(pthread_cancel(thread), 0);
+	assert_int_equal(pthread_join(thread, &how), 0);
+	assert_ptr_equal(how, PTHREAD_CANCELED);
+	assert_int_equal(atomic_load(&sock->file.refs), refs);
+	assert_int_equal(atomic_load(&fixture.ring_ctx->refs), ring_ctx_refs);
+}
+
 static void test_a_paced_socket_is_writable_when_it_may_send(void **state)
 {
 	struct vma_thread *self = vma_enter();
@@ -1133,6 +1161,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_paced_socket_sends_no_faster_and_loses_nothing),
         CASE(test_a_paced_send_that_does_not_wait_finds_no_room),
         CASE(test_a_paced_send_waits_no_longer_than_its_time),
+        CASE(test_a_paced_send_that_is_cancelled_gives_back_what_it_holds),
         CASE(test_a_paced_socket_is_writable_when_it_may_send),
         CASE(test_without_its_pace_a_socket_sends_as_before),
         CASE(test_a_device_that_paces_is_left_to_it),

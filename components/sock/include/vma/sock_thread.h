@@ -193,6 +193,11 @@ static inline void vma_leave(struct vma_thread *self)
 #endif
 		vma_leave_run_deferred(self);
 }
+/*
+ * vma_leave before a call that may block, behind pthread_cleanup_push: the callbacks that run here may end the thread as
+ * cancellation does there. Not inlined, since of what is inlined behind a clean-up's setjmp the compiler complains.
+ */
+void vma_leave_to_block(void);
 
 /* ---- memory: control objects (jemalloc with arenas of our own; libc's malloc under a sanitizer) ---- */
 
