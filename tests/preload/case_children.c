@@ -100,7 +100,7 @@ static void expect_parent_socket_works(const struct fixture *fixture, int fd)
 {
 	int other;
 
-	expect(fixture_retry_echo(fd), "the parent's socket works on");
+	expect(fixture_echo(fd), "the parent's socket works on");
 	other = fixture_socket(fixture);
 	EXPECT(fixture_echo(other));
 }
@@ -128,7 +128,7 @@ static void fork_and_leave(const struct fixture *fixture)
 	EXPECT(pipe(report) == 0);
 	pid = fork();
 	if (pid == 0) {
-		expect(fixture_retry_echo(fd), "the child talks on the inherited socket");
+		expect(fixture_echo(fd), "the child talks on the inherited socket");
 		EXPECT(write(report[1], "k", 1) == 1);
 		_exit(0);
 	}
@@ -194,7 +194,7 @@ static void daemon_keeps_using_earlier_socket(const struct fixture *fixture)
 	if (pid == 0) {
 		if (daemon(0, 0) != 0)
 			_exit(1);
-		word = fixture_retry_echo(fd) ? 'k' : 'n';
+		word = fixture_echo(fd) ? 'k' : 'n';
 		_exit(write(report[1], &word, 1) != 1);
 	}
 	EXPECT(close(fd) == 0 && close(report[1]) == 0);

@@ -64,11 +64,3 @@ bool fixture_echo(int fd)
 	} while (got >= 0); /* late answers to others */
 	return false;
 }
-
-bool fixture_retry_echo(int fd)
-{
-	for (unsigned tries = 10; tries > 0; tries--)
-		if (fixture_echo(fd))
-			return true;
-	return false;
-}

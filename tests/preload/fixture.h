@@ -28,8 +28,6 @@ int fixture_get_socket_offload_state(int fd);
 int fixture_socket(const struct fixture *fixture);
 /* One datagram there and back, by send and recv; false: it did not come within half a second. */
 bool fixture_echo(int fd);
-/* As fixture_echo, until it works or five seconds are over: a socket that another process has to let go of. */
-bool fixture_retry_echo(int fd);
 
 struct fixture_case {
 	const char *name;
