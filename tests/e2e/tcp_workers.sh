@@ -154,7 +154,7 @@ settle
 s="the only worker, and its parent"
 kill_the_only_worker 1000 30 echo
 sleep 1
-kill -KILL "${PID[server]}"
+stop server KILL
 finish asking 20
 check_num "$s: what waited is reset when the listener is closed" $((EPOCHSECONDS - killed)) -le 8
 check_eq "$s: all of it" "$(grep -c ConnectionReset "$WORK/asking.log")" 8
