@@ -408,6 +408,7 @@ int vma_rules_prepend(const struct vma_rules_attr *attr, const struct vma_rules 
                       struct vma_rules **out)
 {
 	const uint32_t count = old != NULL ? old->count : 0;
+	const uint32_t last = count != 0 && old->at[0].line & VMA_RULES_ADDED ? old->at[0].line : VMA_RULES_ADDED;
 	struct vma_rules *first, *all;
 	int rc = vma_rules_parse(attr, line, strlen(line), &first);
 
@@ -417,7 +418,7 @@ int vma_rules_prepend(const struct vma_rules_attr *attr, const struct vma_rules 
 	all = rc == 0 && first->count == 1 ? rules_create(attr->file, count + 1) : NULL;
 	if (all != NULL) {
 		all->at[0] = first->at[0];
-		all->at[0].line = 0;
+		all->at[0].line = last + 1;
 		if (count != 0)
 			memcpy(&all->at[1], old->at, count * sizeof(old->at[0]));
 		all->count = count + 1;

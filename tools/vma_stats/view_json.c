@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <vma/conf_version.h>
+#include <vma/rules.h>
 
 #include "processes.h"
 #include "view_json.h"
@@ -148,7 +149,9 @@ static void json_put_socket_reason(struct json_object *object, const struct vma_
 		json_put_text(object, "reason", view_reason_word(reason));
 		json_put_text(object, "reason_text", view_reason_to_text(reason));
 	}
-	if (view_read_counter(&s->rule_line) != 0)
+	if (view_read_counter(&s->rule_line) & VMA_RULES_ADDED)
+		json_put_number(object, "added_rule", view_read_counter(&s->rule_line) & ~(uint64_t)VMA_RULES_ADDED);
+	else if (view_read_counter(&s->rule_line) != 0)
 		json_put_number(object, "rule_line", view_read_counter(&s->rule_line));
 	view_interface_name(s, interface);
 	if (interface[0] != '\0')

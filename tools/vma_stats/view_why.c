@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
+#include <vma/rules.h>
 #include <vma/sock.h>
 
 #include "view.h"
@@ -53,6 +54,14 @@ const char *view_errno_name(uint64_t number)
 	return name != NULL ? name : "?";
 }
 
+static void print_rule_name(const struct view_input *in, uint64_t line)
+{
+	if (line & VMA_RULES_ADDED)
+		fprintf(in->out, "added rule %" PRIu64, line & ~(uint64_t)VMA_RULES_ADDED);
+	else
+		fprintf(in->out, "line %" PRIu64 " of libvma.conf", line);
+}
+
 static void print_offload_reason(const struct view_input *in, const struct vma_stats_socket *socket)
 {
 	const uint64_t reason = view_read_counter(&socket->reason), line = view_read_counter(&socket->rule_line);
@@ -65,14 +74,19 @@ static void print_offload_reason(const struct view_input *in, const struct vma_s
 			fprintf(in->out, ", interface %s", interface);
 		if (view_read_counter(&socket->ring) != 0)
 			fprintf(in->out, ", ring %" PRIu64, view_read_counter(&socket->ring) - 1);
-		if (line != 0)
-			fprintf(in->out, "; what it sends to names of line %" PRIu64 " of libvma.conf is the kernel's",
-			        line);
+		if (line != 0) {
+			fputs("; what it sends to names of ", in->out);
+			print_rule_name(in, line);
+			fputs(" is the kernel's", in->out);
+		}
 		return;
 	}
 	fprintf(in->out, "kernel: %s", view_reason_to_text(reason));
-	if (reason == VMA_SOCK_RULE)
-		fprintf(in->out, " (line %" PRIu64 " of libvma.conf)", line);
+	if (reason == VMA_SOCK_RULE) {
+		fputs(" (", in->out);
+		print_rule_name(in, line);
+		fputc(')', in->out);
+	}
 }
 
 static void print_socket_state(const struct view_input *in, const struct vma_stats_socket *s)

@@ -4,6 +4,7 @@
 #include <vma/test.h>
 
 #include "../rules_priv.h"
+#include "rules_fixture.h"
 
 static struct vma_rules *rules;
 
@@ -130,6 +131,27 @@ static void test_many_stars_cost_no_more_than_the_product_of_both_lengths(void *
 	assert_true(wildcard_matches_name(pattern, name));
 }
 
+static void test_added_rules_go_first_and_have_numbers(void **state)
+{
+	const struct vma_rules_attr attr = {.file = "test.conf"};
+	struct vma_rules *of_file = rules_fixture_parse("\nuse os udp_receiver *:1"), *first, *second, *alone;
+
+	(void)state;
+	assert_int_equal(vma_rules_prepend(&attr, of_file, "use os udp_receiver *:2", &first), 0);
+	assert_int_equal(vma_rules_prepend(&attr, first, "use os udp_receiver *:3", &second), 0);
+	assert_int_equal(second->count, 3);
+	assert_int_equal(second->at[0].line, VMA_RULES_ADDED + 2);
+	assert_int_equal(second->at[0].names[0].first_port, 3);
+	assert_int_equal(second->at[1].line, VMA_RULES_ADDED + 1);
+	assert_int_equal(second->at[2].line, 2);
+	assert_int_equal(vma_rules_prepend(&attr, NULL, "use os udp_receiver *:4", &alone), 0);
+	assert_int_equal(alone->at[0].line, VMA_RULES_ADDED + 1);
+	vma_rules_destroy(of_file);
+	vma_rules_destroy(first);
+	vma_rules_destroy(second);
+	vma_rules_destroy(alone);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_match_of_overlapping_ranges_wins),
         cmocka_unit_test(test_a_role_does_not_match_another),
@@ -137,6 +159,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_second_name_counts_where_the_role_has_one),
         cmocka_unit_test(test_ports_have_no_hole_at_their_ends),
         cmocka_unit_test(test_wildcards_of_programs),
+        cmocka_unit_test(test_added_rules_go_first_and_have_numbers),
         cmocka_unit_test(test_many_stars_cost_no_more_than_the_product_of_both_lengths),
 };
 

@@ -36,7 +36,7 @@ void engine_log_startup_banner(const struct vma_conf *conf);
 /* rules.c */
 int engine_read_rules_once(struct vma_engine *engine);
 const char *engine_rules_file(void); /* its name; "": there are no rules */
-/* Where a rule stands: FILE:LINE, and of line 0 that it came by add_conf_rule. Until the thread asks again. */
+/* Where a rule stands: FILE:LINE, or which of the added rules it is. Until the thread asks again. */
 const char *engine_name_of_rule(uint32_t line);
 /* Sockets of which a rule's line has been told, by kind. tells_now: it is, from now on; the answer is of before. */
 enum engine_rules_kind { ENGINE_RULES_UDP, ENGINE_RULES_TCP, ENGINE_RULES_SENDERS, ENGINE_RULES_KINDS };

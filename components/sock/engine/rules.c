@@ -132,9 +132,10 @@ const char *engine_name_of_rule(uint32_t line)
 {
 	static _Thread_local char name[320];
 
-	if (line == 0)
-		return "of add_conf_rule";
-	snprintf(name, sizeof(name), "%s:%u", engine_rules_file(), line);
+	if (line & VMA_RULES_ADDED)
+		snprintf(name, sizeof(name), "added rule %u", line & ~VMA_RULES_ADDED);
+	else
+		snprintf(name, sizeof(name), "%s:%u", engine_rules_file(), line);
 	return name;
 }
 
@@ -143,12 +144,13 @@ const char *engine_rules_file(void)
 	return process_rules != NULL ? process_rules->file : "";
 }
 
-/* The first 4096 lines of a file, and those that share a bit with them. */
+/* The first 4096 lines of a file, and those that share a bit with them. Added rules have the bits of the last lines. */
 bool engine_rule_was_logged_or_mark_logged(unsigned kind, uint32_t line, bool tells_now)
 {
 	static _Atomic uint64_t told[ENGINE_RULES_KINDS][64] __attribute__((section(".bss.far")));
-	_Atomic uint64_t *const of = &told[kind][line / 64 % 64];
-	const uint64_t bit = UINT64_C(1) << line % 64;
+	const uint32_t at = line & VMA_RULES_ADDED ? ~line : line;
+	_Atomic uint64_t *const of = &told[kind][at / 64 % 64];
+	const uint64_t bit = UINT64_C(1) << at % 64;
 
 	if (tells_now)
 		return (atomic_fetch_or_explicit(of, bit, memory_order_relaxed) & bit) != 0;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <vma/rules.h>
 #include <vma/sock.h>
 #include <vma/test.h>
 
@@ -240,10 +241,15 @@ static void test_socket_of_the_kernel_has_its_reason(void **state)
 	assert_json_text_is(object, "reason", "RULE");
 	assert_json_text_is(object, "reason_text", "a rule leaves it to the kernel");
 	assert_json_number_is(object, "rule_line", 2);
+	assert_json_key_absent(object, "added_rule");
 	assert_json_key_absent(object, "local_address");
 	assert_json_key_absent(object, "peer_port");
 	assert_json_key_absent(object, "interface");
 	assert_int_equal(by_kernel, 1);
+	vma_stats_set(&socket->rule_line, VMA_RULES_ADDED + 3);
+	object = first_element_of_json_array(print_json_and_parse_process(), "sockets");
+	assert_json_number_is(object, "added_rule", 3);
+	assert_json_key_absent(object, "rule_line");
 }
 
 static void test_view_has_only_its_parts(void **state)

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <vma/rules.h>
 #include <vma/sock.h>
 #include <vma/test.h>
 
@@ -243,14 +244,22 @@ static void test_why_names_the_first_reason(void **state)
 	socket = make_udp_stats_socket(5);
 	vma_stats_set(&socket->offloaded, 0);
 	vma_stats_set(&socket->reason, VMA_SOCK_NEW);
+	socket = make_udp_stats_socket(6);
+	vma_stats_set(&socket->offloaded, 0);
+	vma_stats_set(&socket->reason, VMA_SOCK_RULE);
+	vma_stats_set(&socket->rule_line, VMA_RULES_ADDED + 3);
+	socket = make_udp_stats_socket(7);
+	vma_stats_set(&socket->rule_line, VMA_RULES_ADDED + 4);
 	in.out = open_memstream(&printed, &printed_bytes);
 	total = now;
 	view_why(&in, &shown, &by_kernel);
 	fclose(in.out);
-	assert_int_equal(shown, 3);
-	assert_int_equal(by_kernel, 1); /* what is not bound yet is no failure */
+	assert_int_equal(shown, 5);
+	assert_int_equal(by_kernel, 2); /* what is not bound yet is no failure */
 	assert_non_null(strstr(printed, "fd 3 udp 0.0.0.0:* -> 0.0.0.0:*: offloaded, interface eth0, ring 0\n"));
 	assert_non_null(strstr(printed, "kernel: a rule leaves it to the kernel (line 12 of libvma.conf)\n"));
+	assert_non_null(strstr(printed, "kernel: a rule leaves it to the kernel (added rule 3)\n"));
+	assert_non_null(strstr(printed, "; what it sends to names of added rule 4 is the kernel's\n"));
 	assert_non_null(strstr(printed, "last error: ECONNREFUSED\n"));
 }
 

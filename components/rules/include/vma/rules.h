@@ -65,11 +65,15 @@ struct vma_rules_range {
 	uint32_t first_port, last_port; /* up to 65536, which is no port */
 };
 
+/* In place of a line, with its number from 1 on: a rule that was added at run time. A file has no such lines. */
+#define VMA_RULES_ADDED (1U << 31)
+_Static_assert(VMA_RULES_FILE_MAX < VMA_RULES_ADDED, "a byte is a line at most");
+
 struct vma_rule {
 	struct vma_rules_range names[2]; /* the second one is any name where the statement has none */
-	uint32_t line;
-	uint8_t role; /* enum vma_rules_role */
-	bool by_os;   /* "os" */
+	uint32_t line;                   /* or VMA_RULES_ADDED */
+	uint8_t role;                    /* enum vma_rules_role */
+	bool by_os;                      /* "os" */
 };
 
 struct vma_rules {
@@ -106,8 +110,9 @@ void vma_rules_text_unmap(char *text); /* NULL is fine */
 /* What holds for the program. The number of errors, each of which has been told; -ENOMEM, -EFBIG: *out is NULL. */
 int vma_rules_parse(const struct vma_rules_attr *attr, const char *text, size_t size, struct vma_rules **out);
 /*
- * One more rule, which goes before those of `old` (NULL: there are none): a single statement `use`, in attr's file's
- * name as its line 0. 0; -EINVAL: it is none, or more than one (attr's tell hears why); -ENOMEM. `old` stays as it is.
+ * One more rule, which goes before those of `old` (NULL: there are none): a single statement `use`, whose line is
+ * VMA_RULES_ADDED and one more than how many were added before. 0; -EINVAL: it is none, or more than one (attr's tell
+ * hears why); -ENOMEM. `old` stays as it is.
  */
 int vma_rules_prepend(const struct vma_rules_attr *attr, const struct vma_rules *old, const char *line,
                       struct vma_rules **out);

@@ -125,7 +125,7 @@
 	X(protocol, "IPPROTO_UDP or IPPROTO_TCP")                                                                      \
 	X(nonblocking, "O_NONBLOCK: 1, else: 0")                                                                       \
 	X(mc_loop, "IP_MULTICAST_LOOP: 1, else: 0")                                                                    \
-	X(rule_line, "the line of libvma.conf that has decided; 0: none has")                                          \
+	X(rule_line, "the line of libvma.conf that has decided; 2147483648 and more: an added rule; 0: none has")      \
 	X(ring, "the number of its ring, and 1; 0: it has none")                                                       \
 	X(interface_0, "its interface: the name's first eight bytes")                                                  \
 	X(interface_1, "its interface: the name's last eight bytes")                                                   \
