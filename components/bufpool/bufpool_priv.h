@@ -139,6 +139,7 @@ struct vma_bufpool {
 	char name[32];
 	void (*drained)(void *arg);
 	void *drained_arg;
+	const void *_Atomic named_by; /* outlives the pool: its place is kept for that */
 
 	/* written at batch exchanges */
 	ck_ring_t ring __attribute__((aligned(CACHE_LINE)));

@@ -78,16 +78,47 @@ static struct vma_bufpool *pool_slot_alloc(struct vma_bufarena *arena, uint16_t 
 	return slot;
 }
 
+/* Of a slot that no pool has. The name of a kept one may go meanwhile (vma_bufpool_release_places): then it is free. */
+static bool pool_slot_try_claim(struct vma_bufpool *slot, const void *named_by)
+{
+	const void *kept_for;
+	int unused = POOL_UNUSED;
+
+	if (!atomic_compare_exchange_strong(&slot->state, &unused, CREATING))
+		return false;
+	kept_for = atomic_load_explicit(&slot->named_by, memory_order_relaxed);
+	if (kept_for == NULL || kept_for == named_by)
+		return true;
+	atomic_store_explicit(&slot->state, POOL_UNUSED, memory_order_release);
+	return false;
+}
+
+/* One that is kept for `named_by`. First of all, so that no more are kept than have had pools at the same time. */
+static bool arena_claim_kept_pool_slot(struct vma_bufarena *arena, const void *named_by, struct vma_bufpool **out)
+{
+	for (unsigned id = 0; named_by != NULL && id < VMA_BUFPOOL_MAX; id++) {
+		struct vma_bufpool *slot = atomic_load_explicit(&arena->priv->slots[id], memory_order_acquire);
+
+		if (slot == NULL || atomic_load_explicit(&slot->named_by, memory_order_relaxed) != named_by ||
+		    !pool_slot_try_claim(slot, named_by))
+			continue;
+		*out = slot;
+		return true;
+	}
+	return false;
+}
+
 /*
  * A pool's memory belongs to its id, is kept until the arena ends, and serves the next pool of that id: a thread that
  * has just brought a pool to its end, or one that still leaves its cache of it, looks at memory that is a pool's.
  */
-static int arena_claim_pool_slot(struct vma_bufarena *arena, struct vma_bufpool **out)
+static int arena_claim_pool_slot(struct vma_bufarena *arena, const void *named_by, struct vma_bufpool **out)
 {
+	if (arena_claim_kept_pool_slot(arena, named_by, out))
+		return 0;
 	for (unsigned id = 0; id < VMA_BUFPOOL_MAX; id++) {
 		struct vma_bufpool *slot = atomic_load_explicit(&arena->priv->slots[id], memory_order_acquire);
 		struct vma_bufpool *none = NULL;
-		int unused = POOL_UNUSED;
 
 		if (slot == NULL) {
 			slot = pool_slot_alloc(arena, (uint16_t)id);
@@ -98,7 +129,7 @@ static int arena_claim_pool_slot(struct vma_bufarena *arena, struct vma_bufpool 
 				return 0;
 			}
 			bufpool_free_pool_slot(slot); /* another creator was faster */
-		} else if (atomic_compare_exchange_strong(&slot->state, &unused, CREATING)) {
+		} else if (pool_slot_try_claim(slot, named_by)) {
 			*out = slot;
 			return 0;
 		}
@@ -144,7 +175,7 @@ int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool *
 
 	if (attr->arena == NULL || attr->batch > BATCH_MAX || attr->batching_mode < 0 || attr->batching_mode > 2)
 		return -EINVAL;
-	rc = arena_claim_pool_slot(attr->arena, &pool);
+	rc = arena_claim_pool_slot(attr->arena, attr->named_by, &pool);
 	if (rc != 0)
 		return rc;
 	rc = pool_prepare(pool, attr);
@@ -155,6 +186,7 @@ int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool *
 	ck_ring_init(&pool->ring, pool->ring_size);
 	ck_stack_init(&pool->spill);
 	pool->drained = NULL;
+	atomic_store_explicit(&pool->named_by, attr->named_by, memory_order_relaxed);
 	atomic_store_explicit(&pool->batch_now, pool->batch, memory_order_relaxed);
 	atomic_store_explicit(&pool->batches_without_shortage, 0, memory_order_relaxed);
 	atomic_store_explicit(&pool->grown, 0, memory_order_relaxed);
@@ -165,6 +197,18 @@ int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool *
 	atomic_store_explicit(&attr->arena->pools[pool->id], pool, memory_order_release);
 	*out = pool;
 	return 0;
+}
+
+/* A pool that lives, or has not drained yet, is a pool as before: its place is anybody's afterwards. */
+void vma_bufpool_release_places(struct vma_bufarena *arena, const void *named_by)
+{
+	for (unsigned id = 0; id < VMA_BUFPOOL_MAX; id++) {
+		struct vma_bufpool *slot = atomic_load_explicit(&arena->priv->slots[id], memory_order_acquire);
+		const void *name = named_by;
+
+		if (slot != NULL)
+			atomic_compare_exchange_strong(&slot->named_by, &name, NULL);
+	}
 }
 
 /* Descriptors of frames that nobody holds, made into batches; the caller has counted them as outstanding. */

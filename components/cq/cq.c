@@ -23,7 +23,6 @@ static uint32_t at_most_u32(uint32_t value, uint32_t limit)
 /* What depends on the queue pair's present binding. */
 static void cq_set_queue_pair_limits(struct vma_cq *cq)
 {
-	cq->rx_pool = atomic_load(&cq->qp->rx_pool);
 	cq->owed = cq->qp->rx_self_fill ? 0 : cq->qp->rx_depth;
 	cq->quota = value_or_default(cq->qp->rx_quota, cq->qp->rx_depth);
 	cq->idle_at =

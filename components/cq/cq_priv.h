@@ -22,7 +22,6 @@
 struct vma_cq {
 	/* receive: read and written at every poll */
 	struct vma_nic_qp *qp;
-	struct vma_bufpool *rx_pool;
 	uint32_t owed;        /* buffers taken from the NIC's receive queue and not yet replaced */
 	uint32_t spare_count; /* of those, how many are ready in spare[] */
 	uint32_t batch_max;

@@ -21,6 +21,9 @@ void cq_refill_fini(struct vma_cq *cq)
 }
 
 /*
+ * The pool is the queue pair's of now. A rebind that fails may have ended those of before, and another queue pair's may
+ * have their places. It cannot change here: a rebind holds the receive half as well.
+ *
  * Where the owner keeps the first fill, only what was polled is ours to post, and a spare kept back is a frame that
  * all processes of the device queue miss; elsewhere spares are fetched ahead of the debt.
  *
@@ -31,16 +34,18 @@ void cq_refill_fini(struct vma_cq *cq)
 static void cq_fetch_spare_bufs(struct vma_cq *cq)
 {
 	uint32_t want = cq->qp->rx_self_fill ? cq->owed : cq->spare_want;
+	struct vma_bufpool *pool;
 
 	if (want > SPARE_MAX)
 		want = SPARE_MAX;
 	if (cq->spare_count >= want)
 		return;
 	want -= cq->spare_count;
+	pool = atomic_load_explicit(&cq->qp->rx_pool, memory_order_relaxed);
 	if (cq->owed >= cq->idle_at)
-		cq->spare_count += vma_bufpool_get(cq->rx_pool, &cq->spare[cq->spare_count], want);
+		cq->spare_count += vma_bufpool_get(pool, &cq->spare[cq->spare_count], want);
 	else
-		cq->spare_count += vma_bufpool_get_without_growth(cq->rx_pool, &cq->spare[cq->spare_count], want);
+		cq->spare_count += vma_bufpool_get_without_growth(pool, &cq->spare[cq->spare_count], want);
 }
 
 unsigned vma_cq_refill(struct vma_cq *cq)

@@ -499,6 +499,10 @@ void vma_ring_flush_tx(struct vma_ring *ring)
 	ring_tx_try_drain_and_kick(ring);
 }
 
+/*
+ * No flag is held, so a rebind may end the pool between its look-up and the get. Then the get finds no buffer, or one of
+ * the queue pair's next pool: a pool's address is kept for pools of the same queue pair (nic.h).
+ */
 static inline struct vma_buf *get_tx_buf(struct vma_nic_qp *qp)
 {
 	struct vma_bufpool *pool = atomic_load_explicit(&qp->tx_pool, memory_order_acquire);

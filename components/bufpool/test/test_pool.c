@@ -71,6 +71,40 @@ static void test_every_buffer_is_handed_out_once_in_every_mode(void **state)
 	}
 }
 
+static struct vma_bufpool *create_pool_named_by(const void *named_by)
+{
+	const struct vma_bufpool_attr attr = {.arena = f.arena, .name = "named", .named_by = named_by};
+	struct vma_bufpool *pool;
+
+	assert_int_equal(vma_bufpool_create(&attr, &pool), 0);
+	return pool;
+}
+
+static void test_the_place_of_a_pool_with_a_name_is_kept_for_that_name(void **state)
+{
+	struct vma_bufpool *others[2], *first;
+	int name, other_name;
+
+	(void)state;
+	open_pool(0, 0);
+	first = create_pool_named_by(&name);
+	vma_bufpool_retire(first, NULL, NULL);
+	others[0] = create_pool_named_by(NULL);
+	others[1] = create_pool_named_by(&other_name);
+	assert_ptr_not_equal(others[0], first);
+	assert_ptr_not_equal(others[1], first);
+	vma_bufpool_retire(others[0], NULL, NULL);
+	assert_ptr_equal(create_pool_named_by(&name), first);
+	vma_bufpool_release_places(f.arena, &name);
+	assert_ptr_equal(create_pool_named_by(NULL), others[0]); /* the pool has ended its name, not its life */
+	vma_bufpool_retire(first, NULL, NULL);
+	assert_ptr_equal(create_pool_named_by(&other_name), first);
+	vma_bufpool_retire(first, NULL, NULL);
+	vma_bufpool_retire(others[0], NULL, NULL);
+	vma_bufpool_retire(others[1], NULL, NULL);
+	close_pool();
+}
+
 static void test_batches_of_any_size_lose_nothing(void **state)
 {
 	static const uint32_t sizes[] = {1, 2, 7, 32, 64};
@@ -182,6 +216,7 @@ static void test_bursts_of_several_pools_go_home_each(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_buffer_is_handed_out_once_in_every_mode),
+        cmocka_unit_test(test_the_place_of_a_pool_with_a_name_is_kept_for_that_name),
         cmocka_unit_test(test_batches_of_any_size_lose_nothing),
         cmocka_unit_test(test_a_new_buffer_is_clean),
         cmocka_unit_test(test_frame_and_descriptor_belong_together_by_index),

@@ -421,6 +421,54 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	teardown_cq_and_arena();
 }
 
+/* As a rebind leaves a queue pair for which there is no memory: its pool has ended, and another has its place. */
+static struct vma_bufpool *lose_rx_pool_to_another(struct vma_bufpool *empty)
+{
+	struct vma_bufpool *old = atomic_load(&fx.fake.qp.rx_pool), *other;
+	const struct vma_bufpool_attr attr = {.arena = fx.arena, .name = "another's"};
+	uint32_t first;
+
+	vma_bufpool_init_bufs_taken_from_nic(old, fx.fake.posted, fx.fake.posted_count);
+	vma_buf_put_burst(fx.arena, fx.fake.posted, fx.fake.posted_count);
+	fx.fake.posted_count = 0;
+	fx.fake.post_limit = 0;
+	atomic_store(&fx.fake.qp.rx_pool, empty);
+	vma_bufpool_retire(old, NULL, NULL);
+	assert_int_equal(vma_bufpool_create(&attr, &other), 0);
+	assert_ptr_equal(other, old);
+	assert_int_equal(vma_bufarena_map_memory(fx.arena, 512, &first), 0);
+	assert_int_equal(vma_bufpool_add_frames(other, first, 512), 0);
+	return other;
+}
+
+static void test_a_queue_pair_without_memory_takes_no_buffers_of_another_pool(void **state)
+{
+	struct vma_bufpool_attr attr = {.name = "none"};
+	struct vma_bufpool *empty, *other;
+	struct vma_buf *packets[64], *bufs[512];
+	unsigned n;
+
+	(void)state;
+	setup_cq_over_fake_nic((struct vma_cq_attr){.keep_qp_full = false}, 512, 0, false, 0);
+	attr.arena = fx.arena;
+	assert_int_equal(vma_bufpool_create(&attr, &empty), 0);
+	for (int i = 0; i < 16; i++)
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
+	assert_int_equal(vma_cq_poll(fx.cq, packets, 64), 16);
+	vma_buf_put_burst(fx.arena, packets, 16);
+	vma_cq_drop_pending_and_refill_bufs(fx.cq);
+	other = lose_rx_pool_to_another(empty);
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(vma_cq_poll(fx.cq, packets, 64), 0);
+	assert_int_equal(vma_cq_arm(fx.cq), 0);
+	assert_int_equal(vma_cq_refill(fx.cq), 0);
+	n = vma_bufpool_get(other, bufs, 512);
+	assert_int_equal(n, 512);
+	vma_buf_put_burst(fx.arena, bufs, n);
+	vma_bufpool_retire(other, NULL, NULL);
+	teardown_cq_and_arena();
+}
+
 static void test_reap_returns_sent_buffers_to_their_pool(void **state)
 {
 	struct vma_bufpool *pool;
@@ -580,6 +628,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_window_gets_back_only_what_was_polled),
         cmocka_unit_test(test_a_small_debt_leaves_other_threads_their_buffers),
         cmocka_unit_test(test_rebind_starts_a_new_debt_and_drops_the_half_packet),
+        cmocka_unit_test(test_a_queue_pair_without_memory_takes_no_buffers_of_another_pool),
         cmocka_unit_test(test_reap_returns_sent_buffers_to_their_pool),
         cmocka_unit_test(test_arm_tells_when_something_is_there_already),
         cmocka_unit_test(test_a_device_without_moderation_is_asked_once_and_sleepers_hold_back),

@@ -280,6 +280,7 @@ static void xdp_client_free_qp(struct xdp_qp *qp)
 	if (qp->base.member != NULL)
 		munmap(qp->base.member, sizeof(*qp->base.member));
 	nic_xdp_flows_fini(&qp->flows);
+	vma_bufpool_release_places(qp->base.arena, &qp->base.tx_pool);
 	vma_stats_block_free(qp->nic->stats, qp->stats);
 	if (qp->epoll_fd >= 0)
 		nic_fd_close(qp->epoll_fd);

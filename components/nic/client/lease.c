@@ -196,7 +196,7 @@ static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, cons
 	char name[sizeof(qp->name) + 3];
 	static const int modes[] = {
 	        [VMA_NIC_CACHES_NONE] = 0, [VMA_NIC_CACHES_RECLAIMED] = 1, [VMA_NIC_CACHES_KEPT] = 2};
-	const struct vma_bufpool_attr attr = {
+	struct vma_bufpool_attr attr = {
 	        .arena = window->arena, .name = name, .batching_mode = modes[qp->nic->caches], .stats = qp->nic->stats};
 	int rc;
 
@@ -205,6 +205,7 @@ static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, cons
 	if (rc < 0)
 		return rc;
 	snprintf(name, sizeof(name), "tx %s", qp->name);
+	attr.named_by = &qp->base.tx_pool;
 	rc = vma_bufpool_create(&attr, &pools[1]);
 	if (rc == 0) {
 		rc = vma_bufpool_add_frames(pools[1], window->first + rental->tx_first, rental->tx_count);

@@ -123,6 +123,7 @@ static struct {
 	        calls_to_go; /* the device goes with the call of this number that makes or changes something; 0: it stays */
 	bool goes_unannounced;         /* ... and no event tells of it */
 	bool hides_its_going;          /* a query finds it there, once it has gone */
+	void (*in_open)(void);         /* of a device; NULL: nothing */
 	int alive;                     /* objects */
 	uint64_t delivered, unposted;  /* frames */
 	uint64_t registered, bad_keys; /* regions, in all; accesses that no key covers */
@@ -925,6 +926,8 @@ LOOP struct ibv_context *loop_open_device(struct ibv_device *of_list)
 	struct loop_device *device;
 	struct verbs_context *verbs;
 
+	if (loop.in_open != NULL)
+		loop.in_open();
 	errno = ENODEV;
 	if (loop.refuses_open)
 		return NULL;

@@ -319,7 +319,7 @@ static void test_a_pool_grows_to_what_it_wants_and_its_keys_end_with_it(void **s
 	uint32_t generation, key, first;
 
 	(void)state;
-	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", 4500, &pool), 0);
+	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", NULL, 4500, &pool), 0);
 	assert_int_equal(pool->frames, 4096);
 	assert_true(verbs_pool_grow(&fake.nic, &fake.device, pool));
 	assert_false(verbs_pool_grow(&fake.nic, &fake.device, pool));
@@ -343,12 +343,12 @@ static void test_a_pool_makes_do_with_what_there_is(void **state)
 
 	(void)state;
 	region_max = 1024u << fake.arena->frame_shift;
-	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", 4500, &pool), 0);
+	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", NULL, 4500, &pool), 0);
 	assert_int_equal(pool->frames, 1024);
 	regions_left = 0;
 	assert_false(verbs_pool_grow(&fake.nic, &fake.device, pool));
 	assert_int_equal(fake.nic.frames_max, 1024); /* it asks no more */
-	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "second", 100, &second), -ENOMEM);
+	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "second", NULL, 100, &second), -ENOMEM);
 	assert_int_equal(fake.nic.frames, 1024);
 	/* For a while. */
 	assert_true(verbs_memory_end_pause_if_due(&fake.nic) > 0);
@@ -369,7 +369,7 @@ static void test_a_pool_stops_at_the_limit_of_all(void **state)
 
 	(void)state;
 	fake.nic.frames_max = 4200;
-	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", 5000, &pool), 0);
+	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", NULL, 5000, &pool), 0);
 	assert_true(verbs_pool_grow(&fake.nic, &fake.device, pool));
 	assert_int_equal(pool->frames, 4200);
 	assert_false(verbs_pool_grow(&fake.nic, &fake.device, pool));

@@ -294,45 +294,117 @@ static void test_flows_that_a_lost_queue_pair_gives_up_are_told_of_before_it_is_
 	world_end();
 }
 
-static void test_a_queue_pair_without_a_device_gives_no_buffers_of_another_pool(void **state)
+/* ---- buffers of other pools ---- */
+
+#define OTHERS 4
+
+static struct vma_bufarena *arena;
+static struct vma_nic_qp *qp;
+static struct vma_bufpool *others[OTHERS]; /* one of them has the place of a pool that has ended */
+static unsigned looks;
+
+static void give_places_of_ended_pools_away(void)
 {
-	struct vma_bufarena *arena = fixture_arena();
-	const struct vma_nic_attr attr = {.arena = arena, .unwatched = true};
-	const struct vma_nic_qp_attr ring = {.rx_wre = 64, .tx_wre = 64, .name = "ring"};
 	const struct vma_bufpool_attr other = {.arena = arena, .name = "other"};
-	struct vma_bufpool *others[4];
-	struct vma_nic_qp *qp;
-	struct vma_nic *nic;
-	struct vma_buf *buf;
 	uint32_t first;
 
-	(void)state;
-	assert_int_equal(vma_nic_open("verbs:lo", &attr, &nic), 0);
-	assert_int_equal(vma_nic_qp_create(nic, &ring, &qp), 0);
+	for (int i = 0; i < OTHERS && others[i] == NULL; i++) {
+		assert_int_equal(vma_bufpool_create(&other, &others[i]), 0);
+		assert_int_equal(vma_bufarena_map_memory(arena, 64, &first), 0);
+		assert_int_equal(vma_bufpool_add_frames(others[i], first, 64), 0);
+	}
+}
+
+static void expect_no_buffers(void)
+{
+	struct vma_buf *buf;
+
+	assert_int_equal(vma_bufpool_get(atomic_load(&qp->rx_pool), &buf, 1), 0);
+	assert_int_equal(vma_bufpool_get(atomic_load(&qp->tx_pool), &buf, 1), 0);
+}
+
+/* Of a rebind that has ended the old binding: senders look without waiting for it. */
+static void look_while_the_device_is_opened(void)
+{
+	give_places_of_ended_pools_away();
+	expect_no_buffers();
+	looks++;
+}
+
+static struct vma_bufpool *looked_up; /* by a sender that has not taken a buffer yet */
+
+/* None, or one of the queue pair's. */
+static void expect_no_buffer_of_another_pool_for_a_late_sender(void)
+{
+	struct vma_buf *buf;
+
+	if (vma_bufpool_get(looked_up, &buf, 1) == 0)
+		return;
+	assert_int_equal(buf->pool, vma_bufpool_id(atomic_load(&qp->tx_pool)));
+	vma_buf_put(arena, buf);
+}
+
+static void open_nic_and_lose_its_device(struct vma_nic **nic)
+{
+	const struct vma_nic_attr attr = {.unwatched = true, .arena = arena = fixture_arena()};
+	const struct vma_nic_qp_attr ring = {.rx_wre = 64, .tx_wre = 64, .name = "ring"};
+
+	looks = 0;
+	assert_int_equal(vma_nic_open("verbs:lo", &attr, nic), 0);
+	assert_int_equal(vma_nic_qp_create(*nic, &ring, &qp), 0);
+	looked_up = atomic_load(&qp->tx_pool);
 	assert_int_equal(
 	        vma_nic_flow_add(qp, &(struct vma_flow_rule){.key = make_flow_rule(1, IPPROTO_UDP, 1, 0, 0).key}), 0);
 	loop.refuses_open = true;
 	assert_true(loop_break(LOOP_DEVICE_GOES, 0));
 	while (!vma_nic_qp_lost(qp))
 		usleep(1000);
-	assert_int_equal(vma_nic_qp_rebind(qp), -EAGAIN);
-	for (int i = 0; i < 4; i++) { /* one of them has the place of a pool that has ended */
-		assert_int_equal(vma_bufpool_create(&other, &others[i]), 0);
-		assert_int_equal(vma_bufarena_map_memory(arena, 64, &first), 0);
-		assert_int_equal(vma_bufpool_add_frames(others[i], first, 64), 0);
-	}
-	assert_int_equal(vma_bufpool_get(atomic_load(&qp->rx_pool), &buf, 1), 0);
-	assert_int_equal(vma_bufpool_get(atomic_load(&qp->tx_pool), &buf, 1), 0);
+}
+
+static void bind_again_and_close(struct vma_nic *nic)
+{
+	struct vma_buf *buf;
+
 	loop.refuses_open = false;
 	assert_int_equal(vma_nic_qp_rebind(qp), 0);
+	expect_no_buffer_of_another_pool_for_a_late_sender();
 	assert_int_equal(vma_bufpool_get(atomic_load(&qp->tx_pool), &buf, 1), 1);
 	vma_buf_put(arena, buf);
 	vma_nic_qp_destroy(qp);
 	vma_nic_close(nic);
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < OTHERS; i++) {
 		vma_bufpool_retire(others[i], NULL, NULL);
+		others[i] = NULL;
+	}
 	vma_bufarena_destroy(arena);
 	assert_int_equal(loop.alive, 0);
+}
+
+static void test_a_queue_pair_without_a_device_gives_no_buffers_of_another_pool(void **state)
+{
+	struct vma_nic *nic;
+
+	(void)state;
+	open_nic_and_lose_its_device(&nic);
+	assert_int_equal(vma_nic_qp_rebind(qp), -EAGAIN);
+	give_places_of_ended_pools_away();
+	expect_no_buffers();
+	expect_no_buffer_of_another_pool_for_a_late_sender();
+	bind_again_and_close(nic);
+}
+
+static void test_a_queue_pair_gives_no_buffers_of_another_pool_while_it_is_bound_again(void **state)
+{
+	struct vma_nic *nic;
+
+	(void)state;
+	open_nic_and_lose_its_device(&nic);
+	loop.in_open = look_while_the_device_is_opened;
+	assert_int_equal(vma_nic_qp_rebind(qp), -EAGAIN);
+	assert_int_equal(vma_nic_qp_rebind(qp), -EAGAIN);
+	loop.in_open = NULL;
+	assert_int_equal(looks, 2);
+	bind_again_and_close(nic);
 }
 
 #define REBIND_CASE(f) cmocka_unit_test_setup(f, loop_skip_without_interface)
@@ -345,6 +417,7 @@ static const struct CMUnitTest tests[] = {
         REBIND_CASE(test_a_device_that_goes_while_memory_grows_or_flows_come_is_no_want_of_either),
         REBIND_CASE(test_flows_that_a_lost_queue_pair_gives_up_are_told_of_before_it_is_bound_again),
         REBIND_CASE(test_a_queue_pair_without_a_device_gives_no_buffers_of_another_pool),
+        REBIND_CASE(test_a_queue_pair_gives_no_buffers_of_another_pool_while_it_is_bound_again),
 };
 
 VMA_TEST_MAIN_WITH(tests, loop_begin, loop_end)

@@ -195,8 +195,8 @@ static void verbs_pool_unmap_and_free_when_drained(void *arg)
 	free(pool);
 }
 
-int verbs_pool_create(struct nic_verbs *nic, struct verbs_device *device, const char *name, uint32_t wanted,
-                      struct verbs_pool **out)
+int verbs_pool_create(struct nic_verbs *nic, struct verbs_device *device, const char *name, const void *named_by,
+                      uint32_t wanted, struct verbs_pool **out)
 {
 	static const int modes[] = {
 	        [VMA_NIC_CACHES_NONE] = 0, [VMA_NIC_CACHES_RECLAIMED] = 1, [VMA_NIC_CACHES_KEPT] = 2};
@@ -206,7 +206,8 @@ int verbs_pool_create(struct nic_verbs *nic, struct verbs_device *device, const 
 	                                .name = name,
 	                                .batch = POOL_BATCH,
 	                                .batching_mode = modes[nic->caches],
-	                                .stats = nic->stats};
+	                                .stats = nic->stats,
+	                                .named_by = named_by};
 	int rc;
 
 	if (pool == NULL)

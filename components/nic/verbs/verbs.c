@@ -236,6 +236,14 @@ static int nic_open_reinject_socket(struct nic_verbs *nic)
 	return fd < 0 ? fd : 0;
 }
 
+/* At open, as a queue pair that has lost its memory is no place to find out that there is none. */
+static int nic_create_empty_pool(struct nic_verbs *nic)
+{
+	const struct vma_bufpool_attr attr = {.arena = nic->base.arena, .name = "verbs none", .stats = nic->stats};
+
+	return vma_bufpool_create(&attr, &nic->empty_pool);
+}
+
 static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place, bool unwatched)
 {
 	int rc = nic_read_interface(nic);
@@ -252,8 +260,12 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 	nic->fork_guard = nic_get_fork_detection_page();
 	nic->lkeys = verbs_wipeonfork_alloc(2 * lkeys_bytes(nic), &is_wiped);
 	nic->wipe_in_child = !is_wiped;
-	if (nic->wake_fd < 0 || nic->claims_fd < 0 || nic->fork_guard == NULL || nic->lkeys == NULL) {
-		rc = nic->wake_fd < 0 || nic->claims_fd < 0 ? -EMFILE : -ENOMEM;
+	rc = nic_create_empty_pool(nic);
+	if (nic->wake_fd < 0 || nic->claims_fd < 0)
+		rc = -EMFILE;
+	else if (nic->fork_guard == NULL || nic->lkeys == NULL)
+		rc = -ENOMEM;
+	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: it cannot be opened: %s", nic->name, strerror(-rc));
 		return rc;
 	}
@@ -360,10 +372,11 @@ static void verbs_close(struct vma_nic *base)
 static int qp_alloc_memory(struct verbs_qp *qp, const struct verbs_queue_sizes *plan)
 {
 	struct nic_verbs *nic = qp->nic;
-	int rc = verbs_pool_create(nic, qp->queue.device, "verbs rx", plan->rx_frames, &qp->rx_memory);
+	int rc = verbs_pool_create(nic, qp->queue.device, "verbs rx", NULL, plan->rx_frames, &qp->rx_memory);
 
 	if (rc == 0)
-		rc = verbs_pool_create(nic, qp->queue.device, "verbs tx", plan->tx_frames, &qp->tx_memory);
+		rc = verbs_pool_create(nic, qp->queue.device, "verbs tx", &qp->base.tx_pool, plan->tx_frames,
+		                       &qp->tx_memory);
 	return rc;
 }
 
@@ -422,9 +435,19 @@ static void qp_unwatch_completion_channel(struct verbs_qp *qp)
 	qp->rx_watched = false;
 }
 
-/* What the device had goes home; the pools end when their last buffer has been put. */
+static void qp_name_pools(struct verbs_qp *qp, struct vma_bufpool *rx, struct vma_bufpool *tx)
+{
+	atomic_store_explicit(&qp->base.rx_pool, rx, memory_order_release);
+	atomic_store_explicit(&qp->base.tx_pool, tx, memory_order_release);
+}
+
+/*
+ * What the device had goes home; the pools end when their last buffer has been put. Their places may be other pools' at
+ * once, and the next binding may be long in coming. So `base` names one that never has a buffer, before they end.
+ */
 static void qp_free_memory(struct verbs_qp *qp, const struct verbs_device *device)
 {
+	qp_name_pools(qp, qp->nic->empty_pool, qp->nic->empty_pool);
 	verbs_data_reclaim_bufs(qp);
 	verbs_pool_deregister_and_retire(qp->nic, device, qp->rx_memory);
 	verbs_pool_deregister_and_retire(qp->nic, device, qp->tx_memory);
@@ -521,8 +544,7 @@ static int qp_bind(struct verbs_qp *qp)
 	qp->rx_last = qp->rx_clock;
 	verbs_qp_data_path_init(qp);
 	verbs_timestamps_start_on_qp(qp);
-	atomic_store_explicit(&qp->base.rx_pool, qp->rx_memory->pool, memory_order_release);
-	atomic_store_explicit(&qp->base.tx_pool, qp->tx_memory->pool, memory_order_release);
+	qp_name_pools(qp, qp->rx_memory->pool, qp->tx_memory->pool);
 	return 0;
 }
 
@@ -530,6 +552,7 @@ static int qp_bind(struct verbs_qp *qp)
 
 static void free_qp(struct verbs_qp *qp)
 {
+	vma_bufpool_release_places(qp->base.arena, &qp->base.tx_pool);
 	vma_stats_block_free(qp->nic->stats, qp->stats);
 	if (qp->epoll_fd >= 0)
 		nic_fd_close(qp->epoll_fd);
@@ -724,22 +747,6 @@ static bool qp_lacks_what_may_come(const struct verbs_qp *qp, int rc)
 	return qp->lacks_memory || rc == -EMFILE || rc == -ENFILE;
 }
 
-/*
- * The pools have ended, and there are no others yet. Their places may soon be other pools': so `base` names one that
- * never has a buffer. If that cannot be had, `base` goes on naming the old ones; then a buffer of another queue pair's
- * may be given out, and goes home when it is put.
- */
-static void qp_name_empty_pool(struct verbs_qp *qp)
-{
-	struct nic_verbs *nic = qp->nic;
-	const struct vma_bufpool_attr attr = {.arena = nic->base.arena, .name = "verbs none", .stats = nic->stats};
-
-	if (nic->empty_pool == NULL && vma_bufpool_create(&attr, &nic->empty_pool) < 0)
-		return;
-	atomic_store_explicit(&qp->base.rx_pool, nic->empty_pool, memory_order_release);
-	atomic_store_explicit(&qp->base.tx_pool, nic->empty_pool, memory_order_release);
-}
-
 /* If there is no room beside it, or the device has failed, the old binding ends first. */
 static int qp_rebind_locked(struct verbs_qp *qp)
 {
@@ -755,10 +762,8 @@ static int qp_rebind_locked(struct verbs_qp *qp)
 		qp_unbind(qp);
 		rc = qp_rebind_to_device(qp);
 	}
-	if (rc < 0) {
-		qp_name_empty_pool(qp);
+	if (rc < 0)
 		return qp_note_failed_rebind(qp, rc);
-	}
 	qp->failed_ns = 0;
 	vma_stats_add(&qp->stats->rebinds, 1);
 	atomic_store_explicit(&qp->base.lost, false, memory_order_release);

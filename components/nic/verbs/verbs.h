@@ -127,8 +127,8 @@ struct verbs_pool {
 };
 
 /* Lock held, all of them. With a first window of at most that; 0 or -errno. */
-int verbs_pool_create(struct nic_verbs *nic, struct verbs_device *device, const char *name, uint32_t wanted,
-                      struct verbs_pool **out);
+int verbs_pool_create(struct nic_verbs *nic, struct verbs_device *device, const char *name, const void *named_by,
+                      uint32_t wanted, struct verbs_pool **out);
 /* One more window. False: it has all it wants, or there is no more memory for it. */
 bool verbs_pool_grow(struct nic_verbs *nic, struct verbs_device *device, struct verbs_pool *pool);
 /* The device lets go of its memory; NULL is allowed. */
@@ -314,10 +314,9 @@ struct nic_verbs {
 	struct verbs_lkey *lkeys;          /* by unit of the arena */
 	const struct verbs_lkey *no_lkeys; /* a table of the same size, all 0 */
 	uint32_t frames_max, frames;
-	uint64_t memory_again_ms; /* memory.c: frames_max holds until then; 0: for good */
-	uint32_t memory_pause_ms; /* the next pause; 0: the first one */
-	struct vma_bufpool
-	        *empty_pool; /* without a buffer, of queue pairs that have no memory; NULL: none was needed */
+	uint64_t memory_again_ms;       /* memory.c: frames_max holds until then; 0: for good */
+	uint32_t memory_pause_ms;       /* the next pause; 0: the first one */
+	struct vma_bufpool *empty_pool; /* without a buffer, of queue pairs that have no memory */
 	struct verbs_qp *qps;
 	struct verbs_flow **flow_buckets;
 	uint32_t flow_buckets_n, flows_n;

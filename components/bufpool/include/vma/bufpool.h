@@ -114,9 +114,14 @@ struct vma_bufpool_attr {
 	uint32_t batch;    /* buffers per exchanged batch, 1 to 64; 0: 32 */
 	int batching_mode; /* VMA_BUFFER_BATCHING_MODE: 0 no caches, 1 caches that are reclaimed, 2 caches kept */
 	struct vma_stats *stats;
+	/* A place that names pools one after the other, and that threads read without a lock. They may still use the
+	 * address of a pool that has ended. So no pool has this address later but one with the same `named_by`, until
+	 * vma_bufpool_release_places. A get from an ended pool gives nothing. NULL: the address may be any pool's. */
+	const void *named_by;
 };
 
 int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool **out);
+void vma_bufpool_release_places(struct vma_bufarena *arena, const void *named_by); /* nothing reads it any more */
 
 /* Gives frames [first, first + count) to a fixed pool. */
 int vma_bufpool_add_frames(struct vma_bufpool *pool, uint32_t first, uint32_t count);

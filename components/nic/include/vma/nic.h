@@ -239,6 +239,9 @@ struct vma_nic_qp {
 	const struct vma_nic_ops *_Atomic ops; /* while packets are captured (nic_tap.h): the tap's */
 	struct vma_nic *nic;
 	struct vma_bufarena *arena;
+	/* Each names a pool that lives, or one without buffers, whatever comes of a rebind: it changes before its pool
+	 * ends. A thread without the transmit half may look tx_pool up, and get from it later, until the queue pair is
+	 * destroyed: its pools have vma_bufpool_attr.named_by. */
 	struct vma_bufpool *_Atomic rx_pool; /* received frames' home; its buffers are what post_rx wants */
 	struct vma_bufpool *_Atomic tx_pool; /* registered memory to build frames in */
 	uint32_t rx_depth, tx_depth;         /* granted */
