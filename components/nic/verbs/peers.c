@@ -107,7 +107,10 @@ static void peers_drop_vmad_if_disconnected(struct verbs_peers *peers)
 	peers->look_ms = os_now_ms() + LOOK_MS / 10;
 }
 
-/* Without the lock: vmad may take its time to answer. */
+/*
+ * Without the lock: vmad may take its time to answer. So a fork meanwhile does not know of this connection, and its child
+ * has it until it ends or executes a program. If the parent is killed, vmad learns of it only then.
+ */
 static void peers_connect_to_vmad(struct nic_verbs *nic)
 {
 	struct verbs_peers *peers = &nic->peers;

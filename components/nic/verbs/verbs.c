@@ -50,7 +50,7 @@ static int interface_ask(int fd, const char *name, struct interface_facts *facts
 	return 0;
 }
 
-/* On failure the nic keeps all that it knows: other queue pairs go on by it. Lock held, but for open. The raw socket will
+/* On failure the nic keeps all that it knows: other queue pairs go on by it. Lock held. The raw socket will
  * do, if there is one, as a process may have no free descriptor. */
 static int nic_read_interface(struct nic_verbs *nic)
 {
@@ -128,8 +128,8 @@ static void nic_free_spare_fds(struct nic_verbs *nic)
 }
 
 /*
- * Under the lock and before the nic leaves the list of those that a child gives up. A fork waits for the lock, so its
- * child has all descriptors and closes them, or has none. Without that it would keep names of claims.
+ * Under the lock and before the nic leaves the list of those that a child gives up: see ../fork.h. Otherwise a child
+ * would keep names of claims.
  */
 static void nic_close_descriptors(struct nic_verbs *nic)
 {
@@ -149,8 +149,7 @@ static void nic_close_descriptors(struct nic_verbs *nic)
 static void free_nic(struct nic_verbs *nic)
 {
 	nic_close_descriptors(nic);
-	if (nic->forked.give_up != NULL)
-		nic_fork_unregister(&nic->forked);
+	nic_fork_unregister(&nic->forked);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
 	verbs_wipeonfork_free(nic->lkeys, 2 * lkeys_bytes(nic));
@@ -244,7 +243,8 @@ static int nic_create_empty_pool(struct nic_verbs *nic)
 	return vma_bufpool_create(&attr, &nic->empty_pool);
 }
 
-static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place, bool unwatched)
+/* Lock held: no child has a part of what is opened here. */
+static int nic_open_descriptors(struct nic_verbs *nic, const struct verbs_device_port *place, bool unwatched)
 {
 	int rc = nic_read_interface(nic);
 	bool is_wiped = true;
@@ -257,7 +257,6 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 	memcpy(nic->base.info.mac, nic->mac, sizeof(nic->mac));
 	nic->wake_fd = nic_fd_move_high(os_eventfd());
 	nic->claims_fd = nic_fd_move_high(os_epoll_create());
-	nic->fork_guard = nic_get_fork_detection_page();
 	nic->lkeys = verbs_wipeonfork_alloc(2 * lkeys_bytes(nic), &is_wiped);
 	nic->wipe_in_child = !is_wiped;
 	rc = nic_create_empty_pool(nic);
@@ -277,15 +276,48 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 		return rc;
 	verbs_nic_fill_spare_fds(nic);
 	verbs_peers_get_vmad_permission(nic, unwatched);
+	return 0;
+}
+
+/* -ENODEV and the like, with a line unless `silent` says that this is no reason for one. */
+static int nic_find_device(struct nic_verbs *nic, const char *name, bool silent, struct verbs_device_port *place)
+{
+	int rc;
+
+	verbs_vlan_lower_interface(name, nic->name);
+	rc = verbs_find_device_of_interface(verbs_sysfs_path(), nic->name, place);
+	if (rc == -EXDEV)
+		vma_log_once(VMA_LOG_WARN,
+		             "%s: RDMA devices are not used: it is a bond that no card carries itself (LAG)",
+		             nic->name);
+	else if (rc < 0 && !silent)
+		vma_log_once(VMA_LOG_WARN, "%s: no RDMA device has this interface", name);
+	return rc;
+}
+
+/* The page first: in a copy that nobody announced it gives up all that is registered. */
+static int open_nic(struct nic_verbs *nic, const char *name, bool silent, bool unwatched)
+{
+	struct verbs_device_port place;
+	int rc;
+
+	nic->fork_guard = nic_get_fork_detection_page();
 	nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = verbs_nic_close_in_child};
 	nic_fork_register(&nic->forked);
-	return verbs_thread_start(nic);
+	pthread_mutex_lock(&nic->lock);
+	rc = nic_find_device(nic, name, silent, &place);
+	if (rc == 0)
+		rc = nic_open_descriptors(nic, &place, unwatched);
+	pthread_mutex_unlock(&nic->lock);
+	if (rc == 0)
+		rc = verbs_thread_start(nic);
+	if (rc == 0)
+		vma_log_info("%s: by RDMA device %s, port %u", nic->name, place.device, place.port);
+	return rc;
 }
 
 int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silent, struct vma_nic **out)
 {
-	char lower[IF_NAMESIZE];
-	struct verbs_device_port place;
 	struct nic_verbs *nic;
 	int rc;
 
@@ -294,17 +326,6 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 		return -ENODEV;
 	if (silent && !verbs_has_any_device(verbs_sysfs_path()))
 		return -ENODEV;
-	verbs_vlan_lower_interface(name, lower);
-	rc = verbs_find_device_of_interface(verbs_sysfs_path(), lower, &place);
-	if (rc < 0) {
-		if (rc == -EXDEV)
-			vma_log_once(VMA_LOG_WARN,
-			             "%s: RDMA devices are not used: it is a bond that no card carries itself (LAG)",
-			             lower);
-		else if (!silent)
-			vma_log_once(VMA_LOG_WARN, "%s: no RDMA device has this interface", name);
-		return rc;
-	}
 	nic = calloc(1, sizeof(*nic));
 	if (nic == NULL)
 		return -ENOMEM;
@@ -320,15 +341,13 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	nic->wake_fd = nic->claims_fd = nic->raw_fd = nic->diag_fd = nic->peers.right_fd = -1;
 	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
 		nic->spare_fds[i] = -1;
-	snprintf(nic->name, sizeof(nic->name), "%s", lower);
 	pthread_mutex_init(&nic->events, NULL);
-	pthread_mutex_init(&nic->lock, NULL);
-	rc = open_nic(nic, &place, attr->unwatched);
+	nic_fork_lock_init(&nic->lock);
+	rc = open_nic(nic, name, silent, attr->unwatched);
 	if (rc < 0) {
 		free_nic(nic);
 		return rc;
 	}
-	vma_log_info("%s: by RDMA device %s, port %u", nic->name, place.device, place.port);
 	*out = &nic->base;
 	return 0;
 }
@@ -577,17 +596,22 @@ static int qp_open_epoll_and_wake_fds(struct verbs_qp *qp)
 	return 0;
 }
 
-static int qp_bind_and_link(struct verbs_qp *qp)
+/* All with the lock, see ../fork.h; on failure the queue pair has ended. */
+static int qp_open_bind_and_link(struct verbs_qp *qp)
 {
 	struct nic_verbs *nic = qp->nic;
 	int rc;
 
 	pthread_mutex_lock(&nic->events);
 	pthread_mutex_lock(&nic->lock);
-	rc = nic->device->broken ? -EAGAIN : qp_bind(qp);
+	rc = nic->device->broken ? -EAGAIN : qp_open_epoll_and_wake_fds(qp);
+	if (rc == 0)
+		rc = qp_bind(qp);
 	if (rc == 0) {
 		qp->next = nic->qps;
 		nic->qps = qp;
+	} else {
+		free_qp(qp);
 	}
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_unlock(&nic->events);
@@ -614,14 +638,11 @@ static int verbs_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *a
 	qp->attr = *attr;
 	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
 	qp->attr.name = qp->name;
-	rc = qp_open_epoll_and_wake_fds(qp);
+	qp->epoll_fd = qp->wake_fd = qp->addrs.fd = -1;
 	qp->stats = vma_stats_block_alloc(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
-	if (rc == 0)
-		rc = qp_bind_and_link(qp);
-	if (rc < 0) {
-		free_qp(qp);
+	rc = qp_open_bind_and_link(qp);
+	if (rc < 0)
 		return rc;
-	}
 	verbs_thread_wake(nic); /* for the windows that are still to come */
 	*out = &qp->base;
 	return 0;
