@@ -407,6 +407,42 @@ static void test_a_queue_pair_gives_no_buffers_of_another_pool_while_it_is_bound
 	bind_again_and_close(nic);
 }
 
+/* Ten times a second. The first and the last one come in between, and a wake-up that was under way. */
+static void attempts_keep_their_pause(enum loop_fault fault)
+{
+	uint64_t begun_ms;
+
+	world_begin();
+	world_open();
+	assert_int_equal(world_qp_create(64), 0);
+	world_add_flows_and_pace();
+	atomic_store(&world.rebinds_always, true);
+	loop.refuses_open = loop.refuses_memory = world.lacked_memory = true;
+	begun_ms = fixture_now_ns() / 1000000;
+	assert_true(loop_break(fault, 0));
+	while (atomic_load(&world.attempts) < 5)
+		usleep(1000);
+	usleep(100000);
+	assert_true(atomic_load(&world.attempts) <= (fixture_now_ns() / 1000000 - begun_ms) / 100 + 3);
+	assert_true(vma_nic_qp_lost(world.qp));
+	loop.refuses_open = loop.refuses_memory = false;
+	while (vma_nic_qp_lost(world.qp))
+		usleep(1000);
+	world_end();
+}
+
+static void test_a_device_that_has_gone_is_looked_for_with_pauses(void **state)
+{
+	(void)state;
+	attempts_keep_their_pause(LOOP_DEVICE_GOES);
+}
+
+static void test_memory_that_is_refused_is_asked_for_with_pauses(void **state)
+{
+	(void)state;
+	attempts_keep_their_pause(LOOP_QUEUE_STOPS);
+}
+
 #define REBIND_CASE(f) cmocka_unit_test_setup(f, loop_skip_without_interface)
 
 static const struct CMUnitTest tests[] = {
@@ -416,6 +452,8 @@ static const struct CMUnitTest tests[] = {
         REBIND_CASE(test_a_device_that_goes_for_good_during_a_rebind_leaves_nothing),
         REBIND_CASE(test_a_device_that_goes_while_memory_grows_or_flows_come_is_no_want_of_either),
         REBIND_CASE(test_flows_that_a_lost_queue_pair_gives_up_are_told_of_before_it_is_bound_again),
+        REBIND_CASE(test_a_device_that_has_gone_is_looked_for_with_pauses),
+        REBIND_CASE(test_memory_that_is_refused_is_asked_for_with_pauses),
         REBIND_CASE(test_a_queue_pair_without_a_device_gives_no_buffers_of_another_pool),
         REBIND_CASE(test_a_queue_pair_gives_no_buffers_of_another_pool_while_it_is_bound_again),
 };

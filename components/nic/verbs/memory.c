@@ -145,7 +145,8 @@ static void note_memory_refused(struct nic_verbs *nic, struct verbs_device *devi
 	nic->frames_max = nic->frames;
 	nic->memory_again_ms = os_now_ms() + pause_ms;
 	nic->memory_pause_ms = 2 * pause_ms < PAUSE_MAX_MS ? 2 * pause_ms : PAUSE_MAX_MS;
-	verbs_thread_wake(nic); /* it sleeps no longer than the pause */
+	if (!pthread_equal(pthread_self(), nic->thread))
+		verbs_thread_wake(nic); /* it sleeps no longer than the pause. The thread itself looks again. */
 }
 
 int verbs_memory_end_pause_if_due(struct nic_verbs *nic)

@@ -817,7 +817,10 @@ static int verbs_qp_rebind(struct vma_nic_qp *base)
 	pthread_mutex_lock(&nic->lock);
 	rc = vma_nic_qp_lost(base) ? qp_rebind_with_spare_fds(qp) : 0;
 	pthread_mutex_unlock(&nic->lock);
-	verbs_thread_wake(nic); /* windows, flows that could not be had again, another device's events */
+	/* For windows, flows that could not be had again, another device's events. If it has failed, the thread, which often
+	 * is the caller, is to keep its pause before it tries again. */
+	if (rc == 0)
+		verbs_thread_wake(nic);
 	return rc;
 }
 
