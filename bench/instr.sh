@@ -22,7 +22,7 @@ verbs=$build/components/nic/test/instr_verbs
 phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $ring:poll_empty $udp:send $udp:sendto
 	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_waited $udp:receive_empty
 	$udp:recv_burst $udp:udp_socketxtreme $udp:udp_socketxtreme_one"
-for phase in send send_inline receive post empty; do phases="$phases $verbs:verbs_$phase $verbs:mlx5_$phase"; done
+for phase in send send_inline receive post post_list empty; do phases="$phases $verbs:verbs_$phase $verbs:mlx5_$phase"; done
 phases="$phases $verbs:mlx5_is_empty"
 for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
 	for group in 1 100 10000 bbr; do phases="$phases $tcp:${phase}_$group"; done

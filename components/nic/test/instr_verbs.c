@@ -10,8 +10,9 @@
  *   phase_verbs_send_inline  the same, of a packet that goes into the send queue itself
  *   phase_verbs_receive      poll finds one
  *   phase_verbs_post         one buffer is posted
+ *   phase_verbs_post_list    64 are posted together, as cq does for a thread that spins
  *   phase_verbs_empty        poll finds none
- *   phase_mlx5_...           the same five on the rings
+ *   phase_mlx5_...           the same six on the rings
  *   phase_mlx5_is_empty      whether something has come is asked without the receive half
  */
 #include <stdio.h>
@@ -23,13 +24,17 @@ PHASE void phase_verbs_send(struct vma_nic_qp *qp, const struct vma_nic_seg *seg
 PHASE void phase_verbs_send_inline(struct vma_nic_qp *qp, const struct vma_nic_seg *seg);
 PHASE unsigned phase_verbs_receive(struct vma_nic_qp *qp, struct vma_buf **bufs);
 PHASE unsigned phase_verbs_post(struct vma_nic_qp *qp, struct vma_buf **fresh);
+PHASE unsigned phase_verbs_post_list(struct vma_nic_qp *qp, struct vma_buf **fresh);
 PHASE unsigned phase_verbs_empty(struct vma_nic_qp *qp, struct vma_buf **bufs);
 PHASE void phase_mlx5_send(struct vma_nic_qp *qp, const struct vma_nic_seg *seg);
 PHASE void phase_mlx5_send_inline(struct vma_nic_qp *qp, const struct vma_nic_seg *seg);
 PHASE unsigned phase_mlx5_receive(struct vma_nic_qp *qp, struct vma_buf **bufs);
 PHASE unsigned phase_mlx5_post(struct vma_nic_qp *qp, struct vma_buf **fresh);
+PHASE unsigned phase_mlx5_post_list(struct vma_nic_qp *qp, struct vma_buf **fresh);
 PHASE unsigned phase_mlx5_empty(struct vma_nic_qp *qp, struct vma_buf **bufs);
 PHASE bool phase_mlx5_is_empty(const struct vma_nic_qp *qp);
+
+#define POST_LIST 64 /* IDLE_DEBT of cq; VMA_RX_WRE_BATCHING is as many */
 
 static struct vma_buf *reaped[64];
 static unsigned reaped_n;
@@ -66,6 +71,11 @@ unsigned phase_verbs_post(struct vma_nic_qp *qp, struct vma_buf **fresh)
 	return vma_nic_post_rx(qp, fresh, 1);
 }
 
+unsigned phase_verbs_post_list(struct vma_nic_qp *qp, struct vma_buf **fresh)
+{
+	return vma_nic_post_rx(qp, fresh, POST_LIST);
+}
+
 unsigned phase_verbs_empty(struct vma_nic_qp *qp, struct vma_buf **bufs)
 {
 	return vma_nic_poll_rx(qp, bufs, 16);
@@ -89,6 +99,11 @@ unsigned phase_mlx5_receive(struct vma_nic_qp *qp, struct vma_buf **bufs)
 unsigned phase_mlx5_post(struct vma_nic_qp *qp, struct vma_buf **fresh)
 {
 	return vma_nic_post_rx(qp, fresh, 1);
+}
+
+unsigned phase_mlx5_post_list(struct vma_nic_qp *qp, struct vma_buf **fresh)
+{
+	return vma_nic_post_rx(qp, fresh, POST_LIST);
 }
 
 unsigned phase_mlx5_empty(struct vma_nic_qp *qp, struct vma_buf **bufs)
@@ -167,6 +182,27 @@ static void measure_one_receive(struct vma_nic_qp *qp)
 	vma_buf_put(fake.arena, bufs[0]);
 }
 
+static void measure_posting_of_one_list(struct vma_nic_qp *qp)
+{
+	static const uint8_t packet[64];
+	struct vma_buf *bufs[POST_LIST], *fresh[POST_LIST];
+	unsigned posted;
+
+	if (vma_bufpool_get(fake.rx_pool, fresh, POST_LIST) != POST_LIST)
+		abort();
+	fake.due = POST_LIST;
+	for (unsigned i = 0; i < POST_LIST; i++) {
+		if (measures_mlx5_rings)
+			mlx5_model_receive_frame(packet, sizeof(packet), true, 0);
+		if (vma_nic_poll_rx(qp, bufs + i, 1) != 1)
+			abort();
+	}
+	posted = measures_mlx5_rings ? phase_mlx5_post_list(qp, fresh) : phase_verbs_post_list(qp, fresh);
+	if (posted != POST_LIST)
+		abort();
+	vma_buf_put_burst(fake.arena, bufs, POST_LIST);
+}
+
 static void post_rx_bufs_until_nearly_full(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[16];
@@ -195,6 +231,8 @@ int main(int argc, char **argv)
 			measure_one_send(qp, i, is_inline);
 			if (!is_inline)
 				measure_one_receive(qp);
+			if (!is_inline && i % POST_LIST == POST_LIST - 1)
+				measure_posting_of_one_list(qp);
 		}
 		if (fake.sends != packets || fake.inlined != (is_inline ? packets : 0))
 			abort();

@@ -29,11 +29,10 @@ char data_with_nic;
 /* A receive of rx_bufs buffers that are the NIC's, as the i-th of a list. Their order is that of `next`. */
 static inline void fill_receive_wr(struct verbs_qp *qp, unsigned i, struct vma_buf *const *bufs)
 {
-	struct ibv_sge *sge = &qp->rx_sge[i * VERBS_SEGS_MAX];
+	struct ibv_sge *sge = qp->rx_wr[i].sg_list;
 
 	for (uint32_t part = 0; part < qp->rx_bufs; part++) {
 		sge[part].addr = (uintptr_t)verbs_frame_of_buf(qp, bufs[part]);
-		sge[part].length = data_frame_bytes(qp);
 		verbs_lkey(qp, bufs[part], &sge[part].lkey);
 		bufs[part]->next = part + 1 < qp->rx_bufs ? bufs[part + 1] : NULL;
 	}
@@ -101,6 +100,57 @@ static void post_receive_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsign
 		qp->rx_open[qp->rx_open_n++] = bufs[at++];
 }
 
+/*
+ * Receives of one buffer each, of which only what differs is written: the rest of a work request stays as it was. Ends
+ * before a buffer without a key, and then returns fewer. The table of keys is read once: a loss is seen as late as if
+ * all of the list had been posted a moment before.
+ */
+static inline unsigned fill_single_buffer_receives(struct verbs_qp *qp, struct vma_buf *const *bufs, unsigned n)
+{
+	const struct verbs_lkey *lkeys = atomic_load_explicit(&qp->lkeys, memory_order_relaxed);
+	const uintptr_t base = qp->bufs;
+	const uint32_t generation = qp->generation, shift = qp->frame_of_buf_shift;
+	char *const frames = qp->frames;
+	struct ibv_recv_wr *wr = qp->rx_wr;
+	struct ibv_sge *sge = qp->rx_sge;
+	struct vma_buf *const *const end = bufs + n, *const * at;
+
+	for (at = bufs; at != end; at++, wr++, sge++) {
+		struct vma_buf *buf = *at;
+		const uintptr_t offset = (uintptr_t)buf - base;
+		const struct verbs_lkey *entry = lkeys + offset / (sizeof(*buf) << VERBS_UNIT_SHIFT);
+
+		if (__builtin_expect(atomic_load_explicit(&entry->generation, memory_order_relaxed) != generation, 0))
+			break;
+		sge->lkey = atomic_load_explicit(&entry->key, memory_order_relaxed);
+		sge->addr = (uintptr_t)(frames + (offset << shift));
+		wr->wr_id = (uintptr_t)buf;
+		vma_buf_debug_mark_lent(qp->base.arena, buf);
+		buf->user = &data_with_nic;
+		buf->next = NULL;
+	}
+	return (unsigned)(at - bufs);
+}
+
+/* Fewer than n: the queue is full, or the next buffer has no key. That they have keys says that the queue pair is
+ * usable, too. */
+static unsigned post_single_buffer_lists(struct verbs_qp *qp, struct vma_buf *const *bufs, unsigned n)
+{
+	const uint32_t room = qp->rx_single_max - qp->rx_with_nic;
+	unsigned done = 0, filled, most;
+
+	n = n < room ? n : room;
+	do {
+		most = n - done < VERBS_BURST ? n - done : VERBS_BURST;
+		filled = fill_single_buffer_receives(qp, bufs + done, most);
+		qp->rx_with_nic += filled;
+		post_receive_list(qp, filled);
+		done += filled;
+	} while (done < n && filled == most);
+	vma_stats_add(&qp->stats->fill_posted, done);
+	return done;
+}
+
 static __attribute__((noinline)) unsigned verbs_post_rx_slow(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct vma_nic_qp *base = &qp->base;
@@ -127,6 +177,13 @@ static __attribute__((noinline)) unsigned verbs_post_rx_slow(struct verbs_qp *qp
 	return done;
 }
 
+static __attribute__((noinline)) unsigned verbs_post_rx_list(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	const unsigned done = qp->rx_with_nic < qp->rx_single_max ? post_single_buffer_lists(qp, bufs, n) : 0;
+
+	return done == n ? n : done + verbs_post_rx_slow(qp, bufs + done, n - done);
+}
+
 /* Of a single buffer, where a receive has no more. That it has a key says that the queue pair is usable, too. */
 unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
@@ -136,7 +193,7 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	int rc;
 
 	if (n != 1 || qp->rx_with_nic >= qp->rx_single_max || !verbs_lkey(qp, bufs[0], &qp->rx_one_sge.lkey))
-		return verbs_post_rx_slow(qp, bufs, n);
+		return verbs_post_rx_list(qp, bufs, n);
 	buf = bufs[0];
 	vma_buf_debug_mark_lent(base->arena, buf);
 	buf->user = &data_with_nic;
@@ -252,6 +309,7 @@ static inline __attribute__((always_inline)) unsigned poll_single_buffer_packets
 			const uint32_t len = ibv_wc_read_byte_len(ex);
 			const uint16_t flags = buf_flags_of_completion(ibv_wc_read_wc_flags(ex));
 			struct vma_buf *buf = (struct vma_buf *)ex->wr_id;
+			struct vma_stats_nic *stats = qp->stats;
 
 			data_init_received_buf(qp, buf, len, flags);
 			if (with_stamps) {
@@ -260,7 +318,7 @@ static inline __attribute__((always_inline)) unsigned poll_single_buffer_packets
 
 				data_set_rx_timestamps(qp, &buf, &stamp_ns, 1);
 			}
-			vma_stats_add(&qp->stats->rx_frames, 1);
+			vma_stats_add(&stats->rx_frames, 1);
 			bufs[got++] = buf;
 			is_empty = got == n || ibv_next_poll(ex) != 0;
 			if (is_empty)
@@ -935,8 +993,10 @@ void verbs_qp_data_path_init(struct verbs_qp *qp)
 	qp->frame_of_buf_shift = arena->frame_shift - VERBS_BUF_SHIFT;
 	for (unsigned i = 0; i < VERBS_BURST; i++)
 		qp->rx_wr[i] = (struct ibv_recv_wr){.next = i + 1 < VERBS_BURST ? &qp->rx_wr[i + 1] : NULL,
-		                                    .sg_list = &qp->rx_sge[(size_t)i * VERBS_SEGS_MAX],
+		                                    .sg_list = &qp->rx_sge[(size_t)i * qp->rx_bufs],
 		                                    .num_sge = (int)qp->rx_bufs};
+	for (unsigned i = 0; i < VERBS_BURST * VERBS_SEGS_MAX; i++)
+		qp->rx_sge[i].length = data_frame_bytes(qp);
 	qp->rx_one = (struct ibv_recv_wr){.sg_list = &qp->rx_one_sge, .num_sge = 1};
 	qp->rx_one_sge.length = data_frame_bytes(qp);
 	qp->rx_single_max = qp->rx_bufs == 1 ? qp->base.rx_depth : 0;
