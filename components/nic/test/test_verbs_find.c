@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -89,6 +90,38 @@ static void test_a_name_is_compared_as_a_whole(void **state)
 	assert_int_equal(verbs_find_device_of_interface(root, "eth1", &place), -ENODEV);
 	assert_int_equal(verbs_find_device_of_interface(root, "eth100", &place), -ENODEV);
 	assert_int_equal(verbs_find_device_of_interface(root, "eth10", &place), 0);
+}
+
+static unsigned lowest_free_fd(void)
+{
+	const int fd = dup(0);
+
+	assert_true(fd >= 0);
+	close(fd);
+	return (unsigned)fd;
+}
+
+/* The interface may have a device all the same. */
+static void test_a_process_without_descriptors_does_not_take_that_for_an_answer(void **state)
+{
+	struct verbs_device_port place;
+	struct rlimit before, limit;
+	bool any;
+	int rc;
+
+	(void)state;
+	put_gid_in_fake_sysfs("mlx5_0", 1, 0, "eth0\n");
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	limit = before;
+	for (unsigned free_fds = 0; free_fds < 4; free_fds++) {
+		limit.rlim_cur = lowest_free_fd() + free_fds;
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+		any = verbs_has_any_device(root);
+		rc = verbs_find_device_of_interface(root, "eth0", &place);
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+		assert_true(any);
+		assert_int_equal(rc, free_fds < 3 ? -EMFILE : 0);
+	}
 }
 
 /* ---- bonds ---- */
@@ -201,6 +234,7 @@ int main(void)
 	        CASE(test_a_tree_without_devices_has_none),
 	        CASE(test_device_and_port_are_found_by_any_entry_of_the_table),
 	        CASE(test_a_name_is_compared_as_a_whole),
+	        CASE(test_a_process_without_descriptors_does_not_take_that_for_an_answer),
 	        CASE(test_a_bond_that_its_card_carries_has_the_device_of_both_functions),
 	        CASE(test_a_bond_of_two_devices_is_none_of_them),
 	        CASE(test_a_bond_of_two_cards_is_no_device),

@@ -39,17 +39,25 @@ static const char *readdir_next_name(DIR *dir)
 	return entry != NULL ? entry->d_name : NULL;
 }
 
+/* It says nothing of the tree. */
+static bool error_is_own_lack(int error)
+{
+	return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
 bool verbs_has_any_device(const char *sysfs)
 {
 	DIR *devices = open_infiniband_sysfs_dir(sysfs);
-	const bool any = devices != NULL && readdir_next_name(devices) != NULL;
+	bool any;
 
-	if (devices != NULL)
-		closedir(devices);
+	if (devices == NULL)
+		return error_is_own_lack(errno);
+	any = readdir_next_name(devices) != NULL;
+	closedir(devices);
 	return any;
 }
 
-/* 1: it is this one; 0: another one, or an entry that is not in use; -ENOENT: the table ends before it. */
+/* 1: it is this one; 0: another one, or an entry that is not in use; -ENOENT: the table ends before it; -EMFILE, ... */
 static int gid_entry_is_of_interface(const char *ports, unsigned port, unsigned index, const char *ifname)
 {
 	char path[PATH_BYTES + 64], text[IF_NAMESIZE + 2];
@@ -59,7 +67,7 @@ static int gid_entry_is_of_interface(const char *ports, unsigned port, unsigned 
 	snprintf(path, sizeof(path), "%s/%u/gid_attrs/ndevs/%u", ports, port, index);
 	fd = os_open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return errno == ENOENT ? -ENOENT : 0;
+		return errno == ENOENT || error_is_own_lack(errno) ? -errno : 0;
 	len = os_read(fd, text, sizeof(text) - 1);
 	os_close(fd);
 	if (len <= 0)
@@ -70,33 +78,36 @@ static int gid_entry_is_of_interface(const char *ports, unsigned port, unsigned 
 	return rc;
 }
 
-static bool rdma_port_is_of_interface(const char *ports, unsigned port, const char *ifname)
+/* 1, 0, or -errno: this process lacks something. */
+static int rdma_port_is_of_interface(const char *ports, unsigned port, const char *ifname)
 {
 	int rc = 0;
 
 	for (unsigned index = 0; index < GIDS_MAX && rc == 0; index++)
 		rc = gid_entry_is_of_interface(ports, port, index, ifname);
-	return rc == 1;
+	return rc == -ENOENT ? 0 : rc;
 }
 
-/* The lowest port that has the interface; 0: none. */
-static unsigned find_rdma_port_of_interface(const char *ports, const char *ifname)
+/* The lowest port that has the interface; 0: none; -errno: this process lacks something. */
+static int find_rdma_port_of_interface(const char *ports, const char *ifname)
 {
 	DIR *dir = opendir(ports);
 	const char *name;
-	unsigned found = 0;
+	int found = 0, rc = 0;
 
 	if (dir == NULL)
-		return 0;
-	while ((name = readdir_next_name(dir)) != NULL) {
+		return error_is_own_lack(errno) ? -errno : 0;
+	while (rc >= 0 && (name = readdir_next_name(dir)) != NULL) {
 		const unsigned long port = strtoul(name, NULL, 10);
 
-		if (port > 0 && port <= UINT8_MAX && (found == 0 || port < found) &&
-		    rdma_port_is_of_interface(ports, (unsigned)port, ifname))
-			found = (unsigned)port;
+		if (port == 0 || port > UINT8_MAX || (found != 0 && port >= (unsigned)found))
+			continue;
+		rc = rdma_port_is_of_interface(ports, (unsigned)port, ifname);
+		if (rc == 1)
+			found = (int)port;
 	}
 	closedir(dir);
-	return found;
+	return rc < 0 ? rc : found;
 }
 
 static int find_device_in_gid_tables(const char *sysfs, const char *ifname, struct verbs_device_port *out)
@@ -104,22 +115,22 @@ static int find_device_in_gid_tables(const char *sysfs, const char *ifname, stru
 	DIR *devices = open_infiniband_sysfs_dir(sysfs);
 	char ports[PATH_BYTES];
 	const char *name;
-	unsigned port = 0;
+	int port = 0;
 
 	if (devices == NULL)
-		return -ENODEV;
+		return error_is_own_lack(errno) ? -errno : -ENODEV;
 	while (port == 0 && (name = readdir_next_name(devices)) != NULL) {
 		if (strlen(name) >= sizeof(out->device))
 			continue;
 		snprintf(ports, sizeof(ports), "%s/class/infiniband/%s/ports", sysfs, name);
 		port = find_rdma_port_of_interface(ports, ifname);
-		if (port != 0) {
+		if (port > 0) {
 			strcpy(out->device, name);
 			out->port = (uint8_t)port;
 		}
 	}
 	closedir(devices);
-	return port != 0 ? 0 : -ENODEV;
+	return port > 0 ? 0 : port < 0 ? port : -ENODEV;
 }
 
 /* ---- bonds ---- */

@@ -28,7 +28,8 @@ struct verbs_device_port {
 
 const char *verbs_sysfs_path(void); /* SYSFS_PATH of the environment, if it may be believed; else /sys */
 bool verbs_has_any_device(const char *sysfs);
-/* 0; -ENODEV: no port of any device has this interface; -EXDEV: a bond of interfaces with devices, but without LAG. */
+/* 0; -ENODEV: no port of any device has this interface; -EXDEV: a bond of interfaces with devices, but without LAG; -EMFILE
+ * and the like: this process cannot look. */
 int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct verbs_device_port *out);
 /* What carries a VLAN interface; of another one: itself. */
 void verbs_vlan_lower_interface(const char *ifname, char lower[IF_NAMESIZE]);

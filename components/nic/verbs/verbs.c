@@ -290,6 +290,9 @@ static int nic_find_device(struct nic_verbs *nic, const char *name, bool silent,
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: RDMA devices are not used: it is a bond that no card carries itself (LAG)",
 		             nic->name);
+	else if (rc < 0 && rc != -ENODEV)
+		vma_log_once(VMA_LOG_WARN, "%s: RDMA devices are not used: they cannot be looked for: %s", name,
+		             strerror(-rc));
 	else if (rc < 0 && !silent)
 		vma_log_once(VMA_LOG_WARN, "%s: no RDMA device has this interface", name);
 	return rc;
