@@ -159,13 +159,14 @@ void *soft_map_shared_and_close_fd(int fd, uint64_t bytes)
 	return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* After the post, in this order: card/client.c says what it meets. */
+/* After the post, in this order: card/client.c says what it meets. Not the C library's write: a real card has no cancellation
+ * point here, and who is inside the library would leave its locks taken. */
 void soft_ring_card_doorbell(struct soft_context *context)
 {
 	uint64_t one = 1;
 
 	if (atomic_load(&context->page->sleeping) && atomic_exchange(&context->page->sleeping, 0) &&
-	    write(context->doorbell, &one, sizeof(one)) < 0 && errno != EAGAIN)
+	    syscall(SYS_write, context->doorbell, &one, sizeof(one)) < 0 && errno != EAGAIN)
 		perror("vmasoft: doorbell");
 }
 
