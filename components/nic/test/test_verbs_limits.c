@@ -133,6 +133,27 @@ static void test_an_mtu_that_takes_more_buffers_than_there_are_places_is_not_rec
 	vma_nic_close(nic);
 }
 
+/* A table of GIDs may name what has just gone. */
+static void test_an_interface_that_only_the_table_has_is_not_opened(void **state)
+{
+	const struct vma_nic_attr attr = {.arena = arena, .unwatched = true};
+	const unsigned before = count_open_fds();
+	struct vma_nic *nic;
+	char path[160];
+	FILE *file;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/class/infiniband/" LOOP_DEVICE "/ports/1/gid_attrs/ndevs/1", loop_sysfs);
+	file = fopen(path, "w");
+	assert_non_null(file);
+	fputs("gone0\n", file);
+	fclose(file);
+	assert_int_equal(vma_nic_open("verbs:gone0", &attr, &nic), -ENODEV);
+	assert_null(nic);
+	assert_int_equal(count_open_fds(), before);
+	unlink(path);
+}
+
 /* ---- a thread that is to be cancelled ---- */
 
 static void *use_nic_before_cancellation(void *arg)
@@ -221,6 +242,7 @@ static void test_a_forked_child_has_none_of_its_descriptors_and_may_call(void **
 static const struct CMUnitTest tests[] = {
         LIMITS_CASE(test_whatever_descriptor_cannot_be_had_nothing_is_left_open),
         LIMITS_CASE(test_an_mtu_that_takes_more_buffers_than_there_are_places_is_not_received),
+        LIMITS_CASE(test_an_interface_that_only_the_table_has_is_not_opened),
         LIMITS_CASE(test_no_call_is_a_cancellation_point),
         LIMITS_CASE(test_a_forked_child_has_none_of_its_descriptors_and_may_call),
 };
