@@ -33,6 +33,8 @@ struct fixture {
 	int netns[2];     /* -1: where we are */
 	bool kernel_sock; /* the kernel's stack sees the link too and may put frames of its own on it */
 	bool unarms;      /* an fd that was unarmed is silent */
+	bool counts;      /* what waits in a queue pair is counted */
+	bool arms_next;   /* and what comes beside it is told of */
 };
 
 /* A received packet, in one piece. */

@@ -666,23 +666,26 @@ static void test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_ba
 	                               .event = count_revokes_and_rebind_lost_qp,
 	                               .event_arg = &listener};
 	const struct vma_flow_rule rule = make_flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
-	int other_fd, rules = 0;
-	uint64_t told_ns;
+	int other_fd, rules;
+	unsigned misses = 0;
+	uint64_t told_ns, late_ns;
 
 	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &w->qp[1][1]), 0);
 	fixture_post_rx_bufs(w->qp[1][1]);
-	for (unsigned i = 0; i < 10 && rules == 0; i++) {
+	do {
 		assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), 0);
 		told_ns = await_revoke_by_kernel_listener(w, &listener, &other_fd);
 		rules = count_listener_rules_of_card();
+		late_ns = fixture_now_ns() - told_ns;
 		if (rules == 0)
-			assert_true(fixture_now_ns() - told_ns > 900 * 1000000ull);
+			assert_true(late_ns > 900 * 1000000ull);
 		assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), -EADDRINUSE);
 		assert_int_equal(vma_nic_flow_del(w->qp[1][1], &rule.key), -ENOENT);
 		assert_int_equal(count_listener_rules_of_card(), 0);
 		close(other_fd);
-	}
+	} while (rules == 0 && vma_test_remeasure(__func__, &misses, 3, "looked after %lu ms, wanted less than 900",
+	                                          late_ns / 1000000));
 	assert_int_equal(rules, 1);
 	assert_int_equal(fixture_try_add_flow(w, 1, 1, &rule), 0);
 	told_ns = await_revoke_by_kernel_listener(w, &listener, &other_fd);
