@@ -188,7 +188,8 @@ static void claimer_request_foreign_ports(unsigned udp_port, uint64_t udp_cookie
 	             -1));
 	claimer_print_result("a block of ports for servers",
 	                     flow(claimer_wildcard_key_of_port(VMA_FLOW_TCP_PORTS, 512), 0, 0, -1));
-	claimer_print_result("all of an address", flow(claimer_wildcard_key_of_port(VMA_FLOW_TCP_ADDRESS, 0), 0, 0, -1));
+	claimer_print_result("all of an address",
+	                     flow(claimer_wildcard_key_of_port(VMA_FLOW_TCP_ADDRESS, 0), 0, 0, -1));
 	close(own);
 	close(elsewhere);
 	close(file);
