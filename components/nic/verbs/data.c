@@ -127,7 +127,6 @@ static inline unsigned fill_single_buffer_receives(struct verbs_qp *qp, struct v
 		wr->wr_id = (uintptr_t)buf;
 		vma_buf_debug_mark_lent(qp->base.arena, buf);
 		buf->user = &data_with_nic;
-		buf->next = NULL;
 	}
 	return (unsigned)(at - bufs);
 }
@@ -197,7 +196,6 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	buf = bufs[0];
 	vma_buf_debug_mark_lent(base->arena, buf);
 	buf->user = &data_with_nic;
-	buf->next = NULL;
 	qp->rx_with_nic++;
 	vma_stats_add(&qp->stats->fill_posted, 1);
 	qp->rx_one_sge.addr = (uintptr_t)verbs_frame_of_buf(qp, buf);
@@ -222,16 +220,16 @@ void data_receive_failed(struct verbs_qp *qp, const struct data_received *what)
 	verbs_qp_note_maybe_broken(qp);
 	if (what->status == IBV_WC_WR_FLUSH_ERR)
 		return;
-	for (; buf != NULL; buf = buf->next)
+	qp->rx_open[qp->rx_open_n++] = buf;
+	while (qp->rx_bufs != 1 && (buf = buf->next) != NULL)
 		qp->rx_open[qp->rx_open_n++] = buf;
 	post_collected_receives(qp);
 }
 
 static inline uint16_t buf_flags_of_completion(unsigned wc_flags)
 {
-	const unsigned is_ok = (wc_flags & IBV_WC_IP_CSUM_OK) / IBV_WC_IP_CSUM_OK;
-
-	return (uint16_t)(is_ok * (VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK));
+	_Static_assert((VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK) == IBV_WC_IP_CSUM_OK / 2 * 3, "without a test");
+	return (uint16_t)((wc_flags & IBV_WC_IP_CSUM_OK) / 2 * 3);
 }
 
 /* Reads the next completion that there is. A poll that has begun has to be ended by end_cq_poll. */
@@ -299,7 +297,7 @@ static inline __attribute__((always_inline)) unsigned poll_single_buffer_packets
                                                                                  struct vma_buf **bufs, unsigned n,
                                                                                  bool with_stamps)
 {
-	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
+	static struct ibv_poll_cq_attr attr; /* nobody writes to it */
 	unsigned got = 0;
 
 	while (got < n && ibv_start_poll(ex, &attr) == 0) {
