@@ -279,7 +279,8 @@ static int nic_open_descriptors(struct nic_verbs *nic, const struct verbs_device
 	return 0;
 }
 
-/* -ENODEV and the like, with a line unless `silent` says that this is no reason for one. */
+/* -ENODEV and the like, with a line unless `silent` says that this is no reason for one: xdp comes next, and if it lacks
+ * the same, it says so. */
 static int nic_find_device(struct nic_verbs *nic, const char *name, bool silent, struct verbs_device_port *place)
 {
 	int rc;
@@ -290,10 +291,12 @@ static int nic_find_device(struct nic_verbs *nic, const char *name, bool silent,
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: RDMA devices are not used: it is a bond that no card carries itself (LAG)",
 		             nic->name);
+	else if (rc < 0 && silent)
+		vma_log_debug("%s: no RDMA device: %s", name, strerror(-rc));
 	else if (rc < 0 && rc != -ENODEV)
 		vma_log_once(VMA_LOG_WARN, "%s: RDMA devices are not used: they cannot be looked for: %s", name,
 		             strerror(-rc));
-	else if (rc < 0 && !silent)
+	else if (rc < 0)
 		vma_log_once(VMA_LOG_WARN, "%s: no RDMA device has this interface", name);
 	return rc;
 }
