@@ -177,10 +177,11 @@ ns_add() { # NAME
 
 # Whatever still runs there was started by this test, or by a program of it that forked.
 ns_end() { # NAME
-	local pids
-	pids=$(ip netns pids "$(ns "$1")" 2>/dev/null)
+	local pids label
+	pids=$(ip netns pids "$(ns "$1")" 2>/dev/null | tr '\n' ' ')
 	# shellcheck disable=SC2086 # a list
 	[ -z "$pids" ] || kill -KILL $pids 2>/dev/null
+	for label in "${!PID[@]}"; do [[ " $pids" != *" ${PID[$label]} "* ]] || reap "$label" KILL; done
 	ip netns del "$(ns "$1")"
 }
 

@@ -91,7 +91,7 @@ one_owns() { [ "$(cat "$WORK"/one?.log | grep -c "owns $IF_B")" = 1 ]; }
 check "of several that find it one owns the interface" wait_for 15 one_owns
 the_others_end() { [ "$(cat "$WORK"/one?.log | grep -c "has a vmad already")" = 3 ]; }
 check "and the others end" wait_for 15 the_others_end
-for label in 1 2 3 4; do stop "one$label"; done
+for label in 1 2 3 4; do reap "one$label"; done
 
 # ---- what a namespace that is gone has left ----
 
