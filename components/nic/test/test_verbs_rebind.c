@@ -346,11 +346,11 @@ static void expect_no_buffer_of_another_pool_for_a_late_sender(void)
 
 static void open_nic_and_lose_its_device(struct vma_nic **nic)
 {
-	const struct vma_nic_attr attr = {.unwatched = true, .arena = arena = fixture_arena()};
 	const struct vma_nic_qp_attr ring = {.rx_wre = 64, .tx_wre = 64, .name = "ring"};
 
+	arena = fixture_arena();
 	looks = 0;
-	assert_int_equal(vma_nic_open("verbs:lo", &attr, nic), 0);
+	assert_int_equal(vma_nic_open("verbs:lo", &(struct vma_nic_attr){.unwatched = true, .arena = arena}, nic), 0);
 	assert_int_equal(vma_nic_qp_create(*nic, &ring, &qp), 0);
 	looked_up = atomic_load(&qp->tx_pool);
 	assert_int_equal(
