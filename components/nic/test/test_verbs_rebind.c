@@ -160,6 +160,16 @@ static void assert_flows_are_in_the_card(void)
 	assert_int_equal(verbs_qp_of(world.qp)->pace_kbps, RATE / 125);
 }
 
+static void world_begin_with_stopped_queue(void)
+{
+	world_begin();
+	world_open();
+	assert_int_equal(world_qp_create(64), 0);
+	world_add_flows_and_pace();
+	assert_true(loop_break(LOOP_QUEUE_STOPS, 0));
+	world_await_lost();
+}
+
 /* ---- cases ---- */
 
 /* The queue has failed, and the device goes while there is to be another one. It is back at once. */
@@ -168,12 +178,7 @@ static void rebind_while_device_goes(bool unannounced, bool hidden)
 	uint32_t n = 1, left;
 
 	do {
-		world_begin();
-		world_open();
-		assert_int_equal(world_qp_create(64), 0);
-		world_add_flows_and_pace();
-		assert_true(loop_break(LOOP_QUEUE_STOPS, 0));
-		world_await_lost();
+		world_begin_with_stopped_queue();
 		loop.goes_unannounced = unannounced;
 		loop.hides_its_going = hidden;
 		loop.calls_to_go = n;
@@ -212,12 +217,7 @@ static void test_a_device_that_goes_for_good_during_a_rebind_leaves_nothing(void
 
 	(void)state;
 	do {
-		world_begin();
-		world_open();
-		assert_int_equal(world_qp_create(64), 0);
-		world_add_flows_and_pace();
-		assert_true(loop_break(LOOP_QUEUE_STOPS, 0));
-		world_await_lost();
+		world_begin_with_stopped_queue();
 		loop.refuses_open = true;
 		loop.calls_to_go = n;
 		vma_nic_qp_rebind(world.qp);

@@ -240,8 +240,9 @@ static void test_answers_wait_for_the_close_that_follows_them_each_time(void **s
 	/* One that the peer has ended first says that they stay. */
 	answer_and_close_was_held_back(fd, 8201, true);
 	/* That one is not sent at once may also be the internal thread's doing, which has the ring at that moment. */
-	while (answer_and_close_was_held_back(fd, (uint16_t)(8202 + misses), false))
-		assert_true(vma_test_remeasure(__func__, &misses, 3, "an answer was not sent at once"));
+	for (uint16_t i = 0; i < 3; i++)
+		while (answer_and_close_was_held_back(fd, (uint16_t)(8202 + i + misses), false))
+			assert_true(vma_test_remeasure(__func__, &misses, 3, "an answer was not sent at once"));
 	do_close(fd);
 	fixture_wait_until_no_connections();
 }
