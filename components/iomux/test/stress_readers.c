@@ -312,9 +312,9 @@ static void test_no_datagram_lies_beside_the_internal_thread(void **state)
 static void test_no_datagram_lies_without_the_internal_thread(void **state)
 {
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	run_reader_threads_and_check();
-	fixture_release_internal_thread();
+	release_internal_thread();
 }
 
 int main(void)

@@ -71,7 +71,7 @@ static void test_a_sleeper_is_woken_on_the_ring_to_which_its_socket_has_moved(vo
 	pthread_t thread;
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	assert_int_equal(pthread_create(&thread, NULL, thread_wait_and_count_received, &fixture.things[0]), 0);
 	while (!lost && vma_test_goes_on(vma_now_ns(), until, sent > 1000)) {
 		random = random * 1103515245 + 12345;
@@ -85,7 +85,7 @@ static void test_a_sleeper_is_woken_on_the_ring_to_which_its_socket_has_moved(vo
 	atomic_store(&stop, true);
 	thing_add_one_and_wake(&fixture.things[0]);
 	assert_int_equal(pthread_join(thread, NULL), 0);
-	fixture_release_internal_thread();
+	release_internal_thread();
 	assert_false(lost);
 }
 

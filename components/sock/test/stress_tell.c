@@ -130,7 +130,7 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 	bool lost = false;
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	for (int i = 0; i < FILES; i++) {
 		fixture.things[i].flow.sink = sink_count_and_mark_file_readable;
 		fixture.things[i].flow.owner = &targets[i];
@@ -163,7 +163,7 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 	for (int i = 0; i < RECEIVERS; i++)
 		assert_int_equal(pthread_join(receivers[i], NULL), 0);
 	assert_int_equal(pthread_join(driver, NULL), 0);
-	fixture_release_internal_thread();
+	release_internal_thread();
 }
 
 static const struct CMUnitTest tests[] = {

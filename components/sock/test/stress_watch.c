@@ -127,7 +127,7 @@ static void test_every_datagram_is_received_soon(void **state)
 
 	(void)state;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	assert_int_equal(pthread_create(&unarmer, NULL, thread_schedule_disarm_repeatedly, NULL), 0);
 	for (uint16_t i = 0; i < RECEIVERS; i++) {
 		receivers[i].thing = receivers[i].seed = i;
@@ -160,7 +160,7 @@ static void test_every_datagram_is_received_soon(void **state)
 		thing_add_one_and_wake(&fixture.things[i]);
 		assert_int_equal(pthread_join(receivers[i].thread, NULL), 0);
 	}
-	fixture_release_internal_thread();
+	release_internal_thread();
 }
 
 static const struct CMUnitTest tests[] = {

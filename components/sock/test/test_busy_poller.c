@@ -116,12 +116,12 @@ static void on_look_record_busy_poll_and_block(struct thing_wait *self)
  */
 static void wait_for_unarmed_and_hold_thread(void)
 {
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	while (atomic_load(&fixture.ring_ctx->armed)) {
-		fixture_release_internal_thread();
+		release_internal_thread();
 		fixture_send(2);
 		fixture_wait_until(!atomic_load(&fixture.ring_ctx->armed));
-		fixture_hold_internal_thread();
+		hold_internal_thread();
 	}
 }
 
@@ -156,7 +156,7 @@ static int teardown_busy_poll_threads(void **state)
 	atomic_store(&fixture.things[0].count, 0);
 	atomic_store(&fixture.things[1].count, 0);
 	assert_null(atomic_load(&fixture.ring_ctx->watcher));
-	fixture_release_internal_thread();
+	release_internal_thread();
 	return 0;
 }
 
@@ -226,11 +226,11 @@ static void test_stalled_busy_poller_keeps_nobody_waiting(void **state)
 	taken = start_to_busy_poll(thread_run_busy_poller_wait);
 	atomic_store(&hold_busy_poller, true);
 	fixture_wait_until(atomic_load(&busy_poller_held));
-	fixture_release_internal_thread();
+	release_internal_thread();
 	fixture_send(0);
 	fixture_wait_until(sleeper_sleeps_after_taking(taken + 1));
 	assert_true(atomic_load(&busy_poller_held));
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	atomic_store(&hold_busy_poller, false);
 	fixture_send(1);
 	fixture_wait_until(atomic_load(&busy_poller_disarm_rings_with_sleepers.done));

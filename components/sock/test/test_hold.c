@@ -117,7 +117,7 @@ static void test_a_ring_that_another_thread_drives_is_not_held_back(void **state
 	uint64_t sent;
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	hold_sleeper_start(&sleeper, UINT64_MAX, -1);
 	assert_true(vma_ring_acquire(fixture.ring_ctx->ring));
 	sent = vma_now_ns();
@@ -125,7 +125,7 @@ static void test_a_ring_that_another_thread_drives_is_not_held_back(void **state
 		fixture_send(0);
 	vma_ring_release(fixture.ring_ctx->ring);
 	assert_true(hold_sleeper_end(&sleeper) < sent + PERIOD_NS);
-	fixture_release_internal_thread();
+	release_internal_thread();
 }
 
 static void test_a_deadline_ends_the_hold_with_what_has_come(void **state)

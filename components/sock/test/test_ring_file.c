@@ -87,7 +87,7 @@ static void test_it_is_readable_from_a_packet_to_the_next_look(void **state)
 	const int fd = get_ring_fd();
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	assert_int_equal(poll_events_of_offloaded_fd(fd), 0);
 	fixture_send(0);
 	progress_ring_inside_library();
@@ -96,7 +96,7 @@ static void test_it_is_readable_from_a_packet_to_the_next_look(void **state)
 	assert_int_equal(poll_events_of_offloaded_fd(fd), 0);
 	progress_ring_inside_library();
 	assert_int_equal(poll_events_of_offloaded_fd(fd), 0);
-	fixture_release_internal_thread();
+	release_internal_thread();
 	remove_from_table_and_close_fd(fd);
 }
 
@@ -116,14 +116,14 @@ static void test_it_hears_of_what_a_control_call_handles(void **state)
 	const int fd = get_ring_fd();
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	ring_file_mark_seen_by_fd(fd);
 	fixture_send(0);
 	assert_true(vma_ring_acquire(fixture.ring_ctx->ring));
 	vma_ring_drain(fixture.ring_ctx->ring);
 	vma_ring_release(fixture.ring_ctx->ring);
 	assert_int_equal(poll_events_of_offloaded_fd(fd), EPOLLIN);
-	fixture_release_internal_thread();
+	release_internal_thread();
 	remove_from_table_and_close_fd(fd);
 }
 
@@ -162,14 +162,14 @@ static void test_watchers_are_told_of_each_drive_that_found_something(void **sta
 	const int fd = get_ring_fd();
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	assert_int_equal(vma_file_watch(vma_fd_lookup(fd), &watcher), 0);
 	for (unsigned i = 1; i <= 5; i++) {
 		fixture_send(0);
 		progress_ring_inside_library();
 		assert_int_equal(atomic_load(&watched_ready), i);
 	}
-	fixture_release_internal_thread();
+	release_internal_thread();
 	vma_file_unwatch(vma_fd_lookup(fd), &watcher);
 	remove_from_table_and_close_fd(fd);
 }
@@ -193,13 +193,13 @@ static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state
 	file = vma_fd_lookup(fd);
 	assert_int_equal(vma_fd_install(copy, file), 0);
 	assert_int_equal(vma_file_watch(file, &watcher), 0);
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	vma_ring_ctx_put(ring_ctx);
 	assert_int_equal(poll_events_of_offloaded_fd(copy), EPOLLHUP); /* at once */
 	assert_int_equal(file->ops->rings(file), 0);
 	assert_null(vma_ring_file_ctx(file));
 	assert_null(vma_ring_file_get_ring_ref(file));
-	fixture_release_internal_thread();
+	release_internal_thread();
 	fixture_wait_until(fcntl(fd, F_GETFD) < 0);
 	assert_null(vma_fd_lookup(fd));
 	assert_int_equal(atomic_load(&watched_ended), 1);
@@ -221,13 +221,13 @@ static void test_a_number_that_leads_elsewhere_by_the_end_of_the_ring_is_left_al
 	self = vma_enter();
 	fd = vma_ring_ctx_get_or_open_fd(ring_ctx);
 	vma_leave(self);
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	vma_ring_ctx_put(ring_ctx); /* the number is to be closed */
 	vma_fd_remove(fd);
 	assert_int_equal(dup2(STDERR_FILENO, fd), fd); /* the program has, and the number is another file's */
-	fixture_release_internal_thread();
-	fixture_hold_internal_thread(); /* the task has run */
-	fixture_release_internal_thread();
+	release_internal_thread();
+	hold_internal_thread(); /* the task has run */
+	release_internal_thread();
 	assert_true(fcntl(fd, F_GETFD) >= 0);
 	close(fd);
 }

@@ -63,7 +63,7 @@ static int teardown_expect_thread_idle(void **state)
 	struct vma_thread *self = vma_thread_self();
 
 	(void)state;
-	fixture_release_internal_thread();
+	release_internal_thread();
 	assert_int_equal(self->inside, 0);
 	assert_null(self->waiting);
 	assert_int_equal(atomic_load(&self->rings), 0);
@@ -357,7 +357,7 @@ static void test_who_waits_for_a_socket_that_moves_before_it_is_queued_sleeps_fo
 	struct thing_wait wait;
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	fixture_send(0);
 	thing_wait_init(&wait, &fixture.things[0], 0, 3000 * MSEC);
 	wait.before_queue = move_to_ring;
@@ -369,7 +369,7 @@ static void test_a_sleeper_goes_along_with_its_socket(void **state)
 	struct sleeper sleeper;
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	sleeper_start(&sleeper, &fixture.things[0], 0, UINT64_MAX);
 	atomic_store(&sleeper.wait.rings, fixture.bit);
 	vma_waitq_wake(&fixture.things[0].q, true);
@@ -518,7 +518,7 @@ static void expect_wakeup_after_watcher_ends(struct sleeper *watcher, void (*how
 {
 	struct sleeper other;
 
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	sleeper_start(&other, &fixture.things[1], fixture.bit, UINT64_MAX);
 	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&watcher->self));
 	how(watcher);
@@ -528,7 +528,7 @@ static void expect_wakeup_after_watcher_ends(struct sleeper *watcher, void (*how
 	fixture_wait_until(atomic_load(&other.done));
 	assert_int_equal(sleeper_end(&other), 1);
 	assert_null(atomic_load(&fixture.ring_ctx->watcher));
-	fixture_release_internal_thread();
+	release_internal_thread();
 }
 
 static void signal_sleeper_and_expect_it_returns(struct sleeper *watcher)
@@ -625,7 +625,7 @@ static void test_others_are_woken_by_the_watcher(void **state)
 	struct sleeper sleepers[5];
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	for (int i = 0; i < 5; i++)
 		sleeper_start(&sleepers[i], &fixture.things[i], fixture.bit, UINT64_MAX);
 	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&sleepers[0].self));
@@ -656,7 +656,7 @@ static void test_watcher_does_not_wake_itself(void **state)
 	struct sleeper sleeper = {.thing = &fixture.things[0], .rings = fixture.bit, .timeout_ns = UINT64_MAX};
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	assert_int_equal(pthread_create(&sleeper.thread, NULL, thread_sleep_then_poll_own_wake_fd, &sleeper), 0);
 	fixture_wait_until(is_asleep(&sleeper));
 	usleep(2000);
@@ -780,7 +780,7 @@ static void test_watch_finds_its_way_past_one_who_leaves(void **state)
 	struct sleeper sleepers[3];
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	for (int i = 0; i < 3; i++)
 		sleeper_start(&sleepers[i], &fixture.things[i], fixture.bit, UINT64_MAX);
 	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&sleepers[0].self));
@@ -890,7 +890,7 @@ static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **stat
 	uint64_t cpu;
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	assert_int_equal(pthread_create(&thread, NULL, thread_post_100ms_ring_command, NULL), 0);
 	fixture_wait_until(vma_ring_drive_holder_tid(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
 	thing_wait_init(&wait, &thing, fixture.bit, 60 * MSEC);
@@ -926,7 +926,7 @@ static void test_what_is_told_once_is_not_lost_while_others_drive(void **state)
 	pthread_t thread;
 
 	(void)state;
-	fixture_hold_internal_thread();
+	hold_internal_thread();
 	atomic_store(&let_go, false);
 	assert_int_equal(pthread_create(&thread, NULL, hold_ring, NULL), 0);
 	fixture_wait_until(vma_ring_drive_holder_tid(fixture.ring_ctx->ring, VMA_RING_RX) != 0);

@@ -3,8 +3,8 @@
  *
  *   peer ring ── fixture_send(i) ──> ring_ctx ── sink ──> things[i].count, wake
  *
- * While fixture_hold_internal_thread() holds the internal thread nobody but the test's own threads drives the ring
- * context: what they do not wake for stays where it is.
+ * While hold_internal_thread() holds the internal thread nobody but the test's own threads drives the ring context:
+ * what they do not wake for stays where it is.
  */
 #ifndef VMA_SOCK_TEST_WAIT_FIXTURE_H
 #define VMA_SOCK_TEST_WAIT_FIXTURE_H
@@ -26,6 +26,7 @@
 
 #include "../engine/engine.h"
 #include "../thread/thread.h"
+#include "internal_thread.h"
 #include "small_engine.h"
 
 #define FIXTURE_PORT 7000
@@ -164,8 +165,6 @@ static struct {
 	struct vma_ring_ctx *ring_ctx;
 	uint64_t bit;
 	struct thing things[FIXTURE_THINGS];
-	struct vma_internal_task task;
-	_Atomic bool hold, held;
 } fixture;
 
 static bool sink_count_and_wake_waiters(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -193,15 +192,6 @@ static inline int fixture_start_flows(void)
 	return 0;
 }
 
-static void task_block_internal_thread(struct vma_internal_task *task)
-{
-	(void)task;
-	atomic_store(&fixture.held, true);
-	while (atomic_load(&fixture.hold))
-		usleep(1000);
-	atomic_store(&fixture.held, false);
-}
-
 static inline int wait_fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
@@ -224,7 +214,6 @@ static inline int wait_fixture_start(void **state)
 	    vma_ring_ctx_find_or_create(&fixture.device, VMA_RING_CTX_RX, &where, &fixture.ring_ctx) != 0)
 		return -1;
 	fixture.bit = vma_ring_ctx_bit(fixture.ring_ctx);
-	fixture.task.run = task_block_internal_thread;
 	return fixture_start_flows();
 }
 
@@ -247,21 +236,6 @@ static inline void fixture_send(uint16_t thing)
 	memset(vma_buf_data(fixture.device.engine->arena, buf) + headers.len, 'x', 8);
 	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(fixture.device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
 	assert_int_equal(vma_ring_send(fixture.peer, &seg, 1, 0), 1);
-}
-
-/* ---- the internal thread ---- */
-
-static inline void fixture_hold_internal_thread(void)
-{
-	atomic_store(&fixture.hold, true);
-	vma_engine_post_task_to_internal_thread(&fixture.task);
-	fixture_wait_until(atomic_load(&fixture.held));
-}
-
-static inline void fixture_release_internal_thread(void)
-{
-	atomic_store(&fixture.hold, false);
-	fixture_wait_until(!atomic_load(&fixture.held));
 }
 
 #endif

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "../../rules/test/rules_fixture.h"
+#include "../../sock/test/internal_thread.h"
 #include "fake_net.h"
 #include "../pace.h"
 
@@ -60,12 +61,10 @@ static int setup(void **state)
 	return 0;
 }
 
-static _Atomic bool hold_internal_thread, internal_thread_held;
-
 static int teardown(void **state)
 {
 	(void)state;
-	atomic_store(&hold_internal_thread, false);
+	release_internal_thread();
 	fixture_close(sock);
 	vma_os.close(sink);
 	fixture_peer_receive();
@@ -676,15 +675,6 @@ static uint64_t send_datagrams_in_a_row(unsigned n)
 	return latest;
 }
 
-static void task_block_internal_thread(struct vma_internal_task *task)
-{
-	(void)task;
-	atomic_store(&internal_thread_held, true);
-	while (atomic_load(&hold_internal_thread))
-		usleep(1000);
-	atomic_store(&internal_thread_held, false);
-}
-
 /*
  * One kick for the first, four before the row is believed in, and one for the five that wait. The internal thread, which
  * may be quicker than the call that releases them, is held. Rows in which this thread has lost its core do not count.
@@ -692,16 +682,13 @@ static void task_block_internal_thread(struct vma_internal_task *task)
 static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void **state)
 {
 	enum { ROWS = 100000, ENOUGH = 30, CLOSE_NS = 4000 /* less than the gap that ends a row */ };
-	static struct vma_internal_task blocker = {.run = task_block_internal_thread};
 	unsigned rows = 0;
 
 	(void)state;
 	connect_socket_and_its_shadow();
 	if (vma_engine_get_or_start()->latency)
 		vma_test_skip("each send kicks");
-	atomic_store(&hold_internal_thread, true);
-	vma_engine_post_task_to_internal_thread(&blocker);
-	fixture_wait_until(atomic_load(&internal_thread_held));
+	hold_internal_thread();
 	for (unsigned i = 0; i < ROWS && rows < ENOUGH; i++) {
 		const bool close = send_datagrams_in_a_row(10) < vma_tsc_of_nsec(CLOSE_NS);
 		const uint64_t kicks = count_tx_kicks();
@@ -715,8 +702,7 @@ static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void
 		}
 		assert_int_equal(at_once + fixture_peer_receive(), 10);
 	}
-	atomic_store(&hold_internal_thread, false);
-	fixture_wait_until(!atomic_load(&internal_thread_held));
+	release_internal_thread();
 	assert_int_equal(rows, ENOUGH);
 }
 
