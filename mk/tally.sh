@@ -30,12 +30,17 @@ tap_count() { # OUTPUT EXIT_STATUS
 	fi
 }
 
+# With 0 or 1, or, as cmocka's programs do, with how many cases failed. 124 and more: it took too long, or a signal came.
+_tally_ended_by_itself() {
+	[ "${exit_status:-0}" -le 1 ] || { [ "$exit_status" -eq "$failed" ] && [ "$exit_status" -lt 124 ]; }
+}
+
 # TEST_AGAIN=N: of the programs of a run that fail, the first N run once more at its end, when nothing else runs. Success
 # there counts, and the run says at its end that the program is flaky, with what failed the first time. A program that
 # was ended by a signal, took too long, or has a sanitizer's report does not run again: no neighbour is to blame for that.
 # True: run it again, and its output has been shown. Call it after tap_count.
 tally_again() { # NAME OUTPUT
-	[ "$failed" -ne 0 ] && [ "${exit_status:-0}" -le 1 ] && [ -z "${_tally_first[$1]:-}" ] &&
+	[ "$failed" -ne 0 ] && _tally_ended_by_itself && [ -z "${_tally_first[$1]:-}" ] &&
 		[ ${#_tally_first[@]} -lt "${TEST_AGAIN:-0}" ] && ! grep -q 'Sanitizer\|runtime error' <<<"$2" || return 1
 	_tally_first[$1]=$(_tally_failures "$1" "$2" "" | sed 's/^failed:/flaky:/')
 	printf '   again %s: %d passed, %d failed, %d skipped\n%s\n' "$1" "$passed" "$failed" "$skipped" "$2"

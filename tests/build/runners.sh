@@ -106,6 +106,10 @@ check_eq "what fails twice has failed" "$(again 1 "$WORK/bad")" "1 passed, 1 fai
 flaky once4
 flaky once5
 check_eq "more than so many do not run again" "$(AT_ONCE=1 again 1 "$WORK/once4" "$WORK/once5")" "1 passed, 1 failed, 0 skipped (1)"
+program two "[ -e $WORK/two.ran ] && { echo 1..2; echo 'ok 1 - a'; echo 'ok 2 - b'; exit; }; touch $WORK/two.ran; echo 1..2; echo 'not ok 1 - a'; echo 'not ok 2 - b'; exit 2"
+check_eq "a program whose exit status is how many cases failed does" "$(again 1 "$WORK/two")" "2 passed, 0 failed, 0 skipped (0)"
+program three "[ -e $WORK/three.ran ] && { echo 1..1; echo 'ok 1 - a'; exit; }; touch $WORK/three.ran; echo 1..1; echo 'not ok 1 - a'; exit 3"
+check_eq "one that ends with another does not" "$(again 1 "$WORK/three")" "0 passed, 1 failed, 0 skipped (1)"
 program crash2 "[ -e $WORK/crashed ] && { echo 1..1; echo 'ok 1 - a'; exit; }; touch $WORK/crashed; kill -SEGV \$\$"
 check_eq "nor does what crashed" "$(again 1 "$WORK/crash2")" "0 passed, 1 failed, 0 skipped (1)"
 program leak "[ -e $WORK/leaked ] && { echo 1..1; echo 'ok 1 - a'; exit; }; touch $WORK/leaked; echo 1..1; echo 'ok 1 - a'; echo 'ERROR: LeakSanitizer: detected memory leaks'; exit 1"
