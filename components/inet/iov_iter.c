@@ -109,3 +109,12 @@ void vma_inet_iov_iter_skip(struct vma_inet_iov_iter *iov_iter, size_t bytes)
 		iov_iter_advance(iov_iter, here);
 	}
 }
+
+struct msghdr vma_inet_iov_iter_rest_as_msghdr(struct vma_inet_iov_iter *iov_iter)
+{
+	struct iovec *rest = (iov_iter->many != NULL ? iov_iter->many : iov_iter->few) + iov_iter->at;
+
+	rest->iov_base = (char *)rest->iov_base + iov_iter->off;
+	rest->iov_len -= iov_iter->off;
+	return (struct msghdr){.msg_iov = rest, .msg_iovlen = iov_iter->n - iov_iter->at};
+}

@@ -302,20 +302,22 @@ static bool recv_is_served_by_os(const struct stream_sock *sock)
 	return sock->file.os_only || phase == STREAM_FRESH || phase == STREAM_LISTENING;
 }
 
-/* MSG_WAITALL waits on for what is left. An error of the kernel's is left for the next call, as after any bytes. */
+/*
+ * MSG_WAITALL waits on for what is left. An error of the kernel's is left for the next call, as after any bytes. The
+ * socket may be freed when it returns: nothing holds it, and another thread may close it meanwhile.
+ */
 static ssize_t __attribute__((cold, noinline))
-recv_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
+recv_rest_by_os(int fd, struct msghdr *msg, struct vma_inet_iov_iter *iov_iter, int flags)
 {
-	const struct iovec *at = &iov_iter->iov[iov_iter->at];
-	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
-	struct msghdr msg = {.msg_iov = &first, .msg_iovlen = 1};
-	ssize_t done = vma_inet_os_recv(fd, &msg, flags), more = 0;
+	struct msghdr rest = vma_inet_iov_iter_rest_as_msghdr(iov_iter);
+	ssize_t received;
 
-	msg = (struct msghdr){.msg_iov = (struct iovec *)(uintptr_t)(at + 1),
-	                      .msg_iovlen = iov_iter->n - iov_iter->at - 1};
-	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0)
-		more = vma_inet_os_recv(fd, &msg, flags);
-	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
+	rest.msg_control = msg->msg_control;
+	rest.msg_controllen = msg->msg_controllen;
+	received = vma_inet_os_recv(fd, &rest, flags);
+	msg->msg_controllen = received >= 0 ? rest.msg_controllen : 0;
+	msg->msg_namelen = 0;
+	return received > 0 ? received : 0;
 }
 
 /* Inlined with each value of is_blind, so that the usual one costs nothing. */
@@ -353,8 +355,12 @@ static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_f
 			stream_call_leave(sock);
 		}
 		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && iov_iter.left != 0 &&
-		    (flags & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL)
-			rc += recv_rest_by_os(fd, &iov_iter, flags);
+		    (flags & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL) {
+			stream_count_received(sock, rc, flags);
+			rc += recv_rest_by_os(fd, msg, &iov_iter, flags);
+			vma_inet_iov_iter_release(&iov_iter);
+			return rc;
+		}
 	}
 	vma_inet_iov_iter_release(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))

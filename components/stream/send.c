@@ -426,23 +426,17 @@ static ssize_t stream_write_by_stack(struct writing *w)
 	return rc;
 }
 
-/* A call that blocks ends when all is said. An error of the kernel's is left for the next one, as after any bytes. */
+/*
+ * A call that blocks ends when all is said. An error of the kernel's is left for the next one, as after any bytes. The
+ * socket may be freed when it returns: nothing holds it, and another thread may close it meanwhile.
+ */
 static ssize_t __attribute__((cold, noinline))
-send_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
+send_rest_by_os(int fd, struct vma_inet_iov_iter *iov_iter, int flags)
 {
-	const struct iovec *at = &iov_iter->iov[iov_iter->at];
-	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
-	struct msghdr msg = {.msg_iov = &first, .msg_iovlen = 1};
-	ssize_t done, more = 0;
+	const struct msghdr rest = vma_inet_iov_iter_rest_as_msghdr(iov_iter);
+	const ssize_t sent = stream_send_by_kernel(fd, &rest, (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL);
 
-	flags = (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL;
-	done = stream_send_by_kernel(fd, &msg, flags);
-	msg.msg_iovlen = iov_iter->n - iov_iter->at - 1;
-	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0) {
-		msg.msg_iov = (struct iovec *)(uintptr_t)(at + 1);
-		more = stream_send_by_kernel(fd, &msg, flags);
-	}
-	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
+	return sent > 0 ? sent : 0;
 }
 
 /* ---- dummies ---- */
@@ -531,8 +525,12 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		w.refused = msg->msg_controllen != 0 ? stream_check_send_cmsgs(msg) : 0;
 		rc = stream_write_by_stack(&w);
 	}
-	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && iov_iter.left != 0)
+	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && iov_iter.left != 0) {
+		stream_count_sent(sock, rc);
 		rc += send_rest_by_os(fd, &iov_iter, flags);
+		vma_inet_iov_iter_release(&iov_iter);
+		return rc;
+	}
 	vma_inet_iov_iter_release(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_by_kernel(fd, msg, flags);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -551,6 +552,77 @@ CASE(standard_while_read, "a connection is put onto 0 while a thread waits in re
 	far_peer_writes(1, 100, 7, 1);
 	pthread_join(thread, NULL);
 	say("the thread has read %ld", what);
+}
+
+static void *passed_on_piecewise_reader_thread(void *arg)
+{
+	static char bytes[100];
+	struct iovec pieces[] = {{bytes, 30}, {bytes + 30, 30}, {bytes + 60, 40}};
+	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
+
+	if (recvmsg((int)*(long *)arg, &msg, MSG_WAITALL) == 100)
+		*(long *)arg = seed_of_payload(bytes, 40) * 100 + seed_of_payload(bytes + 40, 60);
+	else
+		*(long *)arg = -1;
+	return NULL;
+}
+
+CASE(standard_while_partly_read,
+     "a connection is put onto 0 while a thread that has 40 of its 100 bytes waits for the rest; its numbers are closed")
+{
+	int s = tcp_connected_to_far_peer();
+	long what = s;
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, passed_on_piecewise_reader_thread, &what) != 0)
+		die_with_message("pthread_create");
+	far_peer_writes(1, 40, 7, 1);
+	pause_ms(200);
+	dup_socket_onto_stdio(s);
+	restore_stdin_and_stdout();
+	pause_ms(200);
+	SAY_RESULT(close(s));
+	far_peer_writes(1, 60, 8, 1);
+	pthread_join(thread, NULL);
+	say("the thread has read %ld", what);
+	say_far_peer_reads(1, 1, 0, 1);
+}
+
+enum { PASSED_ON_CHUNK = 50000, PASSED_ON_CHUNKS = 20, PASSED_ON_PIECE = PASSED_ON_CHUNK * PASSED_ON_CHUNKS };
+
+static void *passed_on_piecewise_writer_thread(void *arg)
+{
+	static char bytes[3 * PASSED_ON_PIECE];
+	struct iovec pieces[3];
+
+	for (int i = 0; i < 3; i++) {
+		pieces[i] = (struct iovec){bytes + i * PASSED_ON_PIECE, PASSED_ON_PIECE};
+		for (int j = 0; j < PASSED_ON_CHUNKS; j++)
+			fill(bytes + i * PASSED_ON_PIECE + j * PASSED_ON_CHUNK, PASSED_ON_CHUNK, i + 1);
+	}
+	*(long *)arg = writev((int)*(long *)arg, pieces, 3);
+	return NULL;
+}
+
+CASE(standard_while_partly_written,
+     "a connection is put onto 0 while a thread waits in writev with more than the buffers have room for; it is closed")
+{
+	int s = tcp_connected_to_far_peer();
+	long what = s;
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, passed_on_piecewise_writer_thread, &what) != 0)
+		die_with_message("pthread_create");
+	pause_ms(200);
+	dup_socket_onto_stdio(s);
+	restore_stdin_and_stdout();
+	pause_ms(200);
+	SAY_RESULT(close(s));
+	for (int i = 1; i <= 3; i++)
+		say_far_peer_reads(1, PASSED_ON_CHUNK, i, PASSED_ON_CHUNKS);
+	pthread_join(thread, NULL);
+	say("the thread has written %ld", what);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(stream_before_connect, "fdopen for writing of a socket that is connected only then")

@@ -39,6 +39,8 @@ static inline void vma_inet_iov_iter_release(struct vma_inet_iov_iter *iov_iter)
 size_t vma_inet_iov_iter_read(struct vma_inet_iov_iter *iov_iter, uint8_t *to, size_t bytes);
 size_t vma_inet_iov_iter_write(struct vma_inet_iov_iter *iov_iter, const uint8_t *from, size_t bytes);
 void vma_inet_iov_iter_skip(struct vma_inet_iov_iter *iov_iter, size_t bytes);
+/* What is left, for one call of the kernel's; the iterator is good for nothing but its release then. */
+struct msghdr vma_inet_iov_iter_rest_as_msghdr(struct vma_inet_iov_iter *iov_iter);
 
 /*
  * msg is the library's own copy, and what it points to the application's, but for one case: an iov right behind it is
