@@ -104,7 +104,8 @@ static void ring_run_flow_revocation(struct vma_ring_command *command)
 		vma_log_at(r->was_lost ? VMA_LOG_DEBUG : VMA_LOG_WARN,
 		           "ring %s: the kernel has %s port %u of %s again: %s", ring->name,
 		           r->key.proto == IPPROTO_TCP ? "TCP" : "UDP", ntohs(r->key.local_port_be), local,
-		           r->was_lost ? "the device has gone" : "somebody else wants it too");
+		           r->was_lost ? "the device has gone"
+		                       : "somebody else wants it too, or its card has no room for the rule");
 		for (struct vma_flow *flow = entry->head; flow != NULL; flow = ring->cursor) {
 			ring->cursor = flow->next;
 			if (flow->ops != NULL && flow->ops->revoked != NULL)

@@ -430,8 +430,7 @@ static ssize_t stream_write_by_stack(struct writing *w)
  * A call that blocks ends when all is said. An error of the kernel's is left for the next one, as after any bytes. The
  * socket may be freed when it returns: nothing holds it, and another thread may close it meanwhile.
  */
-static ssize_t __attribute__((cold, noinline))
-send_rest_by_os(int fd, struct vma_inet_iov_iter *iov_iter, int flags)
+static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, struct vma_inet_iov_iter *iov_iter, int flags)
 {
 	const struct msghdr rest = vma_inet_iov_iter_rest_as_msghdr(iov_iter);
 	const ssize_t sent = stream_send_by_kernel(fd, &rest, (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL);

@@ -116,6 +116,7 @@ check_probe put_over "dup2 over a socket ends it, and of a socket shares it"
 check_probe ranges "close_range and closefrom close the program's descriptors and not the library's"
 check_probe close_all "a program that closes all numbers leaves the library its own"
 check_probe reused_after_raw_close "a number closed by a raw system call and given out anew, a thousand times"
+check_probe idle_after_raw_close_of_all "if a raw system call closes all descriptors, the library's among them, its threads do not spin"
 
 check_probe reused_after_fclose "a number closed by fclose and given out anew, a thousand times"
 check_probe reopened "freopen puts a file in a socket's place"

@@ -567,8 +567,8 @@ static void *passed_on_piecewise_reader_thread(void *arg)
 	return NULL;
 }
 
-CASE(standard_while_partly_read,
-     "a connection is put onto 0 while a thread that has 40 of its 100 bytes waits for the rest; its numbers are closed")
+CASE(standard_while_partly_read, "a connection is put onto 0 while a thread that has 40 of its 100 bytes waits for the "
+                                 "rest; its numbers are closed")
 {
 	int s = tcp_connected_to_far_peer();
 	long what = s;

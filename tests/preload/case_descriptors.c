@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <vma/raw_call.h>
@@ -143,8 +144,29 @@ static void reused_after_raw_close(const struct fixture *fixture)
 	EXPECT(fixture_echo(fixture_socket(fixture)));
 }
 
+/* What offloads by them is lost, and what the kernel has is still the kernel's. Threads of the library sleep. */
+static void idle_after_raw_close_of_all(const struct fixture *fixture)
+{
+	struct timespec before, after;
+	long cpu_ms;
+
+	EXPECT(fixture_echo(fixture_socket(fixture)));
+	EXPECT(raw_syscall(SYS_close_range, 3, ~0U, 0, 0, 0) == 0);
+	usleep(100000);
+	EXPECT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before) == 0);
+	usleep(1000000);
+	EXPECT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after) == 0);
+	cpu_ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
+	fprintf(stderr, "%ld ms of processor time in a second\n", cpu_ms);
+	EXPECT(cpu_ms < 100);
+}
+
 const struct fixture_case cases_descriptors[] = {
-        {"copies_share", dup_copies_of_socket_stay_usable},   {"put_over", dup2_over_socket_replaces_it},
-        {"ranges", close_range_closes_only_sockets_in_range}, {"close_all", close_all},
-        {"reused_after_raw_close", reused_after_raw_close},   {NULL, NULL},
+        {"copies_share", dup_copies_of_socket_stay_usable},
+        {"put_over", dup2_over_socket_replaces_it},
+        {"ranges", close_range_closes_only_sockets_in_range},
+        {"close_all", close_all},
+        {"reused_after_raw_close", reused_after_raw_close},
+        {"idle_after_raw_close_of_all", idle_after_raw_close_of_all},
+        {NULL, NULL},
 };

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <vma/log.h>
@@ -472,6 +473,31 @@ static void test_an_error_of_a_completion_queue_is_its_queue_pairs_loss(void **s
 	stop_verbs_thread();
 }
 
+static uint64_t verbs_thread_cpu_ns(void)
+{
+	struct timespec used;
+	clockid_t clock;
+
+	assert_int_equal(pthread_getcpuclockid(fake.nic.thread, &clock), 0);
+	assert_int_equal(clock_gettime(clock, &used), 0);
+	return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+static void test_the_thread_sleeps_although_a_program_has_closed_its_descriptors(void **state)
+{
+	uint64_t before_ns;
+
+	(void)state;
+	start_verbs_thread_with_fakes();
+	close(fake.nic.claims_fd);
+	feed_async_event_to_verbs_thread((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE});
+	before_ns = verbs_thread_cpu_ns();
+	usleep(500000);
+	assert_in_range(verbs_thread_cpu_ns() - before_ns, 0, 50000000);
+	fake.nic.claims_fd = epoll_create1(EPOLL_CLOEXEC);
+	stop_verbs_thread();
+}
+
 static void test_a_failed_packet_is_no_loss_while_its_queue_goes_on(void **state)
 {
 	(void)state;
@@ -576,6 +602,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_pool_makes_do_with_what_there_is),
         CASE(test_a_pool_stops_at_the_limit_of_all),
         CASE(test_an_error_of_a_completion_queue_is_its_queue_pairs_loss),
+        CASE(test_the_thread_sleeps_although_a_program_has_closed_its_descriptors),
         CASE(test_a_failed_packet_is_no_loss_while_its_queue_goes_on),
         CASE(test_a_port_that_goes_down_and_comes_up_has_a_line_for_each),
         CASE(test_moderation_is_as_much_as_the_call_has_room_for),

@@ -14,6 +14,7 @@
 #include "mlx5.h"
 #include "verbs.h"
 
+#define CLOSED_NAP_MS 100   /* of the thread, if its descriptors are closed */
 #define REBIND_RETRY_MS 100 /* a queue pair that was not rebound is asked again */
 #define REBIND_MS 1000      /* and if that has come to nothing for so long, the kernel gets its flows */
 
@@ -306,6 +307,15 @@ static int async_fd(struct nic_verbs *nic)
 	return fd;
 }
 
+/* By a program, with an instruction of its own: poll returns at once then, each time. */
+static bool any_is_closed(const struct pollfd *fds, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (fds[i].revents & POLLNVAL)
+			return true;
+	return false;
+}
+
 static void *verbs_nic_thread_main(void *arg)
 {
 	struct nic_verbs *nic = arg;
@@ -321,6 +331,8 @@ static void *verbs_nic_thread_main(void *arg)
 			continue;
 		os_poll(fds, 4, sleep_ms);
 		drain_eventfd(nic->wake_fd);
+		if (any_is_closed(fds, 4))
+			os_poll(NULL, 0, CLOSED_NAP_MS);
 	}
 	return NULL;
 }

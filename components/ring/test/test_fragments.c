@@ -373,8 +373,9 @@ static void test_random_fragments_do_no_harm(void **state)
 		if (fits)
 			off = off / 24 * 32, len = 32;
 		make_datagram(100 - 8, 1);
-		ring_inject_ip_fragment((uint16_t)(rand_r(&seed) % (fits ? 8 : 80) + (fits ? 100 : 0)), off, off + len < 100 ? len : 100 - off,
-		                        off + len < 100, (uint32_t)rand_r(&seed) % 20);
+		ring_inject_ip_fragment((uint16_t)(rand_r(&seed) % (fits ? 8 : 80) + (fits ? 100 : 0)), off,
+		                        off + len < 100 ? len : 100 - off, off + len < 100,
+		                        (uint32_t)rand_r(&seed) % 20);
 	}
 	assert_true(calls > 0);
 	assert_datagram_received_times(calls);

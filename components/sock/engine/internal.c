@@ -143,6 +143,16 @@ static int timespec_to_ms(const struct timespec *left)
 	               : (int)(left->tv_sec * 1000 + (left->tv_nsec + (long)MS - 1) / (long)MS);
 }
 
+/* A program has closed the epoll descriptor by an instruction of its own: nothing tells of anything any more. */
+static void nap_without_epoll_fd(const struct timespec *left, bool forever)
+{
+	struct timespec nap = {.tv_nsec = 100 * MS};
+
+	if (!forever && left->tv_sec == 0 && left->tv_nsec < nap.tv_nsec)
+		nap = *left;
+	syscall(SYS_nanosleep, &nap, NULL);
+}
+
 /* To the nanosecond where the kernel can (5.11), as timers of connections are finer than a millisecond. */
 static long wait_for_events(struct epoll_event *events, uint64_t deadline)
 {
@@ -159,6 +169,8 @@ static long wait_for_events(struct epoll_event *events, uint64_t deadline)
 	if (coarse)
 		n = syscall(SYS_epoll_pwait, internal.epoll_fd, events, EVENTS_MAX,
 		            forever ? -1 : timespec_to_ms(&left), NULL, (size_t)8);
+	if (n < 0 && errno != EINTR)
+		nap_without_epoll_fd(&left, forever);
 	return n;
 }
 

@@ -187,7 +187,8 @@ struct vma_flow_minisock {
 /* What became of a queue pair or flow behind its user's back. */
 enum vma_nic_event {
 	VMA_NIC_EVENT_LOST,         /* the owner has gone; call vma_nic_qp_rebind with both halves held */
-	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again: a kernel sock or a second process wants it, too, or the
+	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again: a kernel sock or a second process wants it, too, the
+	                             * card has no room for its rule again after a rebind, or the
 	                             * queue pair is lost and cannot be had again */
 };
 
