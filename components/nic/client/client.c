@@ -208,7 +208,7 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	pthread_cond_init(&nic->vmad_found_cond, &clock);
 	pthread_condattr_destroy(&clock);
 	pthread_mutex_init(&nic->events, NULL);
-	pthread_mutex_init(&nic->lock, NULL);
+	nic_fork_lock_init(&nic->lock);
 	pthread_mutex_init(&nic->repair_lock, NULL);
 	atomic_store(&nic->repair_fd, -1);
 	nic->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
