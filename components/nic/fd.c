@@ -63,3 +63,10 @@ void nic_fd_close(int fd)
 	nic_fd_report_not_internal(fd);
 	os_close(fd);
 }
+
+void nic_fd_close_and_forget(int *fd)
+{
+	if (*fd >= 0)
+		nic_fd_close(*fd);
+	*fd = -1;
+}

@@ -158,6 +158,7 @@ static inline int os_close(int fd)
 int nic_fd_move_high(int fd);
 int nic_fd_dup(int fd); /* a copy to keep, or -1 and errno */
 void nic_fd_close(int fd);
+void nic_fd_close_and_forget(int *fd);   /* -1 from then on; also if it was */
 void nic_fd_report_not_internal(int fd); /* another library closes it next */
 
 #endif

@@ -97,8 +97,11 @@ static int nic_open_own_owner(struct nic_xdp *nic, const struct vma_nic_attr *at
 	        .window_bytes = attr->window_bytes,
 	        .huge_pages = attr->huge_pages,
 	};
-	int rc = xdp_owner_create(&owner, &nic->owner);
+	int rc;
 
+	pthread_mutex_lock(&nic->lock);
+	rc = xdp_owner_create(&owner, &nic->owner);
+	pthread_mutex_unlock(&nic->lock);
 	if (rc == -EBUSY)
 		vma_log_once(VMA_LOG_ERROR,
 		             "%s: another process uses its queues for AF_XDP: to share an interface, let vmad own it",
@@ -115,7 +118,9 @@ static int nic_open_by_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr
 	        .window_bytes = attr->window_bytes,
 	        .huge_pages = attr->huge_pages,
 	        .timeout_ms = VMAD_TIMEOUT_MS,
+	        .connecting = &nic->connecting,
 	};
+	struct vmad_client *client;
 	int rc;
 
 	if (attr->vmad_path != NULL) {
@@ -125,13 +130,22 @@ static int nic_open_by_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr
 	}
 	if (attr->stats_dir != NULL && *attr->stats_dir != '\0')
 		how.stats_dir = nic->stats_dir = realpath(attr->stats_dir, NULL); /* vmad's directory is another one */
+	pthread_mutex_lock(&nic->lock);
 	rc = vmad_permission_socket_create(nic->base.info.ifindex, nic->base.info.name);
 	nic->right_fd = rc >= 0 ? nic_fd_move_high(rc) : nic_xdp_find_inherited_right(nic->base.info.ifindex);
+	pthread_mutex_unlock(&nic->lock);
 	/* Whatever else is in the way, vmad may know the user by name and want no proof. */
 	if (nic->right_fd < 0 && (rc == -EMFILE || rc == -ENFILE))
 		return log_nic_open_failure(nic->base.info.name, rc);
 	how.right_fd = nic->right_fd;
-	return vmad_client_connect(&how, &nic->vmad);
+	rc = vmad_client_connect(&how, &client);
+	if (rc == 0) {
+		pthread_mutex_lock(&nic->lock);
+		vmad_connecting_remove(&nic->connecting, client);
+		nic->vmad = client;
+		pthread_mutex_unlock(&nic->lock);
+	}
+	return rc;
 }
 
 static int nic_xdp_probe(const char *name, const struct vma_nic_attr *attr)
@@ -163,22 +177,32 @@ out:
 	return rc;
 }
 
-void nic_xdp_free(struct nic_xdp *nic)
+/* Under the lock and before the nic leaves the list of those that a child gives up: see ../fork.h. */
+static void nic_close_descriptors(struct nic_xdp *nic)
 {
-	nic_fork_unregister(&nic->forked);
+	int repair_fd;
+
+	pthread_mutex_lock(&nic->lock);
+	repair_fd = atomic_exchange(&nic->repair_fd, -1);
 	nic_xdp_window_put(nic->window);
+	nic->window = NULL;
 	xdp_owner_destroy(nic->owner);
+	nic->owner = NULL;
 	vmad_client_close(nic->vmad);
 	vmad_client_close(nic->old_vmad);
+	nic->vmad = nic->old_vmad = NULL;
+	nic_fd_close_and_forget(&nic->right_fd);
+	nic_fd_close_and_forget(&repair_fd);
+	nic_fd_close_and_forget(&nic->wake_fd);
+	nic_fd_close_and_forget(&nic->dead_fd);
+	pthread_mutex_unlock(&nic->lock);
+}
+
+void nic_xdp_free(struct nic_xdp *nic)
+{
+	nic_close_descriptors(nic);
+	nic_fork_unregister(&nic->forked);
 	pthread_cond_destroy(&nic->vmad_found_cond);
-	if (nic->right_fd >= 0)
-		nic_fd_close(nic->right_fd);
-	if (atomic_load(&nic->repair_fd) >= 0)
-		nic_fd_close(atomic_load(&nic->repair_fd));
-	if (nic->wake_fd >= 0)
-		nic_fd_close(nic->wake_fd);
-	if (nic->dead_fd >= 0)
-		nic_fd_close(nic->dead_fd);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
 	pthread_mutex_destroy(&nic->repair_lock);
@@ -199,7 +223,7 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	nic->base.arena = attr->arena;
 	nic->kind = attr->owner;
 	nic->stats = attr->stats;
-	nic->right_fd = -1;
+	nic->right_fd = nic->wake_fd = nic->dead_fd = -1;
 	nic->window_bytes = attr->window_bytes;
 	nic->huge_pages = attr->huge_pages;
 	nic->caches = attr->caches;
@@ -211,10 +235,15 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	nic_fork_lock_init(&nic->lock);
 	pthread_mutex_init(&nic->repair_lock, NULL);
 	atomic_store(&nic->repair_fd, -1);
+	nic->connecting.lock = &nic->lock;
+	nic->fork_guard = nic_get_fork_detection_page();
+	nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = nic_xdp_close_in_child};
+	nic_fork_register(&nic->forked);
+	pthread_mutex_lock(&nic->lock);
 	nic->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	nic->dead_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); /* sendto() on it: ENOTSOCK */
-	nic->fork_guard = nic_get_fork_detection_page();
 	rc = nic->wake_fd < 0 || nic->dead_fd < 0 ? -errno : 0;
+	pthread_mutex_unlock(&nic->lock);
 	if (rc == 0 && nic->fork_guard == NULL)
 		rc = -ENOMEM;
 	if (rc < 0)
@@ -228,8 +257,6 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	if (rc == 0)
 		rc = nic->kind == VMA_NIC_OWNER_SELF ? nic_open_own_owner(nic, attr) : nic_open_by_vmad(nic, attr);
 	if (rc == 0) {
-		nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = nic_xdp_close_in_child};
-		nic_fork_register(&nic->forked);
 		rc = nic_xdp_thread_start(nic);
 		if (rc < 0)
 			log_nic_open_failure(name, rc);

@@ -137,7 +137,8 @@ struct nic_xdp {
 	 * vmad, or the same, knows that this client is there. vmad_found_cond: vmad is there again, or gone for good.
 	 */
 	struct vmad_client *old_vmad;
-	uint64_t vmad_lost_ms; /* since then */
+	struct vmad_connecting connecting; /* the next one */
+	uint64_t vmad_lost_ms;             /* since then */
 	pthread_cond_t vmad_found_cond;
 	char *vmad_path;
 	uint32_t window_bytes; /* for a vmad that is started */

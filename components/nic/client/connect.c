@@ -98,29 +98,104 @@ static int connect_to_vmad_abstract_socket(int fd, unsigned ifindex)
 	return os_connect(fd, (const struct sockaddr *)&address, len) < 0 ? -errno : 0;
 }
 
+/* ---- descriptors, of which a fork knows ---- */
+
+static void lock_connecting(const struct vmad_connect_attr *how)
+{
+	if (how->connecting != NULL)
+		pthread_mutex_lock(how->connecting->lock);
+}
+
+static void unlock_connecting(const struct vmad_connect_attr *how)
+{
+	if (how->connecting != NULL)
+		pthread_mutex_unlock(how->connecting->lock);
+}
+
+void vmad_connecting_remove(struct vmad_connecting *connecting, struct vmad_client *client)
+{
+	struct vmad_client **place = &connecting->first;
+
+	while (*place != client)
+		place = &(*place)->next_connecting;
+	*place = client->next_connecting;
+}
+
+void vmad_connecting_close_in_child(const struct vmad_connecting *connecting)
+{
+	for (const struct vmad_client *client = connecting->first; client != NULL; client = client->next_connecting)
+		if (client->fd >= 0)
+			os_close(client->fd);
+}
+
+static struct vmad_client *client_new(const struct vmad_connect_attr *how)
+{
+	struct vmad_client *client = calloc(1, sizeof(*client));
+
+	if (client == NULL)
+		return NULL;
+	client->fd = -1;
+	client->over_fd = how->over_fd != NULL ? *how->over_fd : -1;
+	if (how->connecting != NULL) {
+		pthread_mutex_lock(how->connecting->lock);
+		client->next_connecting = how->connecting->first;
+		how->connecting->first = client;
+		pthread_mutex_unlock(how->connecting->lock);
+	}
+	return client;
+}
+
+static void client_free_unconnected(const struct vmad_connect_attr *how, struct vmad_client *client)
+{
+	if (how->connecting != NULL) {
+		pthread_mutex_lock(how->connecting->lock);
+		vmad_connecting_remove(how->connecting, client);
+		pthread_mutex_unlock(how->connecting->lock);
+	}
+	free(client);
+}
+
+static int client_open_socket(const struct vmad_connect_attr *how, struct vmad_client *client)
+{
+	int rc;
+
+	lock_connecting(how);
+	client->fd = nic_fd_move_high(os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+	rc = client->fd < 0 ? -errno : 0;
+	unlock_connecting(how);
+	return rc;
+}
+
+static void client_close_socket(const struct vmad_connect_attr *how, struct vmad_client *client)
+{
+	lock_connecting(how);
+	nic_fd_close(client->fd);
+	client->fd = -1;
+	unlock_connecting(how);
+}
+
+/* ---- an attempt ---- */
+
 /* One attempt, which does not wait: connected; or -ECONNREFUSED and the like, -EAGAIN: its queue is full. */
 static int vmad_try_connect(const struct vmad_connect_attr *how, struct vmad_client *client)
 {
-	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+	int rc = client_open_socket(how, client);
 	bool by_name;
 
-	if (fd < 0)
-		return -errno;
-	rc = connect_to_vmad_socket_path(fd, how->ifindex);
+	if (rc < 0)
+		return rc;
+	rc = connect_to_vmad_socket_path(client->fd, how->ifindex);
 	by_name = rc < 0 && rc != -EAGAIN;
 	if (by_name)
-		rc = connect_to_vmad_abstract_socket(fd, how->ifindex);
-	if (rc == 0 && !vmad_is_trusted(fd, how))
+		rc = connect_to_vmad_abstract_socket(client->fd, how->ifindex);
+	if (rc == 0 && !vmad_is_trusted(client->fd, how))
 		rc = -EPERM;
 	/* Whoever has taken the name and does not serve there keeps no vmad from being started. */
 	if (by_name && (rc == -EPERM || rc == -EAGAIN) && !vmad_needs_abstract_address())
 		rc = -ECONNREFUSED;
-	if (rc < 0) {
-		os_close(fd);
-		return rc;
-	}
-	client->fd = nic_fd_move_high(fd);
-	return 0;
+	if (rc < 0)
+		client_close_socket(how, client);
+	return rc;
 }
 
 /* The warning that users of the field know and search for; the last line of it is ours. */
@@ -343,8 +418,7 @@ static int vmad_connect_and_hello_once(const struct vmad_connect_attr *how, stru
 	rc = vmad_hello_exchange(client, how, until_ms);
 	if (rc == 0)
 		return 0;
-	nic_fd_close(client->fd);
-	client->fd = -1;
+	client_close_socket(how, client);
 	if (rc != -EPIPE)
 		return rc;
 	/* It ended while we spoke to it: it was idle, was killed, or another one was quicker. */
@@ -390,17 +464,6 @@ static int vmad_connect_retrying_until_timeout(const struct vmad_connect_attr *h
 	}
 }
 
-static struct vmad_client *client_new(const struct vmad_connect_attr *how)
-{
-	struct vmad_client *client = calloc(1, sizeof(*client));
-
-	if (client != NULL) {
-		client->fd = -1;
-		client->over_fd = how->over_fd != NULL ? *how->over_fd : -1;
-	}
-	return client;
-}
-
 int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client **out)
 {
 	struct vmad_client *client = client_new(how);
@@ -416,7 +479,7 @@ int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client 
 		*out = client;
 		return 0;
 	}
-	free(client);
+	client_free_unconnected(how, client);
 	if (rc == -ECANCELED)
 		return rc;
 	if (rc != -EPERM && attempts.starts > 0) {
@@ -442,20 +505,22 @@ int vmad_client_connect_once(const struct vmad_connect_attr *how, struct vmad_cl
 	if (rc == 0)
 		*out = client;
 	else
-		free(client);
+		client_free_unconnected(how, client);
 	return rc;
 }
 
 int vmad_client_probe(const struct vmad_connect_attr *how)
 {
 	struct vmad_connect_attr looks = *how;
-	struct vmad_client *client = client_new(how);
+	struct vmad_client *client;
 	struct attempts none = {0};
 	int rc;
 
+	looks.vmad_path = NULL;
+	looks.connecting = NULL;
+	client = client_new(&looks);
 	if (client == NULL)
 		return -ENOMEM;
-	looks.vmad_path = NULL;
 	rc = vmad_connect_retrying_until_timeout(&looks, client, &none);
 	if (rc == 0) {
 		vmad_client_close(client);

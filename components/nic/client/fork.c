@@ -39,6 +39,7 @@ void nic_xdp_close_in_child(struct nic_fork_entry *forked)
 		os_close(vmad_client_fd(nic->vmad));
 	if (nic->old_vmad != NULL)
 		os_close(vmad_client_fd(nic->old_vmad));
+	vmad_connecting_close_in_child(&nic->connecting);
 	if (nic->window != NULL && nic->window->alive_fd >= 0)
 		os_close(nic->window->alive_fd);
 	if (nic->owner != NULL)

@@ -299,6 +299,7 @@ static bool nic_connect_to_next_vmad(struct nic_xdp *nic)
 	        /* A vmad cannot own the interface before this client has let go of what is over. */
 	        .over_fd = nic->window != NULL && nic->window->alive_fd >= 0 ? &nic->window->alive_fd : NULL,
 	        .timeout_ms = TIMEOUT_MS,
+	        .connecting = &nic->connecting,
 	};
 	struct vmad_client *client;
 	bool resumed;
@@ -307,10 +308,11 @@ static bool nic_connect_to_next_vmad(struct nic_xdp *nic)
 	if (if_indextoname(nic->base.info.ifindex, name) == NULL || vmad_client_connect(&how, &client) < 0)
 		return false;
 	pthread_mutex_lock(&nic->lock);
+	vmad_connecting_remove(&nic->connecting, client);
 	resumed = nic_reclaim_leases_from_new_vmad(nic, client);
-	pthread_mutex_unlock(&nic->lock);
 	if (!resumed)
 		vmad_client_close(client);
+	pthread_mutex_unlock(&nic->lock);
 	return resumed;
 }
 

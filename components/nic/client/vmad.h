@@ -14,6 +14,7 @@
 
 #include <vma/nic_state.h>
 
+#include "connecting.h"
 #include "../xdp/owner.h"
 #include "../xdp/xdp.h"
 
@@ -31,6 +32,9 @@ struct vmad_connect_attr {
 	const char *stats_dir; /* NULL: its default */
 	const int *over_fd;    /* readable: the attempt is over, -ECANCELED; NULL: none */
 	unsigned timeout_ms;   /* for a vmad to come up and have the interface */
+	/* Its list has the client from the start, and still if connect succeeds; without its lock held. NULL: a child
+	 * that is forked meanwhile may have the connection. */
+	struct vmad_connecting *connecting;
 };
 
 /* 0, -ECONNREFUSED (nobody there), -ECHILD (those that were started have ended; the next start is not yet due), -EPERM

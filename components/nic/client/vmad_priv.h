@@ -12,7 +12,8 @@
 
 struct vmad_client {
 	int fd;
-	int over_fd;         /* while it connects: readable, and it ends in vain; -1 */
+	int over_fd; /* while it connects: readable, and it ends in vain; -1 */
+	struct vmad_client *next_connecting;
 	_Atomic bool broken; /* no answer came: nothing more is said here */
 	_Atomic uint32_t seq;
 	unsigned revoked, adoptions;

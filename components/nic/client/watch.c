@@ -11,10 +11,14 @@ int vmad_watch_create_right_fd(unsigned ifindex, const char *ifname)
 	return nic_fd_move_high(vmad_permission_socket_create(ifindex, ifname));
 }
 
-int vmad_watch_connect(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out)
+int vmad_watch_connect(unsigned ifindex, const char *ifname, int right_fd, struct vmad_connecting *connecting,
+                       struct vmad_client **out)
 {
-	const struct vmad_connect_attr how = {
-	        .ifindex = ifindex, .ifname = ifname, .right_fd = right_fd, .timeout_ms = VMAD_WATCH_BEGIN_MS};
+	const struct vmad_connect_attr how = {.ifindex = ifindex,
+	                                      .ifname = ifname,
+	                                      .right_fd = right_fd,
+	                                      .timeout_ms = VMAD_WATCH_BEGIN_MS,
+	                                      .connecting = connecting};
 	struct vmad_msg msg = {.type = VMAD_WATCH, .watch = {.op = VMAD_WATCH_BEGIN}};
 	struct vmad_client *client;
 	int fds[VMAD_FDS_MAX], rc = vmad_client_connect_once(&how, &client);
@@ -25,10 +29,14 @@ int vmad_watch_connect(unsigned ifindex, const char *ifname, int right_fd, struc
 	rc = vmad_client_request(client, &msg, NULL, 0, fds, &nfds, os_now_ms() + VMAD_WATCH_BEGIN_MS);
 	for (unsigned i = 0; rc != -EPIPE && i < nfds; i++)
 		os_close(fds[i]);
-	if (rc == 0)
+	if (rc == 0) {
 		*out = client;
-	else
-		vmad_client_close(client);
+		return 0;
+	}
+	pthread_mutex_lock(connecting->lock);
+	vmad_connecting_remove(connecting, client);
+	vmad_client_close(client);
+	pthread_mutex_unlock(connecting->lock);
 	return rc;
 }
 

@@ -17,14 +17,16 @@
 
 #include <vma/nic.h>
 
-#define VMAD_WATCH_BEGIN_MS 200
+#include "connecting.h"
 
-struct vmad_client;
+#define VMAD_WATCH_BEGIN_MS 200
 
 int vmad_watch_create_right_fd(unsigned ifindex,
                                const char *ifname); /* the proof for begin: a descriptor to keep, or -errno */
-/* 0; -ECONNREFUSED: none runs; -EPERM, -EOPNOTSUPP: it does not take this process, or does not know of watches. */
-int vmad_watch_connect(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out);
+/* 0, and the list still has it; -ECONNREFUSED: none runs; -EPERM, -EOPNOTSUPP: it does not take this process, or does
+ * not know of watches. Without the list's lock held. */
+int vmad_watch_connect(unsigned ifindex, const char *ifname, int right_fd, struct vmad_connecting *connecting,
+                       struct vmad_client **out);
 void vmad_watch_disconnect(struct vmad_client *client);
 int vmad_watch_fd(const struct vmad_client *client); /* readable: vmad has gone, or breaks the protocol */
 /* A connection of TCP (5-tuple). False: vmad has no room for the message now, or has gone; it is not told. */

@@ -16,6 +16,7 @@
 
 #include "../client/vmad_priv.h"
 #include "../client/watch.h"
+#include "../fork.h"
 #include "../os.h"
 #include "../route_type.h"
 #include "../vmad/server.h"
@@ -470,9 +471,12 @@ static void test_connections_of_a_card_are_watched_for_who_has_shown_cap_net_raw
 	struct vmad_client *client;
 	struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = 1, .peer_port_be = 2};
 	const struct vma_flow_minisock minisock = {.key = key, .state = VMA_MINISOCK_FIN_WAIT};
+	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	struct vmad_connecting connecting = {.lock = &lock};
 
 	start_server(fixture);
-	assert_int_equal(vmad_watch_connect(test_ifindex(), "test", -1, &client), -EPERM);
+	assert_int_equal(vmad_watch_connect(test_ifindex(), "test", -1, &connecting, &client), -EPERM);
+	assert_null(connecting.first);
 	client = connect_test_client();
 	assert_true(vmad_watch_add(client, &key)); /* not answered, and in vain */
 	assert_int_equal(vmad_export_minisocks_of_verbs_card(client, &minisock, 1), -EOPNOTSUPP);
@@ -610,6 +614,69 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	assert_int_equal(vmad_client_next_revoked_flow(other, &told, &key), 0);
 	vmad_client_close(client);
 	vmad_client_close(other);
+}
+
+static struct {
+	pthread_mutex_t lock;
+	struct nic_fork_entry entry;
+	struct vmad_connecting connecting;
+} forks;
+
+static void close_connecting_in_child(struct nic_fork_entry *entry)
+{
+	(void)entry;
+	vmad_connecting_close_in_child(&forks.connecting);
+}
+
+static void *connect_in_vain_thread(void *arg)
+{
+	const struct vmad_connect_attr how = {.ifindex = test_ifindex(),
+	                                      .ifname = "test",
+	                                      .right_fd = -1,
+	                                      .timeout_ms = 500,
+	                                      .connecting = &forks.connecting};
+	struct vmad_client *client;
+
+	(void)arg;
+	return vmad_client_connect(&how, &client) < 0 ? arg : NULL;
+}
+
+/* Otherwise vmad would learn of a parent's end only when its child has ended, too. */
+static void test_a_child_has_no_part_of_a_connection_that_is_being_made(void **state)
+{
+	struct fixture *fixture = *state;
+	struct pollfd listening = {.events = POLLIN};
+	struct vmad_msg msg;
+	pthread_t thread;
+	void *in_vain;
+	pid_t child;
+	int fd;
+
+	nic_fork_lock_init(&forks.lock);
+	forks.connecting.lock = &forks.lock;
+	forks.entry = (struct nic_fork_entry){.lock = &forks.lock, .give_up = close_connecting_in_child};
+	nic_fork_register(&forks.entry);
+	vmad_proto_listen_without_serving(fixture);
+	listening.fd = fixture->server.listen_fds.path_fd >= 0 ? fixture->server.listen_fds.path_fd
+	                                                       : fixture->server.listen_fds.name_fd;
+	assert_int_equal(pthread_create(&thread, NULL, connect_in_vain_thread, fixture), 0);
+	assert_int_equal(poll(&listening, 1, 5000), 1);
+	fd = accept(listening.fd, NULL, NULL);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg)); /* HELLO; no answer comes */
+	child = fork();
+	if (child == 0) {
+		pause();
+		_exit(0);
+	}
+	assert_int_equal(pthread_join(thread, &in_vain), 0);
+	assert_ptr_equal(in_vain, fixture);
+	assert_null(forks.connecting.first);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), MSG_DONTWAIT), 0); /* its end, though the child lives */
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	close(fd);
+	nic_fork_unregister(&forks.entry);
+	vmad_proto_start_server_thread(fixture); /* for teardown */
 }
 
 /* What a client is told if this socket, which is bound, takes nobody in. */
@@ -1016,6 +1083,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_who_does_not_read_is_dropped_and_delays_nobody),
         CASE(test_silent_connections_keep_nobody_out),
         CASE(test_a_revoked_flow_is_told_to_its_client_only),
+        CASE(test_a_child_has_no_part_of_a_connection_that_is_being_made),
         CASE(test_a_full_queue_is_given_up_soon),
         CASE(test_a_full_queue_in_the_folder_is_given_up_soon),
         CASE(test_only_a_socket_that_was_shown_is_believed),

@@ -107,20 +107,18 @@ static void peers_drop_vmad_if_disconnected(struct verbs_peers *peers)
 	peers->look_ms = os_now_ms() + LOOK_MS / 10;
 }
 
-/*
- * Without the lock: vmad may take its time to answer. So a fork meanwhile does not know of this connection, and its child
- * has it until it ends or executes a program. If the parent is killed, vmad learns of it only then.
- */
+/* Without the lock: vmad may take its time to answer. */
 static void peers_connect_to_vmad(struct nic_verbs *nic)
 {
 	struct verbs_peers *peers = &nic->peers;
 	struct vmad_client *vmad;
-	int rc = vmad_watch_connect(nic->base.info.ifindex, nic->name, peers->right_fd, &vmad);
+	int rc = vmad_watch_connect(nic->base.info.ifindex, nic->name, peers->right_fd, &peers->connecting, &vmad);
 
 	pthread_mutex_lock(&nic->lock);
 	/* -EAGAIN: there is one, with too many at its door. */
 	peers->look_ms = os_now_ms() + (rc == -ECONNREFUSED || rc == -ENOENT || rc == -EAGAIN ? LOOK_MS : REFUSED_MS);
 	if (rc == 0) {
+		vmad_connecting_remove(&peers->connecting, vmad);
 		peers->vmad = vmad;
 		peers_mark_all_flows_untold_to_vmad(nic);
 	}
@@ -191,7 +189,8 @@ int verbs_export_minisocks_to_vmad(struct vma_nic_qp *base, const struct vma_flo
 	pthread_mutex_lock(&nic->lock);
 	if (!nic->peers.off && nic->peers.vmad == NULL) {
 		pthread_mutex_unlock(&nic->lock);
-		if (vmad_watch_connect(nic->base.info.ifindex, nic->name, nic->peers.right_fd, &own) < 0)
+		if (vmad_watch_connect(nic->base.info.ifindex, nic->name, nic->peers.right_fd, &nic->peers.connecting,
+		                       &own) < 0)
 			return -EOPNOTSUPP;
 		pthread_mutex_lock(&nic->lock);
 	}
@@ -199,8 +198,10 @@ int verbs_export_minisocks_to_vmad(struct vma_nic_qp *base, const struct vma_flo
 		rc = vmad_export_minisocks_of_verbs_card(nic->peers.vmad != NULL ? nic->peers.vmad : own, minisocks, n);
 	for (unsigned i = 0; i < n && rc == 0; i++)
 		verbs_flow_remove_handed_to_vmad(qp, &minisocks[i].key);
-	if (own != NULL)
+	if (own != NULL) {
+		vmad_connecting_remove(&nic->peers.connecting, own);
 		vmad_watch_disconnect(own);
+	}
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }
@@ -214,6 +215,7 @@ void verbs_peers_child_close(const struct nic_verbs *nic)
 {
 	if (nic->peers.vmad != NULL)
 		os_close(vmad_watch_fd(nic->peers.vmad));
+	vmad_connecting_close_in_child(&nic->peers.connecting);
 	if (nic->peers.right_fd >= 0)
 		os_close(nic->peers.right_fd);
 }

@@ -106,13 +106,6 @@ static size_t lkeys_bytes(const struct nic_verbs *nic)
 	return ((nic->base.arena->capacity >> VERBS_UNIT_SHIFT) + 1) * sizeof(*nic->lkeys);
 }
 
-static void close_fd_and_forget(int *fd)
-{
-	if (*fd >= 0)
-		nic_fd_close(*fd);
-	*fd = -1;
-}
-
 /* Copies of any descriptor. Those that cannot be had now are asked for again by the nic's thread. */
 void verbs_nic_fill_spare_fds(struct nic_verbs *nic)
 {
@@ -124,7 +117,7 @@ void verbs_nic_fill_spare_fds(struct nic_verbs *nic)
 static void nic_free_spare_fds(struct nic_verbs *nic)
 {
 	for (unsigned i = 0; i < VERBS_SPARE_FDS; i++)
-		close_fd_and_forget(&nic->spare_fds[i]);
+		nic_fd_close_and_forget(&nic->spare_fds[i]);
 }
 
 /*
@@ -138,10 +131,10 @@ static void nic_close_descriptors(struct nic_verbs *nic)
 	verbs_peers_disconnect_from_vmad(nic);
 	verbs_device_put(nic->device);
 	nic->device = NULL;
-	close_fd_and_forget(&nic->wake_fd);
-	close_fd_and_forget(&nic->claims_fd);
-	close_fd_and_forget(&nic->raw_fd);
-	close_fd_and_forget(&nic->diag_fd);
+	nic_fd_close_and_forget(&nic->wake_fd);
+	nic_fd_close_and_forget(&nic->claims_fd);
+	nic_fd_close_and_forget(&nic->raw_fd);
+	nic_fd_close_and_forget(&nic->diag_fd);
 	nic_free_spare_fds(nic);
 	pthread_mutex_unlock(&nic->lock);
 }
@@ -349,6 +342,7 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 		nic->spare_fds[i] = -1;
 	pthread_mutex_init(&nic->events, NULL);
 	nic_fork_lock_init(&nic->lock);
+	nic->peers.connecting.lock = &nic->lock;
 	rc = open_nic(nic, name, silent, attr->unwatched);
 	if (rc < 0) {
 		free_nic(nic);

@@ -42,6 +42,7 @@
 #include <vma/nic.h>
 #include <vma/nic_reinject.h>
 
+#include "../client/connecting.h"
 #include "../fork.h"
 #include "../kernel_sock.h"
 #include "../sock_cookies.h"
@@ -291,8 +292,9 @@ struct vmad_client;
 /* peers.c; under the lock. */
 struct verbs_peers {
 	struct vmad_client *vmad; /* NULL: none; only the nic's thread changes it */
-	int right_fd;             /* -1: none */
-	uint32_t connections;     /* flows of TCP with a peer */
+	struct vmad_connecting connecting;
+	int right_fd;         /* -1: none */
+	uint32_t connections; /* flows of TCP with a peer */
 	bool behind, stale;
 	bool off;               /* no vmad is told */
 	uint64_t look_ms;       /* for a vmad, not before */
