@@ -91,7 +91,8 @@ static bool can_retry_after_waiting_for_socket(int socket, short events)
 {
 	struct pollfd what = {.fd = socket, .events = events};
 
-	return errno == EINTR || (errno == EAGAIN && syscall(SYS_ppoll, &what, 1, NULL, NULL, 0) > 0);
+	return errno == EINTR ||
+	       (errno == EAGAIN && (syscall(SYS_ppoll, &what, 1, NULL, NULL, 0) > 0 || errno == EINTR));
 }
 
 static int receive_reply(int socket, struct card_reply *reply, int fds[3])

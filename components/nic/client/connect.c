@@ -136,22 +136,21 @@ static struct vmad_client *client_new(const struct vmad_connect_attr *how)
 		return NULL;
 	client->fd = -1;
 	client->over_fd = how->over_fd != NULL ? *how->over_fd : -1;
+	lock_connecting(how);
 	if (how->connecting != NULL) {
-		pthread_mutex_lock(how->connecting->lock);
 		client->next_connecting = how->connecting->first;
 		how->connecting->first = client;
-		pthread_mutex_unlock(how->connecting->lock);
 	}
+	unlock_connecting(how);
 	return client;
 }
 
 static void client_free_unconnected(const struct vmad_connect_attr *how, struct vmad_client *client)
 {
-	if (how->connecting != NULL) {
-		pthread_mutex_lock(how->connecting->lock);
+	lock_connecting(how);
+	if (how->connecting != NULL)
 		vmad_connecting_remove(how->connecting, client);
-		pthread_mutex_unlock(how->connecting->lock);
-	}
+	unlock_connecting(how);
 	free(client);
 }
 
