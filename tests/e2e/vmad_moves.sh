@@ -94,7 +94,7 @@ dies() { # before|after
 	check_num "$s: it has moved before and after" "$(stat_of rx_migrations)" -gt $((AT + 5))
 	note "$s: $(stat_of rx_migrations) moves, refused $(stat_of migrations_refused)"
 	stop turns
-	stop peer
+	reap peer # by a reset
 	stop second
 	unset "PID[first]"
 }
