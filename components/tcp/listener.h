@@ -43,7 +43,8 @@ void tcp_pending_publish_half_open(struct vma_tcp_conn *conn); /* its SYN has co
 bool tcp_pending_mark_queued(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
 bool tcp_pending_withdraw(struct vma_tcp_conn *conn);    /* it is accepted, or over; false: as before */
 bool tcp_pending_was_adopted(const struct vma_tcp_conn *conn);
-bool tcp_has_pending_conns(const struct vma_tcp *tcp); /* there are some, of any listener */
+bool tcp_pending_outlives_process(const struct vma_tcp_conn *conn); /* another process may accept it */
+bool tcp_has_pending_conns(const struct vma_tcp *tcp);              /* there are some, of any listener */
 bool tcp_pending_delay_ack(struct vma_tcp_conn *conn);
 struct vma_buf *tcp_pending_make_peer_segment(struct vma_tcp *tcp, const struct vma_pending *pending, bool syn);
 void tcp_pending_to_rx_info(const struct vma_pending *pending, struct vma_rx_info *info);

@@ -53,7 +53,7 @@ static void minisock_add_time_wait(const struct vma_flow_key *key, uint32_t snd_
 static void collect_minisocks_of_all_conns(const struct vma_tcp *tcp, struct export_batch *export_batch)
 {
 	for (const struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all)
-		if (!conn->is_over && conn->pcb != NULL && conn->attached)
+		if (!conn->is_over && conn->pcb != NULL && conn->attached && !tcp_pending_outlives_process(conn))
 			minisock_batch_add(export_batch, &conn->key, minisock_state_of(conn), conn->pcb->snd_nxt,
 			                   conn->pcb->rcv_nxt);
 	timewait_for_each(tcp, minisock_add_time_wait, export_batch);

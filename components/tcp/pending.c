@@ -177,6 +177,11 @@ bool vma_tcp_is_pending(const struct vma_tcp_conn *conn)
 	return atomic_load_explicit(&conn->pending, memory_order_relaxed) != 0;
 }
 
+bool tcp_pending_outlives_process(const struct vma_tcp_conn *conn)
+{
+	return vma_tcp_is_pending(conn) && tcp_pending_is_shared(conn->tcp);
+}
+
 bool vma_tcp_claim_accepted_conn(struct vma_tcp_conn *conn)
 {
 	struct vma_nic_accept_page *member = conn->tcp->member;

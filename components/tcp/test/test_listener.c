@@ -416,6 +416,43 @@ static void test_what_is_adopted_half_open_leaves_an_earlier_syn_its_place(void 
 	adopt_pending_beside_late_syn(false, 5000000);
 }
 
+/* Whether the peer of a connection that waits for accept is reset if this process ends, of one or several workers. */
+static bool exit_resets_what_waits_for_accept(unsigned groups)
+{
+	static struct vma_nic_accept_page member;
+	bool is_reset = false;
+
+	memset(&member, 0, sizeof(member));
+	open_listener(8);
+	fixture_run_for_ns(3 * SEC);
+	member.groups = 1;
+	side[0].tcp->member = &member;
+	raw_send_syn_to_listener(0);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
+	raw_send_segment(1, 1, TCP_ACK, "data", 4);
+	assert_int_equal(atomic_load(&member.pending[0].state), VMA_PENDING_QUEUED);
+	raw_mark_all_segments_seen();
+	member.groups = groups;
+	vma_tcp_end_all_connections_at_exit(side[0].tcp);
+	fixture_run_until_idle();
+	while (raw_unseen_count() != 0)
+		is_reset |= (raw_next_segment()->flags & TCP_RST) != 0;
+	assert_int_equal(atomic_load(&member.pending[0].state), is_reset ? VMA_PENDING_FREE : VMA_PENDING_QUEUED);
+	return is_reset;
+}
+
+static void test_what_waits_for_accept_is_left_to_other_workers_at_exit(void **state)
+{
+	(void)state;
+	assert_false(exit_resets_what_waits_for_accept(1));
+}
+
+static void test_without_other_workers_what_waits_for_accept_is_reset_at_exit(void **state)
+{
+	(void)state;
+	assert_true(exit_resets_what_waits_for_accept(0));
+}
+
 static uint32_t send_syn_and_get_isn_of_answer(uint32_t seq)
 {
 	uint32_t isn;
@@ -737,6 +774,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_accepted_connections_outlive_their_listener),
         CASE(test_accepted_connection_may_be_steered_by_itself),
         RAW_CASE(test_two_listeners_cannot_have_one_address),
+        RAW_CASE(test_what_waits_for_accept_is_left_to_other_workers_at_exit),
+        RAW_CASE(test_without_other_workers_what_waits_for_accept_is_reset_at_exit),
         CASE(test_many_connections_at_once),
 };
 VMA_TEST_MAIN(tests)
