@@ -110,8 +110,8 @@ bool vma_tcp_has_orphans(struct vma_tcp *tcp)
  * The peer has all of it, FIN included, and goes on as long as it likes: the owner of the device answers it
  * (minisocks.c), or, where there is none, the kernel, with RST, which ends what is closed already. Any other connection
  * has something that its peer waits for: it is left to the owner of the device, who resets the peer, or, where there is
- * none, or that owner knows no rule of it, reset here. One that waits for accept is left without a word if another
- * process may accept it: as after a kill, the owner gives it to that one, or has done so already.
+ * none, or that owner knows no rule of it, reset here. One that is half-open or waits for accept is left without a
+ * word if another process may accept it: as after a kill, the owner gives it to that one, or has done so already.
  */
 static void conn_fail_at_exit_unless_daemon_takes_it(struct vma_tcp_conn *conn, bool has_owner)
 {

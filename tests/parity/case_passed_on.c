@@ -554,6 +554,16 @@ CASE(standard_while_read, "a connection is put onto 0 while a thread waits in re
 	say("the thread has read %ld", what);
 }
 
+/* While a thread waits in a call on it. */
+static void hand_over_and_close_meanwhile(int s)
+{
+	pause_ms(200);
+	dup_socket_onto_stdio(s);
+	restore_stdin_and_stdout();
+	pause_ms(200);
+	SAY_RESULT(close(s));
+}
+
 static void *passed_on_piecewise_reader_thread(void *arg)
 {
 	static char bytes[100];
@@ -577,11 +587,7 @@ CASE(standard_while_partly_read, "a connection is put onto 0 while a thread that
 	if (pthread_create(&thread, NULL, passed_on_piecewise_reader_thread, &what) != 0)
 		die_with_message("pthread_create");
 	far_peer_writes(1, 40, 7, 1);
-	pause_ms(200);
-	dup_socket_onto_stdio(s);
-	restore_stdin_and_stdout();
-	pause_ms(200);
-	SAY_RESULT(close(s));
+	hand_over_and_close_meanwhile(s);
 	far_peer_writes(1, 60, 8, 1);
 	pthread_join(thread, NULL);
 	say("the thread has read %ld", what);
@@ -613,11 +619,7 @@ CASE(standard_while_partly_written,
 
 	if (pthread_create(&thread, NULL, passed_on_piecewise_writer_thread, &what) != 0)
 		die_with_message("pthread_create");
-	pause_ms(200);
-	dup_socket_onto_stdio(s);
-	restore_stdin_and_stdout();
-	pause_ms(200);
-	SAY_RESULT(close(s));
+	hand_over_and_close_meanwhile(s);
 	for (int i = 1; i <= 3; i++)
 		say_far_peer_reads(1, PASSED_ON_CHUNK, i, PASSED_ON_CHUNKS);
 	pthread_join(thread, NULL);

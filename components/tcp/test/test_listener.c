@@ -363,6 +363,18 @@ static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
 	side[0].tcp->member = NULL;
 }
 
+/* Returns when a listener that several workers serve has answered the raw peer's SYN. */
+static void answer_syn_as_member_of_group(struct vma_nic_accept_page *member)
+{
+	memset(member, 0, sizeof(*member));
+	open_listener(8);
+	fixture_run_for_ns(3 * SEC);
+	member->groups = 1;
+	side[0].tcp->member = member;
+	raw_send_syn_to_listener(0);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
+}
+
 /*
  * A worker that stood still finds a SYN that its peer has repeated since, and that another worker has answered: two
  * SYN-ACKs. The connection comes here then, from that worker; its peer has the other's number.
@@ -372,14 +384,7 @@ static void adopt_pending_beside_late_syn(bool handshaken, int64_t since_ns)
 	static struct vma_nic_accept_page member;
 	struct vma_pending pending;
 
-	memset(&member, 0, sizeof(member));
-
-	open_listener(8);
-	fixture_run_for_ns(3 * SEC);
-	member.groups = 1;
-	side[0].tcp->member = &member;
-	raw_send_syn_to_listener(0);
-	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
+	answer_syn_as_member_of_group(&member);
 	pending = member.pending[0];
 	pending.iss += 1000000;
 	pending.handshaken = handshaken;
@@ -422,13 +427,7 @@ static bool exit_resets_what_waits_for_accept(unsigned groups)
 	static struct vma_nic_accept_page member;
 	bool is_reset = false;
 
-	memset(&member, 0, sizeof(member));
-	open_listener(8);
-	fixture_run_for_ns(3 * SEC);
-	member.groups = 1;
-	side[0].tcp->member = &member;
-	raw_send_syn_to_listener(0);
-	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
+	answer_syn_as_member_of_group(&member);
 	raw_send_segment(1, 1, TCP_ACK, "data", 4);
 	assert_int_equal(atomic_load(&member.pending[0].state), VMA_PENDING_QUEUED);
 	raw_mark_all_segments_seen();
